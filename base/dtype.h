@@ -25,7 +25,7 @@ static inline tr_dtype tr_dtype_acc(tr_dtype t) {
     return t == TR_F64 ? TR_F64 : TR_F32;
 }
 
-TR_HOST_DEVICE static inline float tr_bf16_to_f32(uint16_t h) {
+TR_HOSTDEVICE static inline float tr_bf16_to_f32(uint16_t h) {
     uint32_t bits = (uint32_t)h << 16;
     float f;
     memcpy(&f, &bits, sizeof f);
@@ -33,7 +33,7 @@ TR_HOST_DEVICE static inline float tr_bf16_to_f32(uint16_t h) {
 }
 
 /* Rounds to nearest, ties to even. A NaN stays a NaN and becomes quiet. */
-TR_HOST_DEVICE static inline uint16_t tr_f32_to_bf16(float f) {
+TR_HOSTDEVICE static inline uint16_t tr_f32_to_bf16(float f) {
     uint32_t bits;
     memcpy(&bits, &f, sizeof bits);
     if ((bits & 0x7fffffffu) > 0x7f800000u) return (uint16_t)((bits >> 16) | 0x40u);

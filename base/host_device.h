@@ -2,7 +2,7 @@
 #pragma once
 
 #ifdef __CUDACC__
-#define TR_HOST_DEVICE __host__ __device__
+#define TR_HOSTDEVICE __host__ __device__
 #else
-#define TR_HOST_DEVICE
+#define TR_HOSTDEVICE
 #endif

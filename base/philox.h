@@ -13,8 +13,8 @@ typedef struct tr_philox {
 } tr_philox;
 
 /* Runs ten rounds over a 128-bit counter with a 64-bit key. */
-TR_HOST_DEVICE static inline tr_philox tr_philox4x32(uint64_t key, uint64_t counter_low,
-                                                     uint64_t counter_high) {
+TR_HOSTDEVICE static inline tr_philox tr_philox4x32(uint64_t key, uint64_t counter_low,
+                                                    uint64_t counter_high) {
     uint32_t k0 = (uint32_t)key, k1 = (uint32_t)(key >> 32);
     uint32_t c0 = (uint32_t)counter_low, c1 = (uint32_t)(counter_low >> 32);
     uint32_t c2 = (uint32_t)counter_high, c3 = (uint32_t)(counter_high >> 32);
@@ -34,12 +34,12 @@ TR_HOST_DEVICE static inline tr_philox tr_philox4x32(uint64_t key, uint64_t coun
 
 /* Returns word i of 0..3. Written without an array index, which would keep the words out of
  * registers. */
-TR_HOST_DEVICE static inline uint32_t tr_philox_word(tr_philox r, int64_t i) {
+TR_HOSTDEVICE static inline uint32_t tr_philox_word(tr_philox r, int64_t i) {
     return i == 0 ? r.v[0] : i == 1 ? r.v[1] : i == 2 ? r.v[2] : r.v[3];
 }
 
 /* Mixes 64 bits with SplitMix64's finaliser; nested calls fold several words into one key. */
-TR_HOST_DEVICE static inline uint64_t tr_mix64(uint64_t x) {
+TR_HOSTDEVICE static inline uint64_t tr_mix64(uint64_t x) {
     x += 0x9E3779B97F4A7C15u;
     x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
     x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;
@@ -55,30 +55,30 @@ static inline uint64_t tr_hash_name(const char *name) {
 }
 
 /* Returns a uniform number in (0, 1] with 24 bits, which FP32 holds exactly. */
-TR_HOST_DEVICE static inline float tr_uniform(uint32_t bits) {
+TR_HOSTDEVICE static inline float tr_uniform(uint32_t bits) {
     return (float)((bits >> 8) + 1) * (1.0f / 16777216.0f);
 }
 
 /* Returns the bound of dropout: an element is kept when its 32 random bits are below it. The bound
  * is the same on host and device for every p. */
-TR_HOST_DEVICE static inline uint32_t tr_dropout_threshold(float p) {
+TR_HOSTDEVICE static inline uint32_t tr_dropout_threshold(float p) {
     double keep = (1.0 - (double)p) * 4294967296.0;
     return keep >= 4294967295.0 ? 4294967295u : (uint32_t)keep;
 }
 
 /* The Philox key of one dropout site, and the upper half of the counter for one global sample in
  * one step. The lower half is the index of four elements (`quad`). */
-TR_HOST_DEVICE static inline uint64_t tr_dropout_key(uint64_t seed, uint64_t site) {
+TR_HOSTDEVICE static inline uint64_t tr_dropout_key(uint64_t seed, uint64_t site) {
     return tr_mix64(seed ^ tr_mix64(site));
 }
-TR_HOST_DEVICE static inline uint64_t tr_dropout_counter(int64_t step, int64_t sample) {
+TR_HOSTDEVICE static inline uint64_t tr_dropout_counter(int64_t step, int64_t sample) {
     return tr_mix64((uint64_t)step) ^ (uint64_t)sample;
 }
 
 /* Returns the random bits of elements 4*quad .. 4*quad+3 of the (T, C) tensor of one global
  * sample. */
-TR_HOST_DEVICE static inline tr_philox tr_dropout_bits(uint64_t seed, uint64_t site, int64_t step,
-                                                       int64_t sample, int64_t quad) {
+TR_HOSTDEVICE static inline tr_philox tr_dropout_bits(uint64_t seed, uint64_t site, int64_t step,
+                                                      int64_t sample, int64_t quad) {
     return tr_philox4x32(tr_dropout_key(seed, site), (uint64_t)quad,
                          tr_dropout_counter(step, sample));
 }

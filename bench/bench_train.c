@@ -169,7 +169,7 @@ static tr_status copy_sample(void *context, bool validation, int64_t sample, con
     const int32_t *from = b->pool + (size_t)(sample % b->samples) * 2 * length;
     (void)validation;
     for (int k = 0; k < count; k++) {
-        bool labels = strcmp(wanted[k].input->name, TR_INPUT_LABELS) == 0;
+        bool labels = strcmp(wanted[k].input->name, TR_STEP_INPUT_LABELS) == 0;
         memcpy(wanted[k].to, from + (labels ? length : 0), length * sizeof *from);
     }
     return TR_OK;
@@ -283,9 +283,9 @@ static tr_status open_data(bench *b) {
 /* Opens this rank's device and chooses what carries messages between the ranks, as `trireme train`
  * does. */
 static tr_status open_device(const options *o, tr_world *world, tr_device **out) {
-    const tr_data_plane want = strcmp(o->transport, "nccl") == 0  ? TR_DATA_NCCL
-                               : strcmp(o->transport, "mpi") == 0 ? TR_DATA_MPI
-                                                                  : TR_DATA_AUTO;
+    const tr_plane want = strcmp(o->transport, "nccl") == 0  ? TR_PLANE_NCCL
+                          : strcmp(o->transport, "mpi") == 0 ? TR_PLANE_MPI
+                                                             : TR_PLANE_AUTO;
     const int64_t threads = o->threads ? o->threads : tr_world_cores(world);
     const tr_device_options how = {.threads = (int)threads,
                                    .host_rank = tr_world_host_rank(world),

@@ -78,7 +78,7 @@ tr_status cli_data(cli_context *cli, int argc, char **argv) {
     TR_TRY(load(argc, argv, &config));
     TR_TRY(tr_config_check_data(&config));
     tr_tokenizer *tokenizer;
-    char unused[TR_TOKENIZER_NOTE];
+    char unused[TR_DATA_NOTE];
     tr_status status = tr_train_open_data(&config, unused, &tokenizer, &data);
     for (int k = 0; status == TR_OK && k < tr_data_parts(data); k++)
         status = print_corpus(&config, data, k);

@@ -69,7 +69,7 @@ static const char *data_name(const request *r) {
     return r->eval.data ? r->eval.data : "validation";
 }
 
-static tr_status print_text(const request *r, const tr_eval_session *s, const tr_text_score *t,
+static tr_status print_text(const request *r, const tr_eval_session *s, const tr_loss_score *t,
                             bool bytes_known, cJSON *json) {
     const double loss = t->nats / (double)t->tokens;
     const double bits = t->bytes > 0 ? t->nats / log(2) / (double)t->bytes : NAN;
@@ -98,7 +98,7 @@ static tr_status report_text(const request *r, tr_eval_session *s, const tr_sequ
                              cJSON *json) {
     const bool known = s->tokenizer || s->bytes;
     int32_t *bytes = NULL;
-    tr_text_score score;
+    tr_loss_score score;
     if (known) TR_TRY(tr_evaluate_token_bytes(s->tokenizer, s->config.model.vocab, &bytes));
     tr_status status = tr_evaluate_text(&s->sequences, loss, bytes, &score);
     free(bytes);

@@ -5,7 +5,7 @@
 #include "cli/cli.h"
 #include "cli/sample_chat.h"
 #include "job/rank_process.h"
-#include "train/decode_session.h"
+#include "train/generation.h"
 #include "train/origin.h"
 
 #include <errno.h>
@@ -16,7 +16,7 @@
 enum { MOST_STOPS = 16 };
 
 typedef struct request {
-    tr_decode_request model;
+    tr_generation_request model;
     const char *prompt, *prompts_file, *system;
     tr_prompts prompts;
     const char **overrides;
@@ -41,10 +41,10 @@ static tr_status parse_option(const char *option, const char *value, request *r)
         size_t at;
         double least, most;
     } numbers[] = {
-        {"--temperature", offsetof(tr_draw_options, temperature), 0, 1e6},
-        {"--top-p", offsetof(tr_draw_options, top_p), 0, 1},
-        {"--min-p", offsetof(tr_draw_options, min_p), 0, 1},
-        {"--repetition-penalty", offsetof(tr_draw_options, repetition_penalty), 1e-3, 1e3},
+        {"--temperature", offsetof(tr_sampling, temperature), 0, 1e6},
+        {"--top-p", offsetof(tr_sampling, top_p), 0, 1},
+        {"--min-p", offsetof(tr_sampling, min_p), 0, 1},
+        {"--repetition-penalty", offsetof(tr_sampling, repetition_penalty), 1e-3, 1e3},
     };
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
         if (strcmp(option, numbers[i].name) != 0) continue;
@@ -146,7 +146,7 @@ static tr_status open_tokenizer(request *r, const tr_config *config) {
 
 static tr_status read_request(int argc, char **argv, int ranks, request *r, tr_config *config) {
     TR_TRY(parse(argc, argv, r));
-    TR_TRY(tr_decode_session_config(&r->model, ranks, config));
+    TR_TRY(tr_generation_config(&r->model, ranks, config));
     return open_tokenizer(r, config);
 }
 
@@ -158,9 +158,9 @@ static tr_status write_json(void *context, int index, const char *text, size_t l
     return TR_OK;
 }
 
-static tr_status make_texts(tr_world *world, request *r, tr_decode_session *s) {
+static tr_status make_texts(tr_world *world, request *r, tr_generation *s) {
     const bool writes = tr_world_rank(world) == 0;
-    TR_TRY(tr_decode_session_open(&r->model, world, s));
+    TR_TRY(tr_generation_open(&r->model, world, s));
     if (s->on_cpu_instead && writes)
         (void)fprintf(stderr, "trireme: this machine has no device %s: sampling on the CPU\n",
                       s->config.device.name);
@@ -178,7 +178,7 @@ static tr_status make_texts(tr_world *world, request *r, tr_decode_session *s) {
 static tr_status sample(cli_context *cli, tr_rank_process *process, tr_world *world, int argc,
                         char **argv) {
     request r = {.model.step = -1, .texts = tr_texts_default()};
-    tr_decode_session *s = NULL;
+    tr_generation *s = NULL;
     tr_status status = tr_calloc(1, sizeof *s, &s);
     if (status == TR_OK) status = read_request(argc, argv, tr_world_size(world), &r, &s->config);
     status = tr_world_agree(world, status);
@@ -193,7 +193,7 @@ static tr_status sample(cli_context *cli, tr_rank_process *process, tr_world *wo
     cli->silent |= reported;
     if (status != TR_OK) cli_report(cli, status);
     if (own && tr_world_size(world) > 1) tr_world_abort(world, (int)status);
-    if (s) tr_decode_session_close(s);
+    if (s) tr_generation_close(s);
     free(s);
     release(&r);
     return status;

@@ -161,7 +161,7 @@ int main(int argc, char **argv) {
     argc = take_backtrace(argc, argv, &cli.backtrace);
     tr_status code = dispatch(&cli, argc, argv);
     if ((fflush(stdout) != 0 || ferror(stdout)) && code == 0 && !cli.keeps_output)
-        code = TR_FAIL(TR_ERR_IO, TR_OUTPUT_LOST);
+        code = TR_FAIL(TR_ERR_IO, TR_STDOUT_LOST);
     if (code != 0) cli_report(&cli, code);
     return (int)code;
 }

@@ -188,7 +188,7 @@ static bool ready_sent(tr_wait *wait) {
     return c->sent > wait->number;
 }
 
-static tr_status run_wait_sent(const tr_job *job) {
+static tr_status run_wait_sent(const tr_task *job) {
     tr_channel_host *c = job->object;
     tr_wait wait = {.ready = ready_sent,
                     .object = c,
@@ -199,7 +199,7 @@ static tr_status run_wait_sent(const tr_job *job) {
 }
 
 tr_status tr_channel_host_wait_sent(tr_channel *channel, tr_stream *stream, int64_t ticket) {
-    tr_job job = {.run = run_wait_sent, .object = self_of(channel), .count = ticket};
+    tr_task job = {.run = run_wait_sent, .object = self_of(channel), .count = ticket};
     return tr_world_enqueue(channel->world, stream, &job);
 }
 
@@ -229,7 +229,7 @@ static bool ready_taken(tr_wait *wait) {
     return c->taken == wait->number && c->arrived > wait->number;
 }
 
-static tr_status run_take(const tr_job *job) {
+static tr_status run_take(const tr_task *job) {
     tr_channel_host *c = job->object;
     int64_t k = job->count;
     tr_wait wait = {
@@ -251,7 +251,7 @@ static tr_status host_take(tr_channel *channel, tr_stream *stream, void *to, siz
     pthread_mutex_lock(&channel->world->lock);
     int64_t k = c->claimed++;
     pthread_mutex_unlock(&channel->world->lock);
-    tr_job job = {.run = run_take, .object = c, .out = to, .bytes = bytes, .count = k};
+    tr_task job = {.run = run_take, .object = c, .out = to, .bytes = bytes, .count = k};
     return tr_world_enqueue(channel->world, stream, &job);
 }
 

@@ -13,7 +13,7 @@ typedef struct tr_outgoing {
     double visible;  /* when it may be sent, once its data is computed */
     tr_event *event; /* the stream has computed the data */
     bool ready, posted;
-    tr_request request;
+    tr_message request;
 } tr_outgoing;
 
 typedef struct tr_outgoing_chunk tr_outgoing_chunk;
@@ -27,7 +27,7 @@ typedef struct tr_channel_host {
     /* Receiving: message k lands in landing[k % 2]. taken <= arrived <= posted <= taken + 2. */
     void *landing[TR_CHANNEL_LANDINGS];
     size_t size[TR_CHANNEL_LANDINGS];
-    tr_request request; /* the request of message posted - 1 */
+    tr_message request; /* the request of message posted - 1 */
     int64_t posted, arrived, taken;
     int64_t claimed; /* number of takes that were enqueued */
 } tr_channel_host;

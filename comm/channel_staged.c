@@ -20,7 +20,7 @@ enum {
 typedef struct chunk {
     unsigned char *memory; /* pinned: header and payload */
     tr_event *event;       /* its copy is done */
-    tr_request request;
+    tr_message request;
     bool last; /* of its message */
 } chunk;
 
@@ -161,7 +161,7 @@ static bool ready_arrived(tr_wait *wait) {
 }
 
 /* Runs in the worker thread of the compute stream's queue. */
-static tr_status run_take(const tr_job *job) {
+static tr_status run_take(const tr_task *job) {
     staged_channel *c = job->object;
     tr_channel *channel = &c->host.base;
     tr_world *world = channel->world;
@@ -187,7 +187,7 @@ static tr_status staged_take(tr_channel *channel, tr_stream *stream, void *to, s
     pthread_mutex_lock(&channel->world->lock);
     int64_t k = c->host.claimed++;
     pthread_mutex_unlock(&channel->world->lock);
-    tr_job job = {.run = run_take, .object = c, .out = to, .bytes = bytes, .count = k};
+    tr_task job = {.run = run_take, .object = c, .out = to, .bytes = bytes, .count = k};
     return tr_world_enqueue(channel->world, stream, &job);
 }
 

@@ -21,7 +21,7 @@ typedef enum tr_reduce { TR_REDUCE_SUM, TR_REDUCE_MAX } tr_reduce;
 
 /* How the messages and collectives of a device travel: by the world's transport (staged, for a
  * device that does not compute on the host), or by NCCL. */
-typedef enum tr_data_plane { TR_DATA_AUTO, TR_DATA_MPI, TR_DATA_NCCL } tr_data_plane;
+typedef enum tr_plane { TR_PLANE_AUTO, TR_PLANE_MPI, TR_PLANE_NCCL } tr_plane;
 
 /* Shows on the watchdog's board what a rank does. `wait` is called at the begin and end of every
  * wait longer than a moment (begin true, then false). A wait that fails gets no end call, so that
@@ -81,15 +81,15 @@ bool tr_world_look(tr_world *world, char *sentence, size_t size);
  * With NCCL the ranks of a group and the two ends of a channel open it, and close it, at the same
  * time, and wait for each other; only the calling thread of this world may use them; and the sum of
  * three or more values has NCCL's order. A lost rank is then noticed in tr_world_sync. */
-tr_status tr_world_choose_data_plane(tr_world *world, tr_device *device, tr_data_plane want,
-                                     char *note, size_t size);
+tr_status tr_world_choose_data_plane(tr_world *world, tr_device *device, tr_plane want, char *note,
+                                     size_t size);
 bool tr_world_uses_nccl(const tr_world *world);
 /* Returns how many compute units of a GPU the posted receive of one channel occupies until its
  * message has come; 0 without NCCL. Call it after tr_world_choose_data_plane. */
 int tr_world_receive_units(const tr_world *world);
 /* Returns the receive units of a run of `ranks` ranks that has not begun, if each has a device like
  * this one to itself. */
-int tr_world_expected_units(tr_device *device, tr_data_plane want, int ranks);
+int tr_world_expected_units(tr_device *device, tr_plane want, int ranks);
 /* tr_world_shares returns true when that rank's device memory is also this rank's (the same GPU, or
  * the same machine's memory for devices that compute on the host); it is true for this rank itself.
  * tr_world_sharers returns the number of such ranks. Call them after tr_world_choose_data_plane. */

@@ -333,7 +333,7 @@ static tr_status wait_over(host_group *g, int64_t number, double limit_s) {
     return tr_poller_wait(g->base.world, &wait);
 }
 
-static tr_status run_wait(const tr_job *job) {
+static tr_status run_wait(const tr_task *job) {
     host_group *g = job->object;
     tr_status status = wait_over(g, job->count, 0);
     if (status == TR_OK) return TR_OK;
@@ -343,7 +343,7 @@ static tr_status run_wait(const tr_job *job) {
 
 static tr_status host_wait(tr_group *group, tr_stream *stream, int64_t ticket) {
     host_group *g = self_of(group);
-    tr_job job = {.run = run_wait, .object = g, .count = ticket};
+    tr_task job = {.run = run_wait, .object = g, .count = ticket};
     tr_status status = tr_world_enqueue(group->world, stream, &job);
     if (status == TR_OK) return TR_OK;
     abandon(g);

@@ -19,11 +19,11 @@ typedef struct letter {
     int from, tag;
     size_t bytes;
     const void *data;
-    tr_request *send;
+    tr_message *send;
 } letter;
 
 typedef struct mailbox {
-    tr_request *posted, **posted_end;
+    tr_message *posted, **posted_end;
     letter *letters, **letters_end;
     pthread_cond_t changed;
     uint64_t changes; /* of any request of this rank */
@@ -52,7 +52,7 @@ static void box_change(mailbox *box) {
     pthread_cond_broadcast(&box->changed);
 }
 
-static void deliver(tr_request *receive, const void *data, size_t bytes) {
+static void deliver(tr_message *receive, const void *data, size_t bytes) {
     if (bytes > receive->bytes) receive->truncated = true;
     else if (bytes > 0) memcpy(receive->buffer, data, bytes);
     receive->bytes = bytes;
@@ -60,14 +60,14 @@ static void deliver(tr_request *receive, const void *data, size_t bytes) {
 }
 
 static tr_status local_post_send(tr_transport *transport, int peer, int tag, const void *buffer,
-                                 size_t bytes, tr_request *request) {
+                                 size_t bytes, tr_message *request) {
     hub *h = hub_of(transport);
     mailbox *box = &h->box[peer];
-    *request = (tr_request){.bytes = bytes, .peer = peer, .tag = tag};
+    *request = (tr_message){.bytes = bytes, .peer = peer, .tag = tag};
     tr_status status = TR_OK;
     pthread_mutex_lock(&h->lock);
-    for (tr_request **at = &box->posted; *at; at = &(*at)->next) {
-        tr_request *receive = *at;
+    for (tr_message **at = &box->posted; *at; at = &(*at)->next) {
+        tr_message *receive = *at;
         if (receive->peer != transport->rank || receive->tag != tag) continue;
         *at = receive->next;
         if (!*at) box->posted_end = at;
@@ -88,10 +88,10 @@ out:
 }
 
 static tr_status local_post_recv(tr_transport *transport, int peer, int tag, void *buffer,
-                                 size_t bytes, tr_request *request) {
+                                 size_t bytes, tr_message *request) {
     hub *h = hub_of(transport);
     mailbox *box = &h->box[transport->rank];
-    *request = (tr_request){.buffer = buffer, .bytes = bytes, .peer = peer, .tag = tag};
+    *request = (tr_message){.buffer = buffer, .bytes = bytes, .peer = peer, .tag = tag};
     pthread_mutex_lock(&h->lock);
     for (letter **at = &box->letters; *at; at = &(*at)->next) {
         letter *l = *at;
@@ -111,7 +111,7 @@ out:
     return TR_OK;
 }
 
-static tr_status local_test(tr_transport *transport, tr_request *request, bool *done) {
+static tr_status local_test(tr_transport *transport, tr_message *request, bool *done) {
     hub *h = hub_of(transport);
     pthread_mutex_lock(&h->lock); /* the peer's thread sets `done` */
     *done = request->done;
@@ -119,11 +119,11 @@ static tr_status local_test(tr_transport *transport, tr_request *request, bool *
     return TR_OK;
 }
 
-static bool local_cancel(tr_transport *transport, tr_request *request) {
+static bool local_cancel(tr_transport *transport, tr_message *request) {
     hub *h = hub_of(transport);
     pthread_mutex_lock(&h->lock);
     mailbox *mine = &h->box[transport->rank], *peers = &h->box[request->peer];
-    for (tr_request **at = &mine->posted; *at; at = &(*at)->next)
+    for (tr_message **at = &mine->posted; *at; at = &(*at)->next)
         if (*at == request) {
             *at = request->next;
             if (!*at) mine->posted_end = at;

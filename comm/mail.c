@@ -16,7 +16,7 @@ struct tr_mail {
     int peer;
     size_t in_bytes, out_bytes;
     void *in, *out;
-    tr_request receive, send;
+    tr_message receive, send;
     bool receiving, sending;
     atomic_bool failed;
 };
@@ -44,7 +44,7 @@ static bool check(tr_mail *mail, tr_status status) {
 
 /* Tests a request that was handed to the transport (*posted), and sets *posted to false when it is
  * done. */
-static void finish(tr_mail *mail, tr_request *request, bool *posted) {
+static void finish(tr_mail *mail, tr_message *request, bool *posted) {
     tr_transport *t = mail->world->transport;
     bool done = false;
     if (*posted && check(mail, t->ops->test(t, request, &done)) && done) *posted = false;

@@ -57,14 +57,14 @@ static void type_release(MPI_Datatype *type) {
         MPI_Type_free(type); /* MPI keeps the type until its messages are complete */
 }
 
-static void request_init(tr_request *request, void *buffer, size_t bytes, int peer, int tag,
+static void request_init(tr_message *request, void *buffer, size_t bytes, int peer, int tag,
                          MPI_Request handle) {
-    *request = (tr_request){.buffer = buffer, .bytes = bytes, .peer = peer, .tag = tag};
+    *request = (tr_message){.buffer = buffer, .bytes = bytes, .peer = peer, .tag = tag};
     memcpy(&request->handle, &handle, sizeof handle);
 }
 
 static tr_status mpi_post_send(tr_transport *transport, int peer, int tag, const void *buffer,
-                               size_t bytes, tr_request *request) {
+                               size_t bytes, tr_message *request) {
     int count;
     MPI_Datatype type;
     MPI_Request handle;
@@ -78,7 +78,7 @@ static tr_status mpi_post_send(tr_transport *transport, int peer, int tag, const
 }
 
 static tr_status mpi_post_recv(tr_transport *transport, int peer, int tag, void *buffer,
-                               size_t bytes, tr_request *request) {
+                               size_t bytes, tr_message *request) {
     int count;
     MPI_Datatype type;
     MPI_Request handle;
@@ -91,7 +91,7 @@ static tr_status mpi_post_recv(tr_transport *transport, int peer, int tag, void 
     return TR_OK;
 }
 
-static tr_status mpi_test(tr_transport *transport, tr_request *request, bool *done) {
+static tr_status mpi_test(tr_transport *transport, tr_message *request, bool *done) {
     (void)transport;
     *done = request->done;
     if (request->done) return TR_OK;
@@ -123,7 +123,7 @@ static void mpi_pause(tr_transport *transport, double seconds) {
     (void)clock_nanosleep(CLOCK_MONOTONIC, 0, &time, NULL);
 }
 
-static bool mpi_cancel(tr_transport *transport, tr_request *request) {
+static bool mpi_cancel(tr_transport *transport, tr_message *request) {
     if (request->done) return true;
     /* A send that has begun cannot be withdrawn: Open MPI would never complete the cancel. */
     if (!request->buffer) return false;

@@ -24,9 +24,9 @@ tr_status tr_nccl_open_library(void);
     X(ncclRecv)                                                                                    \
     X(ncclSend)
 
-#define TR_POINTER(name) extern __typeof__(name) *tr_##name;
-TR_NCCL_FUNCTIONS(TR_POINTER)
-#undef TR_POINTER
+#define TR_NCCL_POINTER(name) extern __typeof__(name) *tr_##name;
+TR_NCCL_FUNCTIONS(TR_NCCL_POINTER)
+#undef TR_NCCL_POINTER
 
 #define ncclAllReduce          tr_ncclAllReduce
 #define ncclCommAbort          tr_ncclCommAbort

@@ -18,7 +18,7 @@ typedef struct place {
 
 typedef struct choice {
     const tr_device *device;
-    tr_data_plane want;
+    tr_plane want;
     bool nccl;
     char *note;
     size_t size;
@@ -84,8 +84,8 @@ static tr_status refuse(const place *all, int n, const choice *c) {
 
 /* Chooses from all ranks' data, with the same result on every rank. */
 static tr_status choose(const place *all, int n, choice *c) {
-    if (c->want == TR_DATA_MPI || n == 1) return TR_OK;
-    if (c->want == TR_DATA_NCCL) {
+    if (c->want == TR_PLANE_MPI || n == 1) return TR_OK;
+    if (c->want == TR_PLANE_NCCL) {
         TR_TRY(refuse(all, n, c));
         c->nccl = true;
         return TR_OK;
@@ -103,8 +103,8 @@ static tr_status choose(const place *all, int n, choice *c) {
     return TR_OK;
 }
 
-tr_status tr_world_choose_data_plane(tr_world *world, tr_device *device, tr_data_plane want,
-                                     char *note, size_t size) {
+tr_status tr_world_choose_data_plane(tr_world *world, tr_device *device, tr_plane want, char *note,
+                                     size_t size) {
     place mine = {.host_id = getenv("NCCL_HOSTID") != NULL,
                   .nccl = tr_device_on_host(device) ? 0 : tr_nccl_version()};
     choice c = {.device = device, .want = want, .note = note, .size = size};
@@ -157,10 +157,10 @@ int tr_world_receive_units(const tr_world *world) {
     return world->nccl_device ? TR_NCCL_CHANNEL_UNITS : 0;
 }
 
-int tr_world_expected_units(tr_device *device, tr_data_plane want, int ranks) {
+int tr_world_expected_units(tr_device *device, tr_plane want, int ranks) {
     place mine = {.nccl = tr_device_on_host(device) ? 0 : tr_nccl_version()};
     if (tr_device_identity(device, mine.device, sizeof mine.device) != TR_OK) tr_error_clear();
-    const bool nccl = want == TR_DATA_NCCL || (want == TR_DATA_AUTO && has_gpu(&mine));
+    const bool nccl = want == TR_PLANE_NCCL || (want == TR_PLANE_AUTO && has_gpu(&mine));
     return nccl && ranks > 1 && has_nccl(&mine) ? TR_NCCL_CHANNEL_UNITS : 0;
 }
 

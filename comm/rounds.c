@@ -14,7 +14,7 @@ static void post(tr_rounds *r, bool send, int rank, void *buffer, size_t bytes) 
     tr_world *w = r->world;
     const tr_transport_ops *ops = w->transport->ops;
     if (w->failure != TR_OK) return;
-    tr_request *request = &r->request[r->posted];
+    tr_message *request = &r->request[r->posted];
     tr_status status =
         send ? ops->post_send(w->transport, r->ranks[rank], r->tag, buffer, bytes, request)
              : ops->post_recv(w->transport, r->ranks[rank], r->tag, buffer, bytes, request);
@@ -34,7 +34,7 @@ bool tr_rounds_done(tr_rounds *r, int *missing) {
     tr_world *w = r->world;
     if (w->failure != TR_OK) return false;
     for (; r->finished < r->posted; r->finished++) {
-        tr_request *request = &r->request[r->finished];
+        tr_message *request = &r->request[r->finished];
         bool done;
         tr_status status = w->transport->ops->test(w->transport, request, &done);
         if (status == TR_OK && done && request->truncated)

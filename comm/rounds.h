@@ -8,7 +8,7 @@ struct tr_rounds {
     tr_world *world;
     int id, rank, n, tag; /* id: for messages; -1: all ranks */
     int *ranks;           /* [n] */
-    tr_request *request;  /* [2 n]: of this round */
+    tr_message *request;  /* [2 n]: of this round */
     int posted, finished;
     bool lost; /* the transport may still write to memory of a round, so nothing is freed */
 };

@@ -14,27 +14,27 @@ typedef struct tr_transport tr_transport;
 
 /* One message being sent or received. It is the caller's memory, and must stay in place until the
  * request is done or cancelled. */
-typedef struct tr_request {
+typedef struct tr_message {
     void *buffer;
     size_t bytes; /* send: size. Receive: capacity, and the message's size once done */
     int peer, tag;
     bool done;
     bool truncated;          /* the message was larger than the receive's capacity */
-    struct tr_request *next; /* local: in a list of posted receives */
+    struct tr_message *next; /* local: in a list of posted receives */
     void *handle;            /* mpi: the MPI_Request */
-} tr_request;
+} tr_message;
 
 typedef struct tr_transport_ops {
     const char *name;
     tr_status (*post_send)(tr_transport *transport, int peer, int tag, const void *buffer,
-                           size_t bytes, tr_request *request);
+                           size_t bytes, tr_message *request);
     tr_status (*post_recv)(tr_transport *transport, int peer, int tag, void *buffer, size_t bytes,
-                           tr_request *request);
+                           tr_message *request);
     /* Sets *done when the caller may use the buffer again; may be called again after that. */
-    tr_status (*test)(tr_transport *transport, tr_request *request, bool *done);
+    tr_status (*test)(tr_transport *transport, tr_message *request, bool *done);
     /* Withdraws a request. Returns false when the transport may still access its memory, which must
      * then stay until the process ends. */
-    bool (*cancel)(tr_transport *transport, tr_request *request);
+    bool (*cancel)(tr_transport *transport, tr_message *request);
     /* Makes progress on all messages. Fails with TR_ERR_RANK after an abort. */
     tr_status (*progress)(tr_transport *transport);
     /* Sleeps for at most `seconds`, less when this rank's requests may have changed. Called without

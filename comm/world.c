@@ -10,9 +10,9 @@
 
 enum { JOBS = 32 };
 
-struct tr_job_chunk {
-    tr_job_chunk *next;
-    tr_job job[JOBS];
+struct tr_task_chunk {
+    tr_task_chunk *next;
+    tr_task job[JOBS];
 };
 
 /* --- opening and closing --------------------------------------------------------------------- */
@@ -21,8 +21,8 @@ static void world_free(tr_world *world, bool failed) {
     if (world->before_close) world->before_close(world->before_close_context, failed);
     tr_poller_stop(world);
     tr_rounds_close(world->control);
-    for (tr_job_chunk *c = world->job_chunks; c;) {
-        tr_job_chunk *next = c->next;
+    for (tr_task_chunk *c = world->job_chunks; c;) {
+        tr_task_chunk *next = c->next;
         free(c);
         c = next;
     }
@@ -235,13 +235,13 @@ void tr_world_set_delay(tr_world *world, double (*delay)(void *context, int grou
 
 /* --- jobs in stream order -------------------------------------------------------------------- */
 
-static void job_release(tr_world *world, tr_job *job) {
+static void job_release(tr_world *world, tr_task *job) {
     job->next = world->free_jobs;
     world->free_jobs = job;
 }
 
 static void job_main(void *argument) {
-    tr_job *job = argument;
+    tr_task *job = argument;
     tr_world *world = job->world;
     tr_status status = job->run(job);
     pthread_mutex_lock(&world->lock);
@@ -255,9 +255,9 @@ static void job_main(void *argument) {
 }
 
 /* Takes a free job, or makes one (none in a steady state). Under the lock. */
-static tr_status job_take(tr_world *world, tr_job **out) {
+static tr_status job_take(tr_world *world, tr_task **out) {
     if (!world->free_jobs) {
-        tr_job_chunk *chunk;
+        tr_task_chunk *chunk;
         TR_TRY(tr_calloc(1, sizeof *chunk, &chunk));
         chunk->next = world->job_chunks;
         world->job_chunks = chunk;
@@ -275,8 +275,8 @@ tr_status tr_world_check_stream(tr_stream *stream) {
                    device->name);
 }
 
-tr_status tr_world_enqueue(tr_world *world, tr_stream *stream, const tr_job *job) {
-    tr_job *own = NULL;
+tr_status tr_world_enqueue(tr_world *world, tr_stream *stream, const tr_task *job) {
+    tr_task *own = NULL;
     TR_TRY(tr_world_check_stream(stream));
     pthread_mutex_lock(&world->lock);
     tr_status status = world->failure != TR_OK ? tr_world_failed(world) : job_take(world, &own);

@@ -6,13 +6,13 @@
 
 #include <pthread.h>
 
-typedef struct tr_job tr_job;
+typedef struct tr_task tr_task;
 typedef struct tr_rounds tr_rounds;
-typedef struct tr_job_chunk tr_job_chunk;
+typedef struct tr_task_chunk tr_task_chunk;
 
 /* A call that runs in stream order: `run` and its arguments. */
-struct tr_job {
-    tr_status (*run)(const tr_job *job);
+struct tr_task {
+    tr_status (*run)(const tr_task *job);
     void *object; /* the group or the channel */
     void *out;
     int64_t count; /* the number of a message or reduction */
@@ -22,7 +22,7 @@ struct tr_job {
     pthread_t caller;
     tr_status status;
     bool finished, detached;
-    tr_job *next;
+    tr_task *next;
 };
 
 struct tr_world {
@@ -42,8 +42,8 @@ struct tr_world {
     void *delay_context;
     tr_status failure; /* the first failure, which every later wait returns */
     char failure_message[1024];
-    tr_job *free_jobs;
-    tr_job_chunk *job_chunks;
+    tr_task *free_jobs;
+    tr_task_chunk *job_chunks;
     tr_rounds *control; /* all ranks */
     void (*before_close)(void *context, bool failed);
     void *before_close_context;
@@ -105,7 +105,7 @@ tr_status tr_world_check_stream(tr_stream *stream);
  * thread of the compute stream's queue, where it may call the device. If it has run before this
  * returns (the compute stream of a host device), returns its status; otherwise its failure becomes
  * the world's. */
-tr_status tr_world_enqueue(tr_world *world, tr_stream *stream, const tr_job *job);
+tr_status tr_world_enqueue(tr_world *world, tr_stream *stream, const tr_task *job);
 
 /* --- channels --------------------------------------------------------------------------------- */
 

@@ -306,16 +306,16 @@ static tr_status fill(const tr_data *data, const tr_fetch *wanted) {
     const char *name = wanted->input->name;
     int32_t *to = wanted->to, start = 0;
     const int32_t *token = data->window;
-    if (strcmp(name, TR_INPUT_TOKENS) == 0) {
+    if (strcmp(name, TR_STEP_INPUT_TOKENS) == 0) {
         for (int64_t t = 0; t < data->context; t++) to[t] = token[t] & ~TR_TOKEN_GIVEN;
         return TR_OK;
     }
-    if (strcmp(name, TR_INPUT_LABELS) == 0) {
+    if (strcmp(name, TR_STEP_INPUT_LABELS) == 0) {
         for (int64_t t = 0; t < data->context; t++)
             to[t] = data->last[t] || (token[t + 1] & TR_TOKEN_GIVEN) ? -1 : token[t + 1];
         return TR_OK;
     }
-    if (strcmp(name, TR_INPUT_DOCUMENT_STARTS) != 0)
+    if (strcmp(name, TR_STEP_INPUT_DOCUMENT_STARTS) != 0)
         return TR_FAIL(TR_ERR_CONFIG, "the model asks for \"%s\", which token files do not have",
                        name);
     for (int64_t t = 0; t < data->context; t++) {

@@ -74,9 +74,10 @@ int64_t tr_data_validation_windows(const tr_data *data);
 /* Returns the first token of the window of training sample `index`, in its corpus, and sets *part
  * (may be NULL) to the corpus. */
 int64_t tr_data_window_start(tr_data *data, int64_t index, int *part);
-/* Reads the wanted step inputs of training sample `index`: TR_INPUT_TOKENS, TR_INPUT_LABELS and
- * TR_INPUT_DOCUMENT_STARTS, i32[context] each. Fails like tr_corpus_read, and with TR_ERR_CONFIG on
- * an unknown input. Only one thread may call it at a time. */
+/* Reads the wanted step inputs of training sample `index`: TR_STEP_INPUT_TOKENS,
+ * TR_STEP_INPUT_LABELS and TR_STEP_INPUT_DOCUMENT_STARTS, i32[context] each. Fails like
+ * tr_corpus_read, and with TR_ERR_CONFIG on an unknown input. Only one thread may call it at a
+ * time. */
 tr_status tr_data_sample(tr_data *data, int64_t index, const tr_fetch *wanted, int count);
 /* Reads the held-out window `index` modulo their number, like tr_data_sample: of one corpus in its
  * order; of a mixture, the corpora take turns as in training. */

@@ -32,7 +32,7 @@ static tr_status find_beside(const char *data_path, char *path, bool *found) {
 }
 
 tr_status tr_data_find_tokenizer(const char *named, const char *data_path, const char *origin,
-                                 int64_t vocab, bool needed, char note[TR_TOKENIZER_NOTE],
+                                 int64_t vocab, bool needed, char note[TR_DATA_NOTE],
                                  tr_tokenizer **out) {
     char path[PATH_MAX];
     const char *found = *named ? named : NULL;
@@ -46,7 +46,7 @@ tr_status tr_data_find_tokenizer(const char *named, const char *data_path, const
     if (!found) return TR_OK;
     tr_status status = tr_tokenizer_open(found, out);
     if (status != TR_OK && found != named && !needed) {
-        (void)snprintf(note, TR_TOKENIZER_NOTE,
+        (void)snprintf(note, TR_DATA_NOTE,
                        "%s (these data can be read without a tokenizer, so none is used)",
                        tr_error_message());
         tr_error_clear();

@@ -84,9 +84,9 @@ tr_status tr_sequences_fetch(void *context, bool validation, int64_t index, cons
     (void)validation;
     if (s->data && index < s->count)
         return tr_data_validation_sample(s->data, index, wanted, count);
-    const places to = {.tokens = tr_fetch_place(wanted, count, TR_INPUT_TOKENS),
-                       .labels = tr_fetch_place(wanted, count, TR_INPUT_LABELS),
-                       .starts = tr_fetch_place(wanted, count, TR_INPUT_DOCUMENT_STARTS)};
+    const places to = {.tokens = tr_fetch_place(wanted, count, TR_STEP_INPUT_TOKENS),
+                       .labels = tr_fetch_place(wanted, count, TR_STEP_INPUT_LABELS),
+                       .starts = tr_fetch_place(wanted, count, TR_STEP_INPUT_DOCUMENT_STARTS)};
     for (int k = 0; k < count; k++)
         if (wanted[k].to != to.tokens && wanted[k].to != to.labels && wanted[k].to != to.starts)
             return TR_FAIL(TR_ERR_CONFIG, "the model asks for \"%s\", which texts do not have",

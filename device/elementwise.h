@@ -12,15 +12,15 @@
 
 /* Returns true when dropout keeps an element: `element` counts within the whole (seq, width) tensor
  * of one global sample. Loops over many elements draw a quad at a time (tr_dropout_bits). */
-TR_HOST_DEVICE static inline bool tr_dropout_keeps(const tr_dropout_desc *desc,
-                                                   const tr_step_state *state, int64_t sample,
-                                                   int64_t element) {
+TR_HOSTDEVICE static inline bool tr_dropout_keeps(const tr_dropout_desc *desc,
+                                                  const tr_step_state *state, int64_t sample,
+                                                  int64_t element) {
     tr_philox r = tr_dropout_bits(state->seed, desc->site, state->step, sample, element / 4);
     return tr_philox_word(r, element % 4) < tr_dropout_threshold(desc->p);
 }
 
 /* Returns the factor of kept elements. */
-TR_HOST_DEVICE static inline float tr_dropout_scale(float p) {
+TR_HOSTDEVICE static inline float tr_dropout_scale(float p) {
     return (float)(1.0 / (1.0 - (double)p));
 }
 
@@ -29,35 +29,35 @@ TR_HOST_DEVICE static inline float tr_dropout_scale(float p) {
  * The exponent -2u, then gelu with e = exp of it. */
 #define TR_GELU_SLOPE 1.5957691216057308f
 #define TR_GELU_CUBIC 0.044715f
-TR_HOST_DEVICE static inline float tr_gelu_exponent(float x) {
+TR_HOSTDEVICE static inline float tr_gelu_exponent(float x) {
     return -(TR_GELU_SLOPE * (x + TR_GELU_CUBIC * x * x * x));
 }
-TR_HOST_DEVICE static inline float tr_gelu(float x, float e) {
+TR_HOSTDEVICE static inline float tr_gelu(float x, float e) {
     return x / (1.0f + e);
 }
 
 /* gelu'(x) = s + x s (1 - s) (2u)' with s = 1 / (1 + e) and 1 - s = e s. The exponent is bounded,
  * since e s s must not be infinity times 0. */
-TR_HOST_DEVICE static inline float tr_gelu_dgrad_exponent(float x) {
+TR_HOSTDEVICE static inline float tr_gelu_dgrad_exponent(float x) {
     float z = tr_gelu_exponent(x);
     return z > 80.0f ? 80.0f : z;
 }
-TR_HOST_DEVICE static inline float tr_gelu_dgrad(float x, float e) {
+TR_HOSTDEVICE static inline float tr_gelu_dgrad(float x, float e) {
     float s = 1.0f / (1.0f + e);
     float du2 = TR_GELU_SLOPE * (1.0f + 3.0f * TR_GELU_CUBIC * x * x);
     return s + x * (e * s) * s * du2;
 }
 
 /* silu(x) = x / (1 + exp(-x)) (Hendrycks and Gimpel 2016, section 4); e = exp(-x). */
-TR_HOST_DEVICE static inline float tr_silu(float x, float e) {
+TR_HOSTDEVICE static inline float tr_silu(float x, float e) {
     return x / (1.0f + e);
 }
 /* silu'(x) = s + x s (1 - s) with s = 1 / (1 + e) and 1 - s = e s; the exponent is bounded as that
  * of tr_gelu_dgrad. */
-TR_HOST_DEVICE static inline float tr_silu_dgrad_exponent(float x) {
+TR_HOSTDEVICE static inline float tr_silu_dgrad_exponent(float x) {
     return x < -80.0f ? 80.0f : -x;
 }
-TR_HOST_DEVICE static inline float tr_silu_dgrad(float x, float e) {
+TR_HOSTDEVICE static inline float tr_silu_dgrad(float x, float e) {
     float s = 1.0f / (1.0f + e);
     return s + x * (e * s) * s;
 }
@@ -66,10 +66,10 @@ TR_HOST_DEVICE static inline float tr_silu_dgrad(float x, float e) {
  * |x| / sqrt 2 is e t Q(t) / 2 with t = 1 / (1 + 0.45 z); Q is erfc(z) exp(z^2) / t as a polynomial
  * of degree 9 between its Chebyshev nodes in t, within 8e-8 of it. */
 #define TR_GELU_ERF_DENSITY 0.3989422804f /* 1 / sqrt(2 pi) */
-TR_HOST_DEVICE static inline float tr_gelu_erf_exponent(float x) {
+TR_HOSTDEVICE static inline float tr_gelu_erf_exponent(float x) {
     return -0.5f * x * x;
 }
-TR_HOST_DEVICE static inline float tr_gelu_erf_phi(float x, float e) {
+TR_HOSTDEVICE static inline float tr_gelu_erf_phi(float x, float e) {
     float t = 1.0f / (1.0f + 0.45f * 0.70710678f * (x < 0 ? -x : x));
     float q =
         0.2538853330f +
@@ -80,48 +80,48 @@ TR_HOST_DEVICE static inline float tr_gelu_erf_phi(float x, float e) {
     float tail = 0.5f * t * q * e;
     return x > 0 ? 1.0f - tail : tail;
 }
-TR_HOST_DEVICE static inline float tr_gelu_erf(float x, float e) {
+TR_HOSTDEVICE static inline float tr_gelu_erf(float x, float e) {
     return x * tr_gelu_erf_phi(x, e);
 }
-TR_HOST_DEVICE static inline float tr_gelu_erf_dgrad(float x, float e) {
+TR_HOSTDEVICE static inline float tr_gelu_erf_dgrad(float x, float e) {
     return tr_gelu_erf_phi(x, e) + x * (TR_GELU_ERF_DENSITY * e);
 }
 
 /* max(x, 0)^2; a NaN stays one. */
-TR_HOST_DEVICE static inline float tr_relu2(float x) {
+TR_HOSTDEVICE static inline float tr_relu2(float x) {
     return x < 0 ? 0.0f : x * x;
 }
-TR_HOST_DEVICE static inline float tr_relu2_dgrad(float x) {
+TR_HOSTDEVICE static inline float tr_relu2_dgrad(float x) {
     return x < 0 ? 0.0f : 2.0f * x;
 }
 
 /* Layer norm of one element, and its gradient: with n = (x - mean) rstd and g = dy gamma,
  * dx = rstd (g - mean(g) - n mean(g n)), means over the row. */
-TR_HOST_DEVICE static inline float tr_layernorm_centred(float x, float mean, float rstd) {
+TR_HOSTDEVICE static inline float tr_layernorm_centred(float x, float mean, float rstd) {
     return (x - mean) * rstd;
 }
-TR_HOST_DEVICE static inline float tr_layernorm_element(float x, float mean, float rstd,
-                                                        float gamma, float beta) {
+TR_HOSTDEVICE static inline float tr_layernorm_element(float x, float mean, float rstd, float gamma,
+                                                       float beta) {
     return tr_layernorm_centred(x, mean, rstd) * gamma + beta;
 }
-TR_HOST_DEVICE static inline float tr_layernorm_dgrad(float g, float n, float rstd, float mean_g,
-                                                      float mean_gn) {
+TR_HOSTDEVICE static inline float tr_layernorm_dgrad(float g, float n, float rstd, float mean_g,
+                                                     float mean_gn) {
     return rstd * (g - mean_g - n * mean_gn);
 }
 
 /* RMS norm of one element, and its gradient: with n = x rstd and g = dy gamma,
  * dx = rstd (g - n mean(g n)), the mean over the row. */
-TR_HOST_DEVICE static inline float tr_rmsnorm_element(float x, float rstd, float gamma) {
+TR_HOSTDEVICE static inline float tr_rmsnorm_element(float x, float rstd, float gamma) {
     return x * rstd * gamma;
 }
-TR_HOST_DEVICE static inline float tr_rmsnorm_dgrad(float g, float n, float rstd, float mean_gn) {
+TR_HOSTDEVICE static inline float tr_rmsnorm_dgrad(float g, float n, float rstd, float mean_gn) {
     return rstd * (g - n * mean_gn);
 }
 
 /* Returns the first element of row r: groups of `group` (or 1) dense rows begin every ld elements
  * (0: dense). */
-TR_HOST_DEVICE static inline int64_t tr_rmsnorm_row(const tr_rmsnorm_desc *desc, int64_t ld,
-                                                    int64_t r) {
+TR_HOSTDEVICE static inline int64_t tr_rmsnorm_row(const tr_rmsnorm_desc *desc, int64_t ld,
+                                                   int64_t r) {
     return ld ? r / desc->group * ld + r % desc->group * desc->width : r * desc->width;
 }
 
@@ -130,7 +130,7 @@ TR_HOST_DEVICE static inline int64_t tr_rmsnorm_row(const tr_rmsnorm_desc *desc,
  * to an eighth of a turn around a quarter's multiple; there the Taylor series to x^9, with
  * remainders of at most 0.2 ulp of 1. */
 #define TR_ROPE_RADIANS 1.4629180792671596e-9f /* 2 pi / 2^32 */
-TR_HOST_DEVICE static inline void tr_rope_rotation(uint64_t phase, float *cosine, float *sine) {
+TR_HOSTDEVICE static inline void tr_rope_rotation(uint64_t phase, float *cosine, float *sine) {
     uint32_t turn = (uint32_t)((phase + 0x80000000u) >> 32);
     uint32_t quarter = (turn + 0x20000000u) >> 30;
     float x = (float)(int32_t)(turn - (quarter << 30)) * TR_ROPE_RADIANS, x2 = x * x;
@@ -144,8 +144,8 @@ TR_HOST_DEVICE static inline void tr_rope_rotation(uint64_t phase, float *cosine
 
 /* Returns the first token that token t sees; `start` is its document's first token, 0 without
  * documents. */
-TR_HOST_DEVICE static inline int64_t tr_attention_first(const tr_attention_desc *desc, int64_t t,
-                                                        int64_t start) {
+TR_HOSTDEVICE static inline int64_t tr_attention_first(const tr_attention_desc *desc, int64_t t,
+                                                       int64_t start) {
     int64_t first = desc->window > 0 && t >= desc->window ? t - desc->window + 1 : 0;
     if (start > first) first = start;
     return first < t ? first : t;
@@ -153,47 +153,47 @@ TR_HOST_DEVICE static inline int64_t tr_attention_first(const tr_attention_desc 
 
 /* Returns the position of a row of tokens: in its sequence, or, when every sequence feeds `decode`
  * tokens, after those that were fed before. */
-TR_HOST_DEVICE static inline int64_t tr_token_position(int64_t decode, int64_t seq,
-                                                       const tr_step_state *state, int64_t row) {
+TR_HOSTDEVICE static inline int64_t tr_token_position(int64_t decode, int64_t seq,
+                                                      const tr_step_state *state, int64_t row) {
     return decode ? state->position[row / decode] + row % decode : row % seq;
 }
 
 /* Returns the elements of a row of packed queries, keys and values. */
-TR_HOST_DEVICE static inline int64_t tr_attention_row(const tr_attention_desc *desc) {
+TR_HOSTDEVICE static inline int64_t tr_attention_row(const tr_attention_desc *desc) {
     return (desc->heads + 2 * desc->kv_heads) * desc->head_size;
 }
 
 /* Returns the key head of a query head. */
-TR_HOST_DEVICE static inline int64_t tr_attention_kv_head(const tr_attention_desc *desc,
-                                                          int64_t head) {
+TR_HOSTDEVICE static inline int64_t tr_attention_kv_head(const tr_attention_desc *desc,
+                                                         int64_t head) {
     return head / (desc->heads / desc->kv_heads);
 }
 
 /* Returns the factor of scores. */
-TR_HOST_DEVICE static inline float tr_attention_scale(const tr_attention_desc *desc) {
+TR_HOSTDEVICE static inline float tr_attention_scale(const tr_attention_desc *desc) {
     return desc->scale > 0 ? desc->scale : 1.0f / sqrtf((float)desc->head_size);
 }
 
 /* Returns the elements from one row of logits to the next. */
-TR_HOST_DEVICE static inline int64_t tr_xent_ld(const tr_xent_desc *desc) {
+TR_HOSTDEVICE static inline int64_t tr_xent_ld(const tr_xent_desc *desc) {
     return desc->ld ? desc->ld : desc->vocab;
 }
 
 /* Returns the label's column on the rank with vocab columns from vocab_begin on, or -1. */
-TR_HOST_DEVICE static inline int64_t tr_xent_column(const tr_xent_desc *desc, int32_t label) {
+TR_HOSTDEVICE static inline int64_t tr_xent_column(const tr_xent_desc *desc, int32_t label) {
     int64_t column = (int64_t)label - desc->vocab_begin;
     return label >= 0 && column >= 0 && column < desc->vocab ? column : -1;
 }
 
 /* Returns a row's part of the loss; `sum` and `of_label` as written by XENT_SUM. */
-TR_HOST_DEVICE static inline double tr_xent_row_loss(float sum, float of_label) {
+TR_HOSTDEVICE static inline double tr_xent_row_loss(float sum, float of_label) {
     return log((double)sum) - (double)of_label;
 }
 
 enum { TR_SUMSQ_BLOCK = 4096, TR_SUMSQ_LANES = 8 };
 
 /* Sum of squares of one block, n <= TR_SUMSQ_BLOCK: lanes by i % 8, each ascending, added 0..7. */
-TR_HOST_DEVICE static inline double tr_sumsq_block(const float *x, int64_t n) {
+TR_HOSTDEVICE static inline double tr_sumsq_block(const float *x, int64_t n) {
     double lane[TR_SUMSQ_LANES] = {0}, sum = 0;
     int64_t i = 0;
     for (; i + TR_SUMSQ_LANES <= n; i += TR_SUMSQ_LANES)
@@ -204,15 +204,15 @@ TR_HOST_DEVICE static inline double tr_sumsq_block(const float *x, int64_t n) {
 }
 
 /* Adds n more elements to lane j of that block; the first element has index 0 mod 8. */
-TR_HOST_DEVICE static inline double tr_sumsq_lane(double lane, const float *x, int64_t n, int j) {
+TR_HOSTDEVICE static inline double tr_sumsq_lane(double lane, const float *x, int64_t n, int j) {
     for (int64_t i = j; i < n; i += TR_SUMSQ_LANES) lane += (double)x[i] * (double)x[i];
     return lane;
 }
 
 /* Does all of STEP_FINISH: reduces losses[n_losses][2] and norms[n_norms] into the state. */
-TR_HOST_DEVICE static inline void tr_step_finish(const double *losses, int64_t n_losses,
-                                                 const double *norms, int64_t n_norms,
-                                                 tr_step_state *state) {
+TR_HOSTDEVICE static inline void tr_step_finish(const double *losses, int64_t n_losses,
+                                                const double *norms, int64_t n_norms,
+                                                tr_step_state *state) {
     double loss = 0, valid = 0, squares = 0;
     for (int64_t i = 0; i < n_losses; i++) {
         loss += losses[2 * i];
@@ -239,8 +239,8 @@ typedef struct tr_update_scalars {
     int32_t clamps, regular, nesterov;
 } tr_update_scalars;
 
-TR_HOST_DEVICE static inline tr_update_scalars tr_update_round(const tr_update_desc *desc,
-                                                               const tr_step_state *state) {
+TR_HOSTDEVICE static inline tr_update_scalars tr_update_round(const tr_update_desc *desc,
+                                                              const tr_step_state *state) {
     tr_update_scalars s;
     s.beta1 = (float)desc->beta1;
     s.beta2 = (float)desc->beta2;
@@ -260,13 +260,13 @@ TR_HOST_DEVICE static inline tr_update_scalars tr_update_round(const tr_update_d
     return s;
 }
 
-TR_HOST_DEVICE static inline float tr_sign(float x) {
+TR_HOSTDEVICE static inline float tr_sign(float x) {
     return x > 0 ? 1.0f : x < 0 ? -1.0f : 0.0f;
 }
 
 /* Returns the gradient of an element with weight w as the rules see it. */
-TR_HOST_DEVICE static inline float tr_update_gradient(const tr_update_scalars *s, float grad,
-                                                      float w) {
+TR_HOSTDEVICE static inline float tr_update_gradient(const tr_update_scalars *s, float grad,
+                                                     float w) {
     float g = grad * s->factor;
     if (s->clamps) g = g > s->clip_value ? s->clip_value : g < -s->clip_value ? -s->clip_value : g;
     return s->regular ? g + (s->l1 * tr_sign(w) + s->l2 * w) : g;
@@ -274,8 +274,8 @@ TR_HOST_DEVICE static inline float tr_update_gradient(const tr_update_scalars *s
 
 /* Does UPDATE on one element in FP32. The caller must check that the state's skip is not set; m and
  * v may be NULL when the rule does not own them. */
-TR_HOST_DEVICE static inline void tr_update_element(const tr_update_scalars *s, tr_update_rule rule,
-                                                    float grad, float *master, float *m, float *v) {
+TR_HOSTDEVICE static inline void tr_update_element(const tr_update_scalars *s, tr_update_rule rule,
+                                                   float grad, float *master, float *m, float *v) {
     float g = tr_update_gradient(s, grad, *master), update = g;
     if (rule == TR_UPDATE_ADAMW) {
         *m = s->beta1 * *m + (1.0f - s->beta1) * g;

@@ -403,7 +403,7 @@ typedef enum tr_update_rule {
     TR_UPDATE_RULES
 } tr_update_rule;
 /* Returns how many states a rule owns. */
-TR_HOST_DEVICE static inline int tr_update_states(tr_update_rule rule) {
+TR_HOSTDEVICE static inline int tr_update_states(tr_update_rule rule) {
     return rule == TR_UPDATE_ADAMW ? 2 : rule == TR_UPDATE_SGD ? 0 : 1;
 }
 

@@ -25,8 +25,8 @@ static tr_status add_line(tr_hosts *hosts, size_t *capacity, char *line) {
     const char *name = strtok_r(line, " \t", &rest);
     if (!name) return TR_OK;
     TR_TRY(tr_grow(&hosts->host, capacity, (size_t)hosts->count + 1, sizeof *hosts->host));
-    tr_host *host = &hosts->host[hosts->count++];
-    *host = (tr_host){.answers = true};
+    tr_job_host *host = &hosts->host[hosts->count++];
+    *host = (tr_job_host){.answers = true};
     (void)snprintf(host->name, sizeof host->name, "%s", name);
     for (const char *word; (word = strtok_r(NULL, " \t", &rest));)
         if (!strncmp(word, "slots=", 6)) host->slots = atoi(word + 6);
@@ -63,7 +63,7 @@ tr_status tr_hosts_write(const tr_hosts *hosts, char *path, size_t size) {
         return TR_FAIL(TR_ERR_IO, "'%s' cannot be written: %s", path, strerror(error));
     }
     for (int i = 0; i < hosts->count; i++) {
-        const tr_host *host = &hosts->host[i];
+        const tr_job_host *host = &hosts->host[i];
         if (!host->answers) continue;
         (void)fprintf(f, "%s", host->name);
         if (host->slots) (void)fprintf(f, " slots=%d", host->slots);
@@ -77,7 +77,7 @@ tr_status tr_hosts_write(const tr_hosts *hosts, char *path, size_t size) {
 /* --- asking ----------------------------------------------------------------------------------- */
 
 /* Starts mpirun with a command that does nothing on that host; returns its process, or -1. */
-static pid_t ask(const tr_host *host, char *const *options) {
+static pid_t ask(const tr_job_host *host, char *const *options) {
     size_t count = 0, used = 0;
     while (options[count]) count++;
     char **argv;

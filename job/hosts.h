@@ -3,16 +3,16 @@
 
 #include "base/status.h"
 
-enum { TR_HOST_NAME = 256 };
+enum { TR_JOB_HOST_NAME = 256 };
 
-typedef struct tr_host {
-    char name[TR_HOST_NAME];
+typedef struct tr_job_host {
+    char name[TR_JOB_HOST_NAME];
     int slots; /* ranks that may run there; 0: the file does not say */
     bool answers;
-} tr_host;
+} tr_job_host;
 
 typedef struct tr_hosts {
-    tr_host *host;
+    tr_job_host *host;
     int count;
 } tr_hosts;
 

@@ -367,7 +367,7 @@ static int run_once(const tr_launch *launch, const sigset_t *handled, bool *ends
     drain(&j, handled);
     if (code == 0 && j.lost && !launch->saves) { /* a run has log.txt */
         code = TR_ERR_IO;
-        tr_signal_say(TR_OUTPUT_LOST, false);
+        tr_signal_say(TR_STDOUT_LOST, false);
     }
     *ends = code != TR_ERR_RANK || j.stopping || launch->restarts == 0 || !ranks_end(&j);
     drop_name(&j);

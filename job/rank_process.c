@@ -67,7 +67,7 @@ static void enter_board(tr_rank_process *process) {
     if (!name || !rank || !size || tr_board_open(name, atoi(size), &process->board) != TR_OK)
         return;
     if (tr_board_attach(process->board, atoi(rank)) == TR_OK) {
-        tr_board_set_wait(process->board, true, TR_WAIT_MPI, -1);
+        tr_board_set_wait(process->board, true, TR_RANK_WAITS_FOR_MPI, -1);
         (void)start_watchdog(process);
     } else {
         tr_board_close(process->board);

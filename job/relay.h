@@ -23,7 +23,7 @@ bool tr_relay_ended(const tr_relay *relay);
 /* Returns true when bytes were dropped because they could not be written; false for NULL. */
 bool tr_relay_lost(const tr_relay *relay);
 /* What is said when that was the result of a command. */
-#define TR_OUTPUT_LOST "stdout cannot be written: is the disk full or the pipe closed?"
+#define TR_STDOUT_LOST "stdout cannot be written: is the disk full or the pipe closed?"
 /* Frees the relay if all writers have closed the pipe; otherwise its thread uses it until the
  * process exits. NULL is allowed. */
 void tr_relay_close(tr_relay *relay);

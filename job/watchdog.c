@@ -136,7 +136,8 @@ int tr_watch_gone_with_mpi(const tr_board *board) {
         tr_rank_view v;
         tr_process process;
         tr_board_read(board, rank, &v);
-        if (v.state != TR_RANK_ALIVE || !v.waiting || strcmp(v.wait_what, TR_WAIT_MPI) != 0)
+        if (v.state != TR_RANK_ALIVE || !v.waiting ||
+            strcmp(v.wait_what, TR_RANK_WAITS_FOR_MPI) != 0)
             continue;
         tr_process_look(v.pid, &process);
         if (!same_process(&process, &v)) return rank;

@@ -13,7 +13,7 @@
 #include "job/heartbeat.h"
 
 /* The board's text for a rank that waits while MPI starts. */
-#define TR_WAIT_MPI "MPI to start"
+#define TR_RANK_WAITS_FOR_MPI "MPI to start"
 /* The rank's number, in the environment of every process that Open MPI starts as a rank. */
 #define TR_RANK_VARIABLE "OMPI_COMM_WORLD_RANK"
 

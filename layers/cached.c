@@ -181,7 +181,7 @@ static tr_layer_io layer_io(const tr_cached_layers *d, int pass, const tr_cached
         io.x[k] = tr_cached_output(d, pass, memory, layer->input[k].layer, layer->input[k].output);
     for (int k = 0; k < layer->outputs; k++) io.y[k] = tr_cached_output(d, pass, memory, i, k);
     for (int k = 0; k < layer->step_inputs; k++)
-        if (strcmp(layer->step_input[k].name, TR_INPUT_TOKENS) == 0)
+        if (strcmp(layer->step_input[k].name, TR_STEP_INPUT_TOKENS) == 0)
             io.step[k] = tr_flow_tensor(&layer->step_input[k], memory->tokens);
     return io;
 }

@@ -140,7 +140,7 @@ static void describe_training(head *h) {
     tr_built_layer *built = &h->built;
     const tr_model_shape *shape = &built->shape;
     const tr_dtype acc = tr_dtype_acc(shape->dtype);
-    tr_built_asks(built, TR_INPUT_LABELS);
+    tr_built_asks(built, TR_STEP_INPUT_LABELS);
     h->ld = round_up(h->largest_part);
     cut_rows(h);
     describe_chunk(h, &h->whole);

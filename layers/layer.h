@@ -31,10 +31,10 @@ typedef struct tr_layer_input {
 } tr_layer_input;
 
 /* Step inputs that training data can provide. The first dimension of a step input is the sample. */
-#define TR_INPUT_TOKENS "tokens" /* i32(batch, seq) */
-#define TR_INPUT_LABELS "labels" /* i32(batch, seq); -1: the position does not count */
+#define TR_STEP_INPUT_TOKENS "tokens" /* i32(batch, seq) */
+#define TR_STEP_INPUT_LABELS "labels" /* i32(batch, seq); -1: the position does not count */
 /* i32(batch, seq): the position in its sequence where a token's document starts */
-#define TR_INPUT_DOCUMENT_STARTS "document_starts"
+#define TR_STEP_INPUT_DOCUMENT_STARTS "document_starts"
 
 /* The environment in which a layer runs. */
 typedef struct tr_layer_env {

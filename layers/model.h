@@ -47,8 +47,8 @@ typedef struct tr_model_shape {
     int64_t rows;       /* of the flows: set by tr_model_create */
     tr_dtype dtype;     /* storage */
     int64_t decode;     /* tokens that every text feeds at once, all buffers scratch; 0: training */
-    /* A sequence holds several documents: the layers ask for TR_INPUT_DOCUMENT_STARTS. Not with
-     * decode. */
+    /* A sequence holds several documents: the layers ask for TR_STEP_INPUT_DOCUMENT_STARTS. Not
+     * with decode. */
     bool documents;
     int tp_rank, tp_size;
     const tr_tuning *tuning; /* set by tr_model_create; NULL: all is trained */

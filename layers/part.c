@@ -63,7 +63,7 @@ void tr_built_asks(tr_built_layer *layer, const char *name) {
 
 void tr_built_asks_starts(tr_built_layer *layer) {
     layer->starts = layer->layer.step_inputs;
-    if (layer->shape.documents) tr_built_asks(layer, TR_INPUT_DOCUMENT_STARTS);
+    if (layer->shape.documents) tr_built_asks(layer, TR_STEP_INPUT_DOCUMENT_STARTS);
 }
 
 tr_range tr_built_part(const tr_built_layer *layer, int64_t total) {

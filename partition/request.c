@@ -55,11 +55,11 @@ tr_layout_desc tr_request_layout(const tr_config *c, const tr_schedule *schedule
                             .schedule = schedule};
 }
 
-tr_data_plane tr_request_data_plane(const tr_config *config) {
+tr_plane tr_request_plane(const tr_config *config) {
     const char *name = config->parallel.transport;
-    return strcmp(name, "nccl") == 0  ? TR_DATA_NCCL
-           : strcmp(name, "mpi") == 0 ? TR_DATA_MPI
-                                      : TR_DATA_AUTO;
+    return strcmp(name, "nccl") == 0  ? TR_PLANE_NCCL
+           : strcmp(name, "mpi") == 0 ? TR_PLANE_MPI
+                                      : TR_PLANE_AUTO;
 }
 
 tr_status tr_request_memory(const tr_config *config, tr_device *device, int sharers, size_t *out) {

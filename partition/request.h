@@ -21,7 +21,7 @@ void tr_request_costs(const tr_config *config, char *text, size_t size);
 tr_layout_desc tr_request_layout(const tr_config *config, const tr_schedule *schedule,
                                  const tr_mesh *mesh);
 /* Returns what parallel.transport asks for. */
-tr_data_plane tr_request_data_plane(const tr_config *config);
+tr_plane tr_request_plane(const tr_config *config);
 /* Computes the bytes that a rank may plan: device.memory, or an equal part of the free memory of
  * the device, which `sharers` ranks share. */
 tr_status tr_request_memory(const tr_config *config, tr_device *device, int sharers, size_t *out);

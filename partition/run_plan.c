@@ -76,7 +76,7 @@ tr_status tr_run_plan_make(const tr_config *config, tr_device *device, tr_run_pl
     TR_TRY(tr_config_check(config, 0));
     TR_TRY(tr_calloc(1, sizeof *p, &p));
     TR_TRY_OUT(count_ranks(config, &p->ranks));
-    receive_units = tr_world_expected_units(device, tr_request_data_plane(config), p->ranks);
+    receive_units = tr_world_expected_units(device, tr_request_plane(config), p->ranks);
     TR_TRY_OUT(tr_request_memory(config, device, p->ranks, &p->limit));
     TR_TRY_OUT(tr_request_schedule(config, &schedule, &report));
     TR_TRY_OUT(tr_calloc((size_t)p->ranks, sizeof *p->memory, &p->memory));

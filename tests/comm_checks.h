@@ -517,13 +517,13 @@ static inline bool comm_checks_on(tr_world *world, const char *device, bool nccl
     checks k;
     char note[256];
     CHECK(checks_open(world, device, seed, &k));
-    CHECK_OK(tr_world_choose_data_plane(world, k.device, nccl ? TR_DATA_NCCL : TR_DATA_MPI, note,
+    CHECK_OK(tr_world_choose_data_plane(world, k.device, nccl ? TR_PLANE_NCCL : TR_PLANE_MPI, note,
                                         sizeof note));
     CHECK(!note[0] && tr_world_uses_nccl(world) == (nccl && tr_world_size(world) > 1));
     CHECK(tr_world_receive_units(world) == (tr_world_uses_nccl(world) ? 2 : 0));
-    CHECK(
-        tr_world_receive_units(world) ==
-        tr_world_expected_units(k.device, nccl ? TR_DATA_NCCL : TR_DATA_MPI, tr_world_size(world)));
+    CHECK(tr_world_receive_units(world) ==
+          tr_world_expected_units(k.device, nccl ? TR_PLANE_NCCL : TR_PLANE_MPI,
+                                  tr_world_size(world)));
     CHECK(check_sharers(&k));
     bool good = check_control(&k) && check_groups(&k) && check_tickets(&k, false, false) &&
                 check_tickets(&k, true, false) &&

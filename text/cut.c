@@ -31,13 +31,13 @@ static reason reason_of(const tr_tokenizer *t) {
     bool replaces = false;
     for (int i = 0; i < t->normal_count; i++) {
         if (t->normal[i].matcher.regex) return BY_TRYING;
-        replaces |= t->normal[i].kind == TR_NORMAL_REPLACE;
+        replaces |= t->normal[i].kind == TR_NORMALIZE_REPLACE;
     }
     if (t->pattern != TR_PATTERN_OTHER) return BY_PATTERN;
-    if (t->step_count > 0 && t->step[0].kind == TR_STEP_METASPACE && t->step[0].splits)
+    if (t->step_count > 0 && t->step[0].kind == TR_PRETOKENIZE_METASPACE && t->step[0].splits)
         return replaces ? BY_TRYING : BY_SPACES;
     for (int i = 0; i < t->step_count; i++)
-        splits |= t->step[i].kind == TR_STEP_SPLIT || t->step[i].splits;
+        splits |= t->step[i].kind == TR_PRETOKENIZE_SPLIT || t->step[i].splits;
     return splits ? BY_TRYING : BY_MERGES;
 }
 
@@ -63,10 +63,10 @@ static bool look(const uint8_t *table, const uint8_t *text, size_t length, size_
 static bool is_normal(const tr_tokenizer *t, const place *p) {
     const bool ascii = *p->left < 0x80 && *p->right < 0x80;
     for (int i = 0; i < t->normal_count; i++) {
-        const tr_normal_step *step = &t->normal[i];
+        const tr_normalize_step *step = &t->normal[i];
         const char *literal = step->matcher.literal;
         const size_t bytes = step->matcher.length;
-        if (step->kind == TR_NORMAL_UNICODE && !ascii &&
+        if (step->kind == TR_NORMALIZE_UNICODE && !ascii &&
             (!step->is_nfc || (p->left_set | p->right_set) & TR_CP_UNSTABLE))
             return false;
         if (literal && (memmem(literal, bytes, p->left, p->left_bytes) ||
@@ -176,9 +176,9 @@ static tr_status next_piece(pieces *s) {
 static bool find_part(pieces *s, const uint8_t *text, size_t length, size_t from, bool no_special) {
     const tr_tokenizer *t = s->e->t;
     size_t end = 0;
-    const tr_split_step *const step = &t->step[0];
-    const bool isolates = t->step_count > 0 && step->kind == TR_STEP_SPLIT &&
-                          step->behavior == TR_SPLIT_ISOLATED && !step->invert;
+    const tr_pretokenize_step *const step = &t->step[0];
+    const bool isolates = t->step_count > 0 && step->kind == TR_PRETOKENIZE_SPLIT &&
+                          step->behavior == TR_DELIMITER_ISOLATED && !step->invert;
     if (t->normal_count > 0 || t->added_normalized || (t->pattern == TR_PATTERN_OTHER && !isolates))
         return false;
     tr_added_search search = tr_added_start(t->added, text, length, no_special);

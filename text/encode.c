@@ -74,13 +74,13 @@ static size_t unescape(uint8_t *text, size_t length) {
 }
 
 /* Encodes a text by the steps of the pre-tokenizer. */
-static tr_status add_by_steps(tr_encoder *e, const char *text, size_t length, tr_text_begin begin,
-                              bool escaped, tr_token_list *out) {
+static tr_status add_by_steps(tr_encoder *e, const char *text, size_t length,
+                              tr_fragment_begin begin, bool escaped, tr_token_list *out) {
     const tr_tokenizer *t = e->t;
     e->escaped.count = 0;
     TR_TRY(tr_bytes_add(&e->escaped, text, length));
     TR_TRY(
-        tr_split_steps(t, &e->match, begin, &e->escaped, &e->spare, &e->pieces, &e->spare_pieces));
+        tr_pretokenize(t, &e->match, begin, &e->escaped, &e->spare, &e->pieces, &e->spare_pieces));
     bool byte_level = tr_bpe_rules_of(t->bpe)->byte_level;
     for (size_t i = 0; i < e->pieces.count; i++) {
         uint8_t *piece = (uint8_t *)e->escaped.byte + e->pieces.piece[i].at;
@@ -92,7 +92,7 @@ static tr_status add_by_steps(tr_encoder *e, const char *text, size_t length, tr
 }
 
 /* Encodes a normalized text without added tokens. */
-static tr_status add_plain(tr_encoder *e, const char *text, size_t length, tr_text_begin begin,
+static tr_status add_plain(tr_encoder *e, const char *text, size_t length, tr_fragment_begin begin,
                            bool escaped, tr_token_list *out) {
     const tr_tokenizer *t = e->t;
     if (t->pattern == TR_PATTERN_OTHER) return add_by_steps(e, text, length, begin, escaped, out);
@@ -114,8 +114,8 @@ static bool needs_regex(const tr_tokenizer *t) {
 
 /* Encodes a text between added tokens: normalizes it and looks for added tokens that are searched
  * in normalized text. */
-static tr_status add_segment(tr_encoder *e, const char *text, size_t length, tr_text_begin begin,
-                             bool no_special, tr_token_list *out) {
+static tr_status add_segment(tr_encoder *e, const char *text, size_t length,
+                             tr_fragment_begin begin, bool no_special, tr_token_list *out) {
     const tr_tokenizer *t = e->t;
     if (!length) return TR_OK;
     bool escaped = needs_regex(t) && !tr_utf8_is_valid((const uint8_t *)text, length);
@@ -156,9 +156,9 @@ tr_status tr_encoder_add(tr_encoder *e, const char *text, size_t length, unsigne
                          tr_token_list *out) {
     const tr_tokenizer *t = e->t;
     bool no_special = flags & TR_ENCODE_NO_SPECIAL, framed = flags & TR_ENCODE_TEMPLATE;
-    tr_text_begin begin = !(flags & TR_ENCODE_CONTINUES) ? TR_BEGINS_TEXT
-                          : flags & TR_ENCODE_NEXT_PIECE ? TR_NEXT_PIECE
-                                                         : TR_GOES_ON;
+    tr_fragment_begin begin = !(flags & TR_ENCODE_CONTINUES) ? TR_BEGINS_TEXT
+                              : flags & TR_ENCODE_NEXT_PIECE ? TR_NEXT_PIECE
+                                                             : TR_GOES_ON;
     for (size_t i = 0; framed && i < t->prefix.count; i++) TR_TRY(add_id(out, t->prefix.id[i]));
     tr_added_search search = tr_added_start(t->added, (const uint8_t *)text, length, no_special);
     for (int32_t id = 0; id >= 0;) {

@@ -103,7 +103,7 @@ static tr_status add_normal_form(const char *text, size_t length, int options, t
 /* NFC, where most characters are stable: only runs with another one, from the stable character
  * before it to the next stable one, are normalized. */
 static tr_status add_nfc(const uint8_t *table, const char *text, size_t length,
-                         const tr_normal_step *step, tr_byte_list *out) {
+                         const tr_normalize_step *step, tr_byte_list *out) {
     const uint8_t *begin = (const uint8_t *)text, *end = begin + length, *p = begin, *done = begin,
                   *stable = begin;
     while (p < end) {
@@ -131,7 +131,7 @@ static tr_status add_nfc(const uint8_t *table, const char *text, size_t length,
 
 /* Appends text with each match replaced, at most `most` bytes. */
 static tr_status add_replaced(const tr_tokenizer *t, tr_match_work *work,
-                              const tr_normal_step *step, const char *text, size_t length,
+                              const tr_normalize_step *step, const char *text, size_t length,
                               size_t most, tr_byte_list *out) {
     size_t at = 0, search = 0;
     for (;;) {
@@ -157,28 +157,29 @@ static tr_status add_replaced(const tr_tokenizer *t, tr_match_work *work,
     return tr_bytes_add(out, text + at, length - at);
 }
 
-static tr_status take_step(const tr_tokenizer *t, tr_match_work *work, const tr_normal_step *step,
-                           const char *text, size_t length, size_t most, tr_byte_list *out) {
+static tr_status take_step(const tr_tokenizer *t, tr_match_work *work,
+                           const tr_normalize_step *step, const char *text, size_t length,
+                           size_t most, tr_byte_list *out) {
     switch (step->kind) {
-    case TR_NORMAL_UNICODE:
+    case TR_NORMALIZE_UNICODE:
         if (step->is_nfc) return add_nfc(t->cp_table, text, length, step, out);
         return add_normal_form(text, length, step->options, out);
-    case TR_NORMAL_PREPEND:
+    case TR_NORMALIZE_PREPEND:
         if (length) TR_TRY(tr_bytes_add(out, step->text, step->length));
         return tr_bytes_add(out, text, length);
-    case TR_NORMAL_REPLACE: return add_replaced(t, work, step, text, length, most, out);
+    case TR_NORMALIZE_REPLACE: return add_replaced(t, work, step, text, length, most, out);
     }
     return TR_OK;
 }
 
-tr_status tr_normalize(const tr_tokenizer *t, tr_match_work *work, tr_text_begin begin,
+tr_status tr_normalize(const tr_tokenizer *t, tr_match_work *work, tr_fragment_begin begin,
                        const char *text, size_t length, tr_byte_list *spare, tr_byte_list *out) {
     const size_t most = length * GROWS + ROOM;
     bool begun = false;
     out->count = 0;
     for (int i = 0; i < t->normal_count; i++) {
         if ((begin == TR_GOES_ON || begin == TR_NEXT_PIECE) &&
-            t->normal[i].kind == TR_NORMAL_PREPEND)
+            t->normal[i].kind == TR_NORMALIZE_PREPEND)
             continue;
         if (!begun) {
             TR_TRY(take_step(t, work, &t->normal[i], text, length, most, out));

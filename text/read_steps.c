@@ -66,12 +66,12 @@ static tr_status read_normal_step(tr_tokenizer *t, const cJSON *json, void *cont
     };
     const char *type = tr_setting_type(json), *text;
     if (t->normal_count == TR_STEPS_MAX) return too_many(t, "normalizer");
-    tr_normal_step *step = &t->normal[t->normal_count];
-    *step = (tr_normal_step){0};
+    tr_normalize_step *step = &t->normal[t->normal_count];
+    *step = (tr_normalize_step){0};
     t->normal_count++;
     for (size_t i = 0; i < sizeof forms / sizeof *forms; i++) {
         if (strcmp(type, forms[i].name)) continue;
-        step->kind = TR_NORMAL_UNICODE;
+        step->kind = TR_NORMALIZE_UNICODE;
         step->options = forms[i].options;
         step->is_nfc = i == 0;
         return TR_OK;
@@ -82,7 +82,7 @@ static tr_status read_normal_step(tr_tokenizer *t, const cJSON *json, void *cont
                        "the tokenizer '%s' has a normalizer '%.*s'; Trireme reads NFC, NFD, NFKC, "
                        "NFKD, Prepend and Replace, and Sequences of them",
                        t->path, SHOWN, type);
-    step->kind = prepends ? TR_NORMAL_PREPEND : TR_NORMAL_REPLACE;
+    step->kind = prepends ? TR_NORMALIZE_PREPEND : TR_NORMALIZE_REPLACE;
     TR_TRY(tr_setting_string(t->path, "normalizer", json, prepends ? "prepend" : "content", &text));
     if (!text)
         return TR_FAIL(TR_ERR_DATA, "the tokenizer '%s': a %s normalizer needs '%s'", t->path, type,
@@ -106,16 +106,16 @@ typedef struct pre_tokenizer {
     tr_pattern pattern; /* of the first step */
 } pre_tokenizer;
 
-static tr_status new_step(tr_tokenizer *t, tr_split_step **step) {
+static tr_status new_step(tr_tokenizer *t, tr_pretokenize_step **step) {
     *step = NULL;
     if (t->step_count == TR_STEPS_MAX) return too_many(t, "pre_tokenizer");
     *step = &t->step[t->step_count++];
-    **step = (tr_split_step){.kind = TR_STEP_SPLIT};
+    **step = (tr_pretokenize_step){.kind = TR_PRETOKENIZE_SPLIT};
     return TR_OK;
 }
 
 static tr_status add_split(tr_tokenizer *t, const char *regex, tr_behavior behavior, bool invert) {
-    tr_split_step *step;
+    tr_pretokenize_step *step;
     TR_TRY(new_step(t, &step));
     step->behavior = behavior;
     step->invert = invert;
@@ -125,11 +125,11 @@ static tr_status add_split(tr_tokenizer *t, const char *regex, tr_behavior behav
 static tr_status read_behavior(const tr_tokenizer *t, const cJSON *json, tr_behavior missing,
                                tr_behavior *out) {
     static const char *const names[] = {
-        [TR_SPLIT_ISOLATED] = "Isolated",
-        [TR_SPLIT_REMOVED] = "Removed",
-        [TR_SPLIT_WITH_PREVIOUS] = "MergedWithPrevious",
-        [TR_SPLIT_WITH_NEXT] = "MergedWithNext",
-        [TR_SPLIT_CONTIGUOUS] = "Contiguous",
+        [TR_DELIMITER_ISOLATED] = "Isolated",
+        [TR_DELIMITER_REMOVED] = "Removed",
+        [TR_DELIMITER_WITH_PREVIOUS] = "MergedWithPrevious",
+        [TR_DELIMITER_WITH_NEXT] = "MergedWithNext",
+        [TR_DELIMITER_CONTIGUOUS] = "Contiguous",
     };
     const char *name;
     *out = missing;
@@ -149,7 +149,7 @@ static tr_status read_split(tr_tokenizer *t, const cJSON *json, pre_tokenizer *p
     bool invert;
     const char *regex;
     tr_matcher literal;
-    TR_TRY(read_behavior(t, json, TR_SPLIT_ISOLATED, &behavior));
+    TR_TRY(read_behavior(t, json, TR_DELIMITER_ISOLATED, &behavior));
     TR_TRY(tr_setting_bool(t->path, "pre_tokenizer", json, "invert", false, &invert));
     TR_TRY(read_pattern(t, "pre_tokenizer", tr_json_get(json, "pattern"), &literal, &regex));
     tr_status status = add_split(t, regex, behavior, invert);
@@ -158,41 +158,41 @@ static tr_status read_split(tr_tokenizer *t, const cJSON *json, pre_tokenizer *p
         return status;
     }
     if (!regex) t->step[t->step_count - 1].matcher = literal;
-    bool keeps_matches =
-        (behavior == TR_SPLIT_ISOLATED && !invert) || (behavior == TR_SPLIT_REMOVED && invert);
+    bool keeps_matches = (behavior == TR_DELIMITER_ISOLATED && !invert) ||
+                         (behavior == TR_DELIMITER_REMOVED && invert);
     if (regex && keeps_matches && t->step_count == 1) pre->pattern = tr_pattern_find(regex);
     return TR_OK;
 }
 
 static tr_status read_byte_level(tr_tokenizer *t, const cJSON *json, pre_tokenizer *pre) {
     bool prefix, uses_regex;
-    tr_split_step *step;
+    tr_pretokenize_step *step;
     TR_TRY(tr_setting_bool(t->path, "pre_tokenizer", json, "add_prefix_space", true, &prefix));
     TR_TRY(tr_setting_bool(t->path, "pre_tokenizer", json, "use_regex", true, &uses_regex));
     pre->byte_level = true;
     if (prefix) {
         TR_TRY(new_step(t, &step));
-        step->kind = TR_STEP_PREFIX_SPACE;
+        step->kind = TR_PRETOKENIZE_PREFIX_SPACE;
     }
     if (!uses_regex) return TR_OK;
     if (!t->step_count) pre->pattern = TR_PATTERN_GPT2;
-    return add_split(t, tr_pattern_regex(TR_PATTERN_GPT2), TR_SPLIT_ISOLATED, false);
+    return add_split(t, tr_pattern_regex(TR_PATTERN_GPT2), TR_DELIMITER_ISOLATED, false);
 }
 
 static tr_status read_metaspace(tr_tokenizer *t, const cJSON *json) {
     static const char *const names[] = {"never", "first", "always"};
     const char *character, *scheme;
-    tr_split_step *step;
+    tr_pretokenize_step *step;
     bool prefix, splits;
     TR_TRY(tr_setting_string(t->path, "pre_tokenizer", json, "replacement", &character));
     TR_TRY(tr_setting_string(t->path, "pre_tokenizer", json, "prepend_scheme", &scheme));
     TR_TRY(tr_setting_bool(t->path, "pre_tokenizer", json, "add_prefix_space", true, &prefix));
     TR_TRY(tr_setting_bool(t->path, "pre_tokenizer", json, "split", true, &splits));
     TR_TRY(new_step(t, &step));
-    *step = (tr_split_step){.kind = TR_STEP_METASPACE,
-                            .behavior = TR_SPLIT_WITH_NEXT,
-                            .prepend = prefix ? TR_PREPEND_ALWAYS : TR_PREPEND_NEVER,
-                            .splits = splits};
+    *step = (tr_pretokenize_step){.kind = TR_PRETOKENIZE_METASPACE,
+                                  .behavior = TR_DELIMITER_WITH_NEXT,
+                                  .prepend = prefix ? TR_PREPEND_ALWAYS : TR_PREPEND_NEVER,
+                                  .splits = splits};
     TR_TRY(tr_strdup(character ? character : "\u2581", &step->matcher.literal));
     step->matcher.length = strlen(step->matcher.literal);
     for (int i = 0; scheme && i < 3; i++)
@@ -229,16 +229,17 @@ static tr_status read_pre_step(tr_tokenizer *t, const cJSON *json, void *context
     if (!strcmp(type, "Digits")) {
         TR_TRY(tr_setting_bool(t->path, "pre_tokenizer", json, "individual_digits", false,
                                &individual));
-        return add_split(t, digits, individual ? TR_SPLIT_ISOLATED : TR_SPLIT_CONTIGUOUS, false);
+        return add_split(t, digits, individual ? TR_DELIMITER_ISOLATED : TR_DELIMITER_CONTIGUOUS,
+                         false);
     }
     if (!strcmp(type, "Punctuation")) {
-        TR_TRY(read_behavior(t, json, TR_SPLIT_ISOLATED, &behavior));
+        TR_TRY(read_behavior(t, json, TR_DELIMITER_ISOLATED, &behavior));
         return add_split(t, punctuation, behavior, false);
     }
-    if (!strcmp(type, "WhitespaceSplit")) return add_split(t, "\\s", TR_SPLIT_REMOVED, false);
+    if (!strcmp(type, "WhitespaceSplit")) return add_split(t, "\\s", TR_DELIMITER_REMOVED, false);
     if (!strcmp(type, "Whitespace")) /* its \w is that of Rust: in a class, and two joiners */
         return add_split(t, "[\\w\\x{200C}\\x{200D}]+|[^\\w\\s\\x{200C}\\x{200D}]+",
-                         TR_SPLIT_REMOVED, true);
+                         TR_DELIMITER_REMOVED, true);
     return TR_FAIL(
         TR_ERR_DATA,
         "the tokenizer '%s' has a pre_tokenizer '%.*s'; Trireme reads ByteLevel, Split, "

@@ -8,33 +8,33 @@
 typedef struct split_run {
     const tr_tokenizer *t;
     tr_match_work *work;
-    const tr_split_step *step;
+    const tr_pretokenize_step *step;
     const char *text;
-    tr_part_list *out;
+    tr_fragment_list *out;
     bool last_matched, begun; /* of the part before, within one piece */
 } split_run;
 
-static tr_status add_piece(tr_part_list *list, size_t at, size_t length) {
+static tr_status add_piece(tr_fragment_list *list, size_t at, size_t length) {
     if (!length) return TR_OK;
     TR_TRY(tr_grow(&list->piece, &list->capacity, list->count + 1, sizeof *list->piece));
-    list->piece[list->count++] = (tr_text_part){at, length};
+    list->piece[list->count++] = (tr_fragment){at, length};
     return TR_OK;
 }
 
 /* Adds a part, a match or the text between two matches, as the behavior says. */
 static tr_status add_part(split_run *run, size_t at, size_t length, bool is_match) {
     if (!length && !is_match) return TR_OK;
-    tr_part_list *out = run->out;
+    tr_fragment_list *out = run->out;
     is_match ^= run->step->invert;
     bool joins = false;
     switch (run->step->behavior) {
-    case TR_SPLIT_ISOLATED: break;
-    case TR_SPLIT_REMOVED:
+    case TR_DELIMITER_ISOLATED: break;
+    case TR_DELIMITER_REMOVED:
         if (is_match) return TR_OK;
         break;
-    case TR_SPLIT_WITH_PREVIOUS: joins = run->begun && is_match && !run->last_matched; break;
-    case TR_SPLIT_WITH_NEXT: joins = run->begun && !is_match && run->last_matched; break;
-    case TR_SPLIT_CONTIGUOUS: joins = run->begun && is_match == run->last_matched; break;
+    case TR_DELIMITER_WITH_PREVIOUS: joins = run->begun && is_match && !run->last_matched; break;
+    case TR_DELIMITER_WITH_NEXT: joins = run->begun && !is_match && run->last_matched; break;
+    case TR_DELIMITER_CONTIGUOUS: joins = run->begun && is_match == run->last_matched; break;
     }
     run->last_matched = is_match;
     if (joins && out->count) {
@@ -45,7 +45,7 @@ static tr_status add_part(split_run *run, size_t at, size_t length, bool is_matc
     return add_piece(out, at, length);
 }
 
-static tr_status split_piece(split_run *run, tr_text_part piece) {
+static tr_status split_piece(split_run *run, tr_fragment piece) {
     const char *text = run->text + piece.at;
     size_t at = 0, search = 0;
     run->begun = run->last_matched = false;
@@ -68,9 +68,9 @@ static tr_status split_piece(split_run *run, tr_text_part piece) {
 
 /* Copies the pieces into a new text, each with `prefix` in front of it unless it begins with it,
  * and with every space replaced when `spaces` is not NULL. goes_on: the first piece gets none. */
-static tr_status rewrite(const tr_byte_list *text, const tr_part_list *pieces, const char *prefix,
-                         bool only_first, bool goes_on, const char *spaces, tr_byte_list *out_text,
-                         tr_part_list *out_pieces) {
+static tr_status rewrite(const tr_byte_list *text, const tr_fragment_list *pieces,
+                         const char *prefix, bool only_first, bool goes_on, const char *spaces,
+                         tr_byte_list *out_text, tr_fragment_list *out_pieces) {
     size_t space_bytes = spaces ? strlen(spaces) : 0;
     out_text->count = out_pieces->count = 0;
     for (size_t i = 0; i < pieces->count; i++) {
@@ -96,27 +96,27 @@ static void swap_texts(tr_byte_list *a, tr_byte_list *b) {
     *b = c;
 }
 
-static void swap_pieces(tr_part_list *a, tr_part_list *b) {
-    tr_part_list c = *a;
+static void swap_pieces(tr_fragment_list *a, tr_fragment_list *b) {
+    tr_fragment_list c = *a;
     *a = *b;
     *b = c;
 }
 
-tr_status tr_split_steps(const tr_tokenizer *t, tr_match_work *work, tr_text_begin begin,
-                         tr_byte_list *text, tr_byte_list *spare_text, tr_part_list *pieces,
-                         tr_part_list *spare_pieces) {
+tr_status tr_pretokenize(const tr_tokenizer *t, tr_match_work *work, tr_fragment_begin begin,
+                         tr_byte_list *text, tr_byte_list *spare_text, tr_fragment_list *pieces,
+                         tr_fragment_list *spare_pieces) {
     bool goes_on = begin == TR_GOES_ON || begin == TR_NEXT_PIECE;
     pieces->count = 0;
     TR_TRY(add_piece(pieces, 0, text->count));
     for (int i = 0; i < t->step_count; i++) {
-        const tr_split_step *step = &t->step[i];
-        if (step->kind == TR_STEP_PREFIX_SPACE) {
+        const tr_pretokenize_step *step = &t->step[i];
+        if (step->kind == TR_PRETOKENIZE_PREFIX_SPACE) {
             TR_TRY(rewrite(text, pieces, " ", false, goes_on, NULL, spare_text, spare_pieces));
             swap_texts(text, spare_text);
             swap_pieces(pieces, spare_pieces);
             continue;
         }
-        if (step->kind == TR_STEP_METASPACE) {
+        if (step->kind == TR_PRETOKENIZE_METASPACE) {
             bool prepends = step->prepend == TR_PREPEND_ALWAYS ||
                             (step->prepend == TR_PREPEND_FIRST && begin == TR_BEGINS_TEXT);
             TR_TRY(rewrite(text, pieces, prepends ? step->matcher.literal : "",

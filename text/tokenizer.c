@@ -203,14 +203,14 @@ int32_t tr_tokenizer_find(const tr_tokenizer *t, const char *text) {
 
 tr_status tr_tokenizer_decode(const tr_tokenizer *t, const int32_t *id, size_t count,
                               unsigned flags, tr_byte_list *out) {
-    size_t strip = flags & TR_DECODE_CONTINUES ? 0 : t->strip;
+    size_t strip = flags & TR_TOKENIZER_CONTINUES ? 0 : t->strip;
     for (size_t i = 0; i < count; i++) {
         if (id[i] < 0 || id[i] >= t->size) {
             TR_TRY(tr_bytes_add(out, "\uFFFD", 3));
             strip = 0;
             continue;
         }
-        if (flags & TR_DECODE_NO_SPECIAL && t->is_special[id[i]]) continue;
+        if (flags & TR_TOKENIZER_NO_SPECIAL && t->is_special[id[i]]) continue;
         const char *text = t->text.byte + t->text_start[id[i]];
         size_t length = t->text_start[id[i] + 1] - t->text_start[id[i]];
         size_t spaces = 0;

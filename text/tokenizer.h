@@ -114,14 +114,14 @@ tr_status tr_encoder_find_cut(tr_encoder *encoder, const char *text, size_t leng
                               unsigned flags, size_t *cut, unsigned *rest);
 
 enum {
-    TR_DECODE_NO_SPECIAL = 1, /* leaves special tokens out */
+    TR_TOKENIZER_NO_SPECIAL = 1, /* leaves special tokens out */
     /* The ids continue a text: what the decoder removes at the start of a text (Llama 2's space)
      * stays. */
-    TR_DECODE_CONTINUES = 2,
+    TR_TOKENIZER_CONTINUES = 2,
 };
 
 /* Appends the bytes of the tokens to *out; their concatenation need not be valid UTF-8. An id that
- * the tokenizer does not have gives U+FFFD. Decoding one id at a time, with TR_DECODE_CONTINUES
+ * the tokenizer does not have gives U+FFFD. Decoding one id at a time, with TR_TOKENIZER_CONTINUES
  * after the first, gives the same bytes. Fails with TR_ERR_FIT. */
 tr_status tr_tokenizer_decode(const tr_tokenizer *tokenizer, const int32_t *id, size_t count,
                               unsigned flags, tr_byte_list *out);

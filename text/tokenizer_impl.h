@@ -18,36 +18,36 @@ typedef struct tr_matcher {
 } tr_matcher;
 
 /* One step of the normalizer. */
-typedef struct tr_normal_step {
-    enum { TR_NORMAL_UNICODE, TR_NORMAL_PREPEND, TR_NORMAL_REPLACE } kind;
+typedef struct tr_normalize_step {
+    enum { TR_NORMALIZE_UNICODE, TR_NORMALIZE_PREPEND, TR_NORMALIZE_REPLACE } kind;
     int options;        /* UNICODE: utf8proc's */
     bool is_nfc;        /* UNICODE: most characters are stable (TR_CP_UNSTABLE) */
     tr_matcher matcher; /* REPLACE */
     char *text;         /* PREPEND, REPLACE: what is put there */
     size_t length;
-} tr_normal_step;
+} tr_normalize_step;
 
 /* What becomes of the matches of a Split. */
 typedef enum tr_behavior {
-    TR_SPLIT_ISOLATED,
-    TR_SPLIT_REMOVED,
-    TR_SPLIT_WITH_PREVIOUS,
-    TR_SPLIT_WITH_NEXT,
-    TR_SPLIT_CONTIGUOUS,
+    TR_DELIMITER_ISOLATED,
+    TR_DELIMITER_REMOVED,
+    TR_DELIMITER_WITH_PREVIOUS,
+    TR_DELIMITER_WITH_NEXT,
+    TR_DELIMITER_CONTIGUOUS,
 } tr_behavior;
 
 /* When a Metaspace puts its character in front of a text. */
 typedef enum tr_prepend { TR_PREPEND_NEVER, TR_PREPEND_FIRST, TR_PREPEND_ALWAYS } tr_prepend;
 
 /* One step of the pre-tokenizer. */
-typedef struct tr_split_step {
-    enum { TR_STEP_SPLIT, TR_STEP_PREFIX_SPACE, TR_STEP_METASPACE } kind;
+typedef struct tr_pretokenize_step {
+    enum { TR_PRETOKENIZE_SPLIT, TR_PRETOKENIZE_PREFIX_SPACE, TR_PRETOKENIZE_METASPACE } kind;
     tr_behavior behavior; /* SPLIT */
     bool invert;          /* SPLIT: what does not match counts as the match */
     tr_matcher matcher;   /* SPLIT; METASPACE: its character */
     tr_prepend prepend;   /* METASPACE */
     bool splits;          /* METASPACE: each of its characters begins a piece */
-} tr_split_step;
+} tr_pretokenize_step;
 
 enum { TR_STEPS_MAX = 32 };
 
@@ -62,11 +62,11 @@ struct tr_tokenizer {
     tr_added_set *added;            /* searched in the text as it is */
     tr_added_set *added_normalized; /* searched in the normalized text; NULL: none */
     bool *is_special;               /* by id */
-    tr_normal_step normal[TR_STEPS_MAX];
+    tr_normalize_step normal[TR_STEPS_MAX];
     int normal_count;
     /* The pre-tokenizer is this pattern, or else these steps. */
     tr_pattern pattern;
-    tr_split_step step[TR_STEPS_MAX];
+    tr_pretokenize_step step[TR_STEPS_MAX];
     int step_count;
     tr_token_list prefix, suffix, ends;
     int32_t document_end;
@@ -107,14 +107,14 @@ size_t tr_byte_chars_decode(char *text, size_t length);
 /* --- working on a text --- */
 
 /* Parts of a text buffer. */
-typedef struct tr_text_part {
+typedef struct tr_fragment {
     size_t at, length;
-} tr_text_part;
+} tr_fragment;
 
-typedef struct tr_part_list {
-    tr_text_part *piece;
+typedef struct tr_fragment_list {
+    tr_fragment *piece;
     size_t count, capacity;
-} tr_part_list;
+} tr_fragment_list;
 
 /* Memory of a thread for matching. */
 typedef struct tr_match_work {
@@ -128,7 +128,7 @@ struct tr_encoder {
     tr_bpe_work *bpe;
     tr_match_work match;
     tr_byte_list escaped, normal, spare;
-    tr_part_list pieces, spare_pieces;
+    tr_fragment_list pieces, spare_pieces;
 };
 
 tr_status tr_match_work_open(tr_match_work *work);
@@ -146,19 +146,19 @@ tr_status tr_matcher_find(const tr_matcher *matcher, tr_match_work *work, const 
 tr_status tr_bytes_add(tr_byte_list *list, const char *bytes, size_t length);
 
 /* What is before a part of a text. */
-typedef enum tr_text_begin {
+typedef enum tr_fragment_begin {
     TR_BEGINS_TEXT, /* nothing */
     TR_AFTER_TOKEN, /* an added token */
     TR_GOES_ON,     /* more of the same part, which was encoded before: nothing is put in front */
     TR_NEXT_PIECE,  /* the same, and a piece of the pre-tokenizer's first split begins here */
-} tr_text_begin;
+} tr_fragment_begin;
 
 /* Normalizes text; the result is in *out, which is cleared first. `spare` is scratch. */
-tr_status tr_normalize(const tr_tokenizer *t, tr_match_work *work, tr_text_begin begin,
+tr_status tr_normalize(const tr_tokenizer *t, tr_match_work *work, tr_fragment_begin begin,
                        const char *text, size_t length, tr_byte_list *spare, tr_byte_list *out);
 
 /* Cuts the text in `*text` by the steps of the pre-tokenizer into `*pieces`. The lists are swapped
  * with the spare ones as needed. */
-tr_status tr_split_steps(const tr_tokenizer *t, tr_match_work *work, tr_text_begin begin,
-                         tr_byte_list *text, tr_byte_list *spare_text, tr_part_list *pieces,
-                         tr_part_list *spare_pieces);
+tr_status tr_pretokenize(const tr_tokenizer *t, tr_match_work *work, tr_fragment_begin begin,
+                         tr_byte_list *text, tr_byte_list *spare_text, tr_fragment_list *pieces,
+                         tr_fragment_list *spare_pieces);

@@ -8,7 +8,7 @@ const char *tr_train_tokens_folder(const tr_config *config, char *text, size_t s
     return text;
 }
 
-tr_status tr_train_find_tokenizer(const tr_config *c, char note[TR_TOKENIZER_NOTE],
+tr_status tr_train_find_tokenizer(const tr_config *c, char note[TR_DATA_NOTE],
                                   tr_tokenizer **tokenizer) {
     const char *format = c->data.format;
     *tokenizer = NULL;
@@ -21,7 +21,7 @@ tr_status tr_train_find_tokenizer(const tr_config *c, char note[TR_TOKENIZER_NOT
                                   note, tokenizer);
 }
 
-tr_status tr_train_open_data(tr_config *c, char note[TR_TOKENIZER_NOTE], tr_tokenizer **tokenizer,
+tr_status tr_train_open_data(tr_config *c, char note[TR_DATA_NOTE], tr_tokenizer **tokenizer,
                              tr_data **data) {
     TR_TRY(tr_train_find_tokenizer(c, note, tokenizer));
     char tokens[TR_CONFIG_PATH + 16];

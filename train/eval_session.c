@@ -183,7 +183,7 @@ static tr_status open_named(const tr_eval_request *r, tr_eval_session *s) {
 /* Opens the data that the run was trained on. */
 static tr_status open_held_out(const tr_eval_request *r, tr_eval_session *s) {
     tr_tokenizer *tokenizer;
-    char note[TR_TOKENIZER_NOTE]; /* training has said it */
+    char note[TR_DATA_NOTE]; /* training has said it */
     if (tr_trained_is_folder(r->model.path) || !s->config.data.path[0])
         return TR_FAIL(TR_ERR_USAGE, "'%s' has no data of its own: name a file with --data FILE",
                        r->model.path);
@@ -287,7 +287,7 @@ tr_status tr_eval_session_open(const tr_eval_request *r, tr_world *world, tr_boa
     if (s->data) TR_TRY(settle_held_out(r, s));
     TR_TRY(tr_world_agree(world, tr_trained_check(&r->model, &s->config)));
     TR_TRY(tr_world_agree(world, open_device(s)));
-    TR_TRY(tr_world_choose_data_plane(world, s->device, tr_request_data_plane(&s->config), note,
+    TR_TRY(tr_world_choose_data_plane(world, s->device, tr_request_plane(&s->config), note,
                                       sizeof note));
     TR_TRY(tr_world_agree(world, make_engine(s)));
     tr_board_set_stop_word(board, tr_engine_stop_word(s->engine));

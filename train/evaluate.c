@@ -48,8 +48,8 @@ tr_status tr_evaluate_token_bytes(const tr_tokenizer *tokenizer, int64_t vocab, 
         }
         if (id >= tr_tokenizer_size(tokenizer)) break;
         text.count = 0;
-        status = tr_tokenizer_decode(tokenizer, &id, 1, TR_DECODE_CONTINUES | TR_DECODE_NO_SPECIAL,
-                                     &text);
+        status = tr_tokenizer_decode(tokenizer, &id, 1,
+                                     TR_TOKENIZER_CONTINUES | TR_TOKENIZER_NO_SPECIAL, &text);
         (*out)[id] = (int32_t)text.count;
     }
     free(text.byte);
@@ -57,12 +57,12 @@ tr_status tr_evaluate_token_bytes(const tr_tokenizer *tokenizer, int64_t vocab, 
 }
 
 tr_status tr_evaluate_text(tr_sequences *sequences, const tr_sequence_loss *loss,
-                           const int32_t *bytes, tr_text_score *out) {
-    const tr_flow labels = {.name = TR_INPUT_LABELS};
+                           const int32_t *bytes, tr_loss_score *out) {
+    const tr_flow labels = {.name = TR_STEP_INPUT_LABELS};
     tr_status status = TR_OK;
     double tokens = 0;
     int32_t *label;
-    *out = (tr_text_score){0};
+    *out = (tr_loss_score){0};
     TR_TRY(tr_calloc((size_t)sequences->seq, sizeof *label, &label));
     const tr_fetch wanted = {.input = &labels, .to = label};
     for (int64_t s = 0; s < sequences->count && status == TR_OK; s++) {
@@ -78,9 +78,10 @@ tr_status tr_evaluate_text(tr_sequences *sequences, const tr_sequence_loss *loss
     return status;
 }
 
-static tr_share share_of(int64_t right, int64_t of) {
+static tr_proportion share_of(int64_t right, int64_t of) {
     const double p = (double)right / (double)of;
-    return (tr_share){.share = p, .error = of > 1 ? sqrt(p * (1 - p) / (double)(of - 1)) : NAN};
+    return (tr_proportion){.share = p,
+                           .error = of > 1 ? sqrt(p * (1 - p) / (double)(of - 1)) : NAN};
 }
 
 tr_choices_score tr_evaluate_choices(const tr_choices *choices, const tr_sequence_loss *loss) {

@@ -76,7 +76,7 @@ tr_status tr_optimizer_create(const tr_optimizer_desc *desc, tr_optimizer **out)
     TR_TRY_OUT(tr_calloc((size_t)store->runs + 1, sizeof *o->step, &o->step));
     TR_TRY_OUT(tr_calloc((size_t)store->spans, sizeof *o->ticket, &o->ticket));
     for (int i = 0; i < store->slots && !desc->forward_only; i++) {
-        const tr_slot *slot = &store->slot[i];
+        const tr_store_slot *slot = &store->slot[i];
         TR_TRY_OUT(prepare_param(desc->device, slot->param, slot->layout.counted, slot->shares >= 0,
                                  &scratch, &o->ops[i]));
     }
@@ -169,7 +169,7 @@ tr_status tr_optimizer_wait(tr_optimizer *o, int local_stage, int bucket) {
 static tr_status sum_ties(tr_optimizer *o, tr_stream *stream) {
     tr_store *store = o->desc.store;
     for (int i = 0; i < store->slots; i++) {
-        tr_slot *slot = &store->slot[i];
+        tr_store_slot *slot = &store->slot[i];
         if (slot->tie)
             TR_TRY(tr_group_all_reduce(slot->tie, stream, slot->param->grad, slot->param->count,
                                        store->acc, TR_REDUCE_SUM));
@@ -186,7 +186,7 @@ static tr_status sum_ties(tr_optimizer *o, tr_stream *stream) {
 static tr_status take_norms(tr_optimizer *o, tr_stream *stream) {
     double *norms = o->vector + 2 * o->map.losses;
     for (int i = 0; i < o->desc.store->slots; i++) {
-        const tr_slot *slot = &o->desc.store->slot[i];
+        const tr_store_slot *slot = &o->desc.store->slot[i];
         if (!o->ops[i].sumsq) continue;
         double *entry = norms + o->map.norm_entry[slot->param->index] + slot->layout.part;
         tr_op_args args = {.t = {[TR_SUMSQ_X] = tr_param_grad(slot->param),

@@ -237,7 +237,7 @@ void tr_recorder_step(tr_recorder *r, tr_device *device, const tr_metrics_record
     tr_error_restore(&before);
 }
 
-static void write_share(const tr_share *share, char *text, size_t size) {
+static void write_share(const tr_proportion *share, char *text, size_t size) {
     (void)snprintf(text, size, "%.4f", share->share);
     if (!isnan(share->error)) tr_text_add(text, size, " (+- %.4f)", share->error);
 }

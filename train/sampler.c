@@ -149,8 +149,9 @@ static tr_status draw(tr_sampler *s) {
         text *t = &s->row[r];
         s->drawn[r] = -1;
         if (!is_live(t)) continue;
-        s->drawn[r] = tr_draw(&s->desc.draw, s->logits + r * s->vocab, s->scratch, s->vocab,
-                              t->token, t->count, s->desc.first_row + (uint64_t)r, t->drawn);
+        s->drawn[r] =
+            tr_sampling_draw(&s->desc.draw, s->logits + r * s->vocab, s->scratch, s->vocab,
+                             t->token, t->count, s->desc.first_row + (uint64_t)r, t->drawn);
         if (s->drawn[r] < 0) *event = NOT_FINITE;
     }
     return TR_OK;

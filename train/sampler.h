@@ -5,7 +5,7 @@
 
 #include "job/board.h"
 #include "train/decoder.h"
-#include "train/drawing.h"
+#include "train/sampling.h"
 
 typedef struct tr_sampler tr_sampler;
 
@@ -13,9 +13,10 @@ typedef struct tr_sampler_desc {
     tr_world *world; /* the ranks of the decoder */
     tr_decoder *decoder;
     const tr_model *model; /* with it the decoder was made */
-    tr_draw_options draw;
-    uint64_t first_row; /* number of the first row among all texts of a command, for tr_draw */
-    tr_board *board;    /* shows requests to stop, and what this rank does; NULL: there is none */
+    tr_sampling draw;
+    uint64_t
+        first_row; /* number of the first row among all texts of a command, for tr_sampling_draw */
+    tr_board *board; /* shows requests to stop, and what this rank does; NULL: there is none */
 } tr_sampler_desc;
 
 /* What desc points to must outlive the sampler, except desc itself. */

@@ -129,7 +129,7 @@ static tr_status open_local(tr_session *s) {
 
 /* Chooses how data travel between the ranks' devices. Collective. */
 static tr_status choose_transport(tr_session *s) {
-    const tr_data_plane want = tr_request_data_plane(s->config);
+    const tr_plane want = tr_request_plane(s->config);
     TR_TRY(
         tr_world_choose_data_plane(s->world, s->device, want, s->transport, sizeof s->transport));
     if (tr_world_uses_nccl(s->world)) tr_world_nccl_text(s->transport, sizeof s->transport);
@@ -317,7 +317,7 @@ static tr_status set_config_text(tr_session *s) {
 }
 
 static tr_status open_data(tr_session *s) {
-    char note[TR_TOKENIZER_NOTE];
+    char note[TR_DATA_NOTE];
     TR_TRY(tr_train_open_data(&s->own, note, &s->tokenizer, &s->data));
     if (note[0] && tr_session_leads(s)) tr_recorder_warn(&s->recorder, "%s", note);
     return TR_OK;

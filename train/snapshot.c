@@ -38,8 +38,8 @@ static size_t count_tensors(const tr_store *store) {
 }
 
 /* Lists the parameter's tensors in one kind of memory. */
-static void fill_all(const tr_store *store, const tr_slot *slot, const char *group, void *local,
-                     tr_dtype dtype, bool write, tr_ckpt_tensor *tensor) {
+static void fill_all(const tr_store *store, const tr_store_slot *slot, const char *group,
+                     void *local, tr_dtype dtype, bool write, tr_ckpt_tensor *tensor) {
     for (int t = 0; t < slot->param->tensors; t++)
         fill(&tensor[t], store->device, group, slot->param, &slot->param->tensor[t], local, dtype,
              write);
@@ -59,10 +59,10 @@ tr_status tr_snapshot_tensors(const tr_store *store, const tr_mesh *mesh, tr_ckp
     }
     *count = 0;
     for (int i = 0; i < store->slots; i++) {
-        const tr_slot *slot = &store->slot[i];
+        const tr_store_slot *slot = &store->slot[i];
         if (slot->shares >= 0) continue; /* the same memory as use 0's */
         tr_dtype dtype;
-        void *local[KINDS] = {tr_slot_saved(store, slot, &dtype)};
+        void *local[KINDS] = {tr_store_slot_saved(store, slot, &dtype)};
         for (int k = 1; k < KINDS; k++) local[k] = slot->state[k - 1];
         int64_t size = part_size(slot->param, &slot->layout);
         for (int k = 0; k < KINDS && local[k]; k++) {

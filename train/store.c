@@ -66,11 +66,11 @@ static tr_status list_param(void *context, int stage, tr_param *param, bool shar
     tr_store *store = at->store;
     if (stage != at->last_stage) store->stages++;
     at->last_stage = stage;
-    tr_slot *slot = &store->slot[store->slots];
-    *slot = (tr_slot){.param = param,
-                      .stage = store->stages - 1,
-                      .bucket = tr_placement_bucket(at->placement, at->model, stage, param),
-                      .shares = shares ? slot_of(store, tr_param_name(param), 0) : -1};
+    tr_store_slot *slot = &store->slot[store->slots];
+    *slot = (tr_store_slot){.param = param,
+                            .stage = store->stages - 1,
+                            .bucket = tr_placement_bucket(at->placement, at->model, stage, param),
+                            .shares = shares ? slot_of(store, tr_param_name(param), 0) : -1};
     store->slots++;
     TR_TRY(tr_param_layout_make(param, at->mesh, &slot->layout));
     if (!at->groups || param->frozen) return TR_OK;
@@ -79,7 +79,7 @@ static tr_status list_param(void *context, int stage, tr_param *param, bool shar
 
 static tr_status set_tie(void *context, const tr_tie *t) {
     place *at = context;
-    tr_slot *slot = &at->store->slot[slot_of(at->store, t->name, t->use)];
+    tr_store_slot *slot = &at->store->slot[slot_of(at->store, t->name, t->use)];
     return tr_mesh_groups_get(at->groups, &t->ranks, &slot->tie);
 }
 
@@ -89,7 +89,7 @@ static char *element(const place *at, char *memory, size_t offset) {
 }
 
 /* Places the gradient after those already placed, in the last span if it has the same group. */
-static void place_grad(place *at, tr_slot *slot) {
+static void place_grad(place *at, tr_store_slot *slot) {
     tr_store *store = at->store;
     tr_span *span = store->spans ? &store->span[store->spans - 1] : NULL;
     slot->param->grad = NULL;
@@ -114,7 +114,7 @@ static void place_grad(place *at, tr_slot *slot) {
 }
 
 /* Adds the parameter to the last run, or begins another. */
-static void add_to_run(place *at, const tr_slot *slot) {
+static void add_to_run(place *at, const tr_store_slot *slot) {
     tr_store *store = at->store;
     const tr_param *param = slot->param;
     tr_run *run = store->runs ? &store->run[store->runs - 1] : NULL;
@@ -132,7 +132,7 @@ static void add_to_run(place *at, const tr_slot *slot) {
 }
 
 /* Places value, state and gradient of a parameter that shares none. */
-static void place_own(place *at, tr_slot *slot) {
+static void place_own(place *at, tr_store_slot *slot) {
     tr_param *param = slot->param;
     at->values = tr_memory_params_begin(param, at->values);
     param->value = at->value + at->values * tr_dtype_size(at->store->dtype);
@@ -150,8 +150,8 @@ static void place_own(place *at, tr_slot *slot) {
     else add_to_run(at, slot);
 }
 
-static void place_shared(place *at, tr_slot *slot) {
-    const tr_slot *first = &at->store->slot[slot->shares];
+static void place_shared(place *at, tr_store_slot *slot) {
+    const tr_store_slot *first = &at->store->slot[slot->shares];
     slot->master = first->master;
     memcpy(slot->state, first->state, sizeof slot->state);
     slot->param->value = first->param->value;
@@ -179,10 +179,10 @@ static int kind_of(const tr_store *store, int i) {
  * to them. */
 static void place_group(place *at, int first, bool *placed) {
     tr_store *store = at->store;
-    const tr_slot *like = &store->slot[first];
+    const tr_store_slot *like = &store->slot[first];
     const int kind = kind_of(store, first);
     for (int i = first; i < store->slots && store->slot[i].stage == like->stage; i++) {
-        tr_slot *slot = &store->slot[i];
+        tr_store_slot *slot = &store->slot[i];
         bool joins = slot->param->joined && placed[i - 1];
         bool alike = slot->sum == like->sum && !slot->param->joined;
         if (placed[i] || kind_of(store, i) != kind || !(joins || alike)) continue;
@@ -273,7 +273,7 @@ void tr_store_destroy(tr_store *store) {
     free(store);
 }
 
-void *tr_slot_saved(const tr_store *store, const tr_slot *slot, tr_dtype *dtype) {
+void *tr_store_slot_saved(const tr_store *store, const tr_store_slot *slot, tr_dtype *dtype) {
     *dtype = slot->master ? store->acc : store->dtype;
     return slot->master ? slot->master : slot->param->value;
 }
@@ -301,7 +301,7 @@ static void narrow(void *values, int64_t count) {
 }
 
 /* Initial values pass through one staging buffer of the largest parameter's size. */
-static tr_status draw(tr_store *store, uint64_t seed, bool (*wanted)(const tr_slot *slot),
+static tr_status draw(tr_store *store, uint64_t seed, bool (*wanted)(const tr_store_slot *slot),
                       const tr_board *board) {
     tr_stream *stream = tr_device_compute(store->device);
     tr_status status = TR_OK;
@@ -317,12 +317,12 @@ static tr_status draw(tr_store *store, uint64_t seed, bool (*wanted)(const tr_sl
     tr_world_tell_work(store->world, 0, all);
     TR_TRY(tr_device_staging_alloc(store->device, (size_t)most * size, (void **)&host));
     for (int i = 0; i < store->slots; i++) {
-        tr_slot *slot = &store->slot[i];
+        tr_store_slot *slot = &store->slot[i];
         if (!wanted(slot)) continue;
         if (tr_board_stop_requested(board))
             TR_TRY_OUT(TR_FAIL(TR_ERR_STOPPED, "stopped while parameters were drawn"));
         tr_dtype dtype;
-        void *to = tr_slot_saved(store, slot, &dtype);
+        void *to = tr_store_slot_saved(store, slot, &dtype);
         TR_TRY_OUT(tr_param_init(slot->param, seed, store->device->threads, host));
         if (dtype == TR_F64) widen(host, slot->param->count);
         if (dtype == TR_BF16) narrow(host, slot->param->count);
@@ -337,11 +337,11 @@ out:
     return status;
 }
 
-static bool has_value(const tr_slot *slot) {
+static bool has_value(const tr_store_slot *slot) {
     return slot->shares < 0;
 }
 
-static bool is_update(const tr_slot *slot) {
+static bool is_update(const tr_store_slot *slot) {
     return slot->shares < 0 && tr_lora_is_update(tr_param_name(slot->param));
 }
 
@@ -358,7 +358,7 @@ tr_status tr_store_init_updates(tr_store *store, uint64_t seed) {
 tr_status tr_store_clear_states(tr_store *store) {
     tr_stream *stream = tr_device_compute(store->device);
     for (int i = 0; i < store->slots; i++) {
-        const tr_slot *slot = &store->slot[i];
+        const tr_store_slot *slot = &store->slot[i];
         size_t bytes = (size_t)slot->param->count * tr_dtype_size(store->acc);
         if (slot->shares >= 0) continue;
         for (int k = 0; k < TR_OPTIM_STATES && slot->state[k]; k++)
@@ -371,7 +371,7 @@ tr_status tr_store_publish(tr_store *store) {
     if (store->dtype == store->acc) return TR_OK;
     tr_stream *stream = tr_device_compute(store->device);
     for (int i = 0; i < store->slots; i++) {
-        tr_slot *slot = &store->slot[i];
+        tr_store_slot *slot = &store->slot[i];
         if (slot->shares >= 0 || !slot->master) continue;
         tr_op_desc desc = {
             .kind = TR_OP_CAST,

@@ -14,7 +14,7 @@
 #include "layers/placement.h"
 #include "partition/optim_row.h"
 
-typedef struct tr_slot {
+typedef struct tr_store_slot {
     tr_param *param;
     tr_param_layout layout;
     /* [param->count] in the store's acc; frozen: no states, and in BF16 no master. States that the
@@ -25,7 +25,7 @@ typedef struct tr_slot {
     int shares;    /* slot of the use on this rank that has its value and state, or -1 */
     tr_group *sum; /* group that sums its gradient; NULL without gradients, and if frozen */
     tr_group *tie; /* group that then sums the gradients of uses on other ranks; NULL: none */
-} tr_slot;
+} tr_store_slot;
 
 /* Adjacent gradients of trained parameters of one bucket that one group sums at once. */
 typedef struct tr_span {
@@ -52,7 +52,7 @@ typedef struct tr_store {
     tr_dtype dtype; /* of values */
     tr_dtype acc;   /* of gradients, masters and states */
     tr_optim_kind optimizer;
-    tr_slot *slot; /* in registry order */
+    tr_store_slot *slot; /* in registry order */
     int slots;
     int stages;
     tr_span *span; /* [spans], local stages in ascending order */
@@ -78,7 +78,7 @@ void tr_store_destroy(tr_store *store);
 
 /* Returns the parameter's most precise copy, which checkpoints save: its master, or in BF16 the
  * value of a frozen one. */
-void *tr_slot_saved(const tr_store *store, const tr_slot *slot, tr_dtype *dtype);
+void *tr_store_slot_saved(const tr_store *store, const tr_store_slot *slot, tr_dtype *dtype);
 
 /* Draws the initial values of a store for training from the seed, and tells the world how many are
  * drawn; states are zero. Not collective. Fails with TR_ERR_STOPPED soon after a request to stop

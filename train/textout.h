@@ -8,12 +8,12 @@
 #include <stddef.h>
 
 /* Receives a piece of text. */
-typedef tr_status (*tr_text_write_fn)(void *context, const char *text, size_t length);
+typedef tr_status (*tr_write_text_fn)(void *context, const char *text, size_t length);
 
 typedef struct tr_textout {
     const char *const *stop; /* [stops], none of them empty; the text ends in front of the first */
     int stops;
-    tr_text_write_fn write;
+    tr_write_text_fn write;
     void *context;
     char *held; /* bytes that are not written yet */
     size_t length, capacity;

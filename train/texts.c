@@ -102,8 +102,8 @@ tr_status tr_texts_encode(const tr_texts *texts, const char *prompt, tr_token_li
 
 tr_status tr_texts_decode(const tr_tokenizer *tokenizer, int32_t token, tr_byte_list *bytes) {
     if (tokenizer)
-        return tr_tokenizer_decode(tokenizer, &token, 1, TR_DECODE_CONTINUES | TR_DECODE_NO_SPECIAL,
-                                   bytes);
+        return tr_tokenizer_decode(tokenizer, &token, 1,
+                                   TR_TOKENIZER_CONTINUES | TR_TOKENIZER_NO_SPECIAL, bytes);
     const char byte = (char)token;
     const char *text = token < 256 ? &byte : "\xEF\xBF\xBD"; /* U+FFFD */
     const size_t count = token < 256 ? 1 : 3;

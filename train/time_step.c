@@ -16,7 +16,7 @@ static tr_status fetch_nothing(void *context, bool validation, int64_t sample,
     const tr_model_config *model = context;
     (void)validation, (void)sample;
     for (int k = 0; k < count; k++) {
-        const bool starts = !strcmp(wanted[k].input->name, TR_INPUT_DOCUMENT_STARTS);
+        const bool starts = !strcmp(wanted[k].input->name, TR_STEP_INPUT_DOCUMENT_STARTS);
         for (int64_t i = 0; i < model->context; i++)
             ((int32_t *)wanted[k].to)[i] = starts ? 0 : (int32_t)(i % model->vocab);
     }

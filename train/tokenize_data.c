@@ -35,7 +35,7 @@ static tr_status tokenize(work *w) {
     const tr_config *c = w->config;
     const char *validation;
     char folder[TR_CONFIG_PATH + 16];
-    char note[TR_TOKENIZER_NOTE];
+    char note[TR_DATA_NOTE];
     tr_tokenizer *tokenizer;
     TR_TRY(tr_train_find_tokenizer(c, note, &tokenizer));
     if (!tokenizer) return TR_OK; /* opening the data says so */

@@ -31,7 +31,7 @@ typedef struct head_shape {
 } head_shape;
 
 static head_shape shape_of(const tr_attention_desc *d) {
-    const int64_t words = tr_words(d->dtype, d->seq);
+    const int64_t words = tr_panel_words(d->dtype, d->seq);
     return (head_shape){.dtype = d->dtype,
                         .rounds = d->dtype != TR_F32,
                         .seq = d->seq,
@@ -39,7 +39,7 @@ static head_shape shape_of(const tr_attention_desc *d) {
                         .seq_padded = tr_panel_up(d->seq),
                         .dim_padded = tr_panel_up(d->head_size),
                         .seq_words = words,
-                        .dim_words = tr_words(d->dtype, d->head_size),
+                        .dim_words = tr_panel_words(d->dtype, d->head_size),
                         .score_step = tr_panel_up(d->seq) | TR_PANEL,
                         .score_words = tr_panel_up(words) | TR_PANEL,
                         .qkv_step = tr_attention_row(d),
@@ -165,8 +165,9 @@ static void head_forward(const tr_op *op, const head_queries *q, const forward_w
                 (void)kernels->round_row(width / TR_PANEL, scores,
                                          (uint16_t *)(w->p + r * h.score_words));
         }
-        kernels->gemm[h.dtype](rows, h.dim_padded / TR_PANEL, tr_words(h.dtype, end - from), w->p,
-                               h.score_words, 1, w->values + tr_words(h.dtype, from) * TR_PANEL,
+        kernels->gemm[h.dtype](rows, h.dim_padded / TR_PANEL, tr_panel_words(h.dtype, end - from),
+                               w->p, h.score_words, 1,
+                               w->values + tr_panel_words(h.dtype, from) * TR_PANEL,
                                h.seq_words * TR_PANEL, w->out, h.dim_padded, false);
         for (int64_t r = 0; r < rows; r++) {
             const int64_t at = q->out + (row + r) * h.y_step;
@@ -233,7 +234,7 @@ typedef struct backward_work {
 } backward_work;
 
 static size_t backward_layout(const head_shape *h, char *base, backward_work *work) {
-    const int64_t queries = tr_words(h->dtype, QUERIES), six = h->rounds ? TR_GEMM_ROWS : 0;
+    const int64_t queries = tr_panel_words(h->dtype, QUERIES), six = h->rounds ? TR_GEMM_ROWS : 0;
     const int64_t size[] = {
         h->seq_padded * h->dim_words, h->seq_padded * h->dim_words, h->seq_words * h->dim_padded,
         QUERIES * h->dim_words,       QUERIES * h->dim_words,       queries * h->dim_padded,
@@ -349,9 +350,10 @@ static void group_backward(const tr_op *op, const head_shape *h, const tr_op_arg
             sums[r] = kernels->round_row(width / TR_PANEL, ds + r * step,
                                          (uint16_t *)(w->ds_left + r * h->score_words));
     }
-    kernels->gemm[h->dtype](rows, h->dim_padded / TR_PANEL, tr_words(h->dtype, seen - b->from),
+    kernels->gemm[h->dtype](rows, h->dim_padded / TR_PANEL,
+                            tr_panel_words(h->dtype, seen - b->from),
                             h->rounds ? w->ds_left : w->ds + g * step, h->score_words, 1,
-                            w->keys + tr_words(h->dtype, b->from) * TR_PANEL,
+                            w->keys + tr_panel_words(h->dtype, b->from) * TR_PANEL,
                             h->seq_words * TR_PANEL, w->dq, h->dim_padded, false);
     if (h->rounds)
         for (int64_t r = 0; r < rows; r++)
@@ -366,7 +368,7 @@ static void block_backward(const tr_op *op, const head_shape *h, const tr_op_arg
     const tr_attention_desc *d = &op->desc.attention;
     const tr_cpu_kernels *kernels = tr_cpu_kernels_of(op);
     const int64_t panels = h->dim_padded / TR_PANEL, step = h->score_step;
-    const int64_t depth = tr_words(h->dtype, QUERIES), n = tr_min_i64(QUERIES, h->seq - t);
+    const int64_t depth = tr_panel_words(h->dtype, QUERIES), n = tr_min_i64(QUERIES, h->seq - t);
     query_block b = {.batch = batch,
                      .head = head,
                      .t = t,
@@ -387,8 +389,8 @@ static void block_backward(const tr_op *op, const head_shape *h, const tr_op_arg
     for (int64_t k = b.from; k < b.end; k += TR_GEMM_ROWS) {
         /* Queries before key k do not see it. They are an even number. */
         const int64_t rows = tr_min_i64(TR_GEMM_ROWS, b.end - k);
-        const int64_t before = tr_words(h->dtype, k > t ? k - t : 0);
-        const int64_t at = before * step + k - b.from, seen = tr_words(h->dtype, n) - before;
+        const int64_t before = tr_panel_words(h->dtype, k > t ? k - t : 0);
+        const int64_t at = before * step + k - b.from, seen = tr_panel_words(h->dtype, n) - before;
         kernels->gemm[h->dtype](rows, panels, seen, w->p + at, 1, step,
                                 w->dy_panels + before * TR_PANEL, depth * TR_PANEL,
                                 w->dvalues + k * h->dim_padded, h->dim_padded, true);

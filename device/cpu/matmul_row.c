@@ -25,14 +25,14 @@ static int64_t row_of_b(const tr_matmul_desc *d) {
 /* c[count] = elements at .. at + count - 1 of the product; count <= TR_BLOCK, at even. */
 static void multiply(const row_product *x, int64_t at, int64_t count, float *c) {
     const tr_matmul_desc *d = x->desc;
-    const int64_t offset = d->trans_b ? at * x->step : tr_words(d->b, at);
+    const int64_t offset = d->trans_b ? at * x->step : tr_panel_words(d->b, at);
     const tr_word *b = (const tr_word *)x->b + offset;
     if (d->trans_b) {
-        x->kernels->dots[d->b](count, tr_words(d->b, d->k), x->a, b, x->step, c);
+        x->kernels->dots[d->b](count, tr_panel_words(d->b, d->k), x->a, b, x->step, c);
         return;
     }
     float high[TR_BLOCK], low[TR_BLOCK];
-    const int64_t words = tr_words(d->b, count);
+    const int64_t words = tr_panel_words(d->b, count);
     x->kernels->combine[d->b](d->k, words, x->wide, b, x->step, d->b == TR_F32 ? c : low, high);
     for (int64_t i = 0; i < words && d->b == TR_BF16; i++) {
         c[2 * i] = low[i];
@@ -66,7 +66,7 @@ static tr_status run_matmul_row(tr_op *op, const tr_op_args *args) {
                      .kernels = tr_cpu_kernels_of(op),
                      .a = args->t[TR_MATMUL_A].data,
                      .b = args->t[TR_MATMUL_B].data,
-                     .step = tr_words(d->b, row_of_b(d))};
+                     .step = tr_panel_words(d->b, row_of_b(d))};
     if (!d->trans_b) x.wide = tr_row_load(d->a, x.a, 0, d->k, args->scratch);
     const int threads = tr_cpu_threads(op, d->n * d->k);
     const int64_t block = tr_min_i64(TR_BLOCK, tr_panel_up((d->n + threads - 1) / threads));

@@ -11,12 +11,12 @@ static const void *row_of(const tr_stored_rows *x, int64_t r) {
 
 /* Copies one row; the second half of the last word of an odd number of BF16 is zero. */
 static void copy_row(const tr_stored_rows *x, int64_t r, int64_t width, tr_word *out) {
-    out[tr_words(x->dtype, width) - 1] = 0;
+    out[tr_panel_words(x->dtype, width) - 1] = 0;
     memcpy(out, row_of(x, r), (size_t)width * tr_dtype_size(x->dtype));
 }
 
 void tr_pack_left(const tr_stored_rows *x, int64_t rows, int64_t width, tr_word *out) {
-    const int64_t words = tr_words(x->dtype, width);
+    const int64_t words = tr_panel_words(x->dtype, width);
     for (int64_t r = 0; r < rows; r++) copy_row(x, r, width, out + r * words);
 }
 
@@ -59,7 +59,7 @@ void tr_pack_right(const tr_stored_rows *x, int64_t rows, int64_t width, int64_t
 
 void tr_pack_right_transposed(const tr_stored_rows *x, int64_t rows, int64_t width, tr_word *out) {
     enum { WORDS = 64 };
-    const int64_t depth = tr_words(x->dtype, width), numbers = x->dtype == TR_F32 ? 1 : 2;
+    const int64_t depth = tr_panel_words(x->dtype, width), numbers = x->dtype == TR_F32 ? 1 : 2;
     for (int64_t r = 0; r < tr_panel_up(rows); r++) {
         tr_word row[WORDS] = {0}, *to = out + r / TR_PANEL * depth * TR_PANEL + r % TR_PANEL;
         for (int64_t w = 0; w < depth; w += WORDS) {

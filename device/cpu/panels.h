@@ -12,18 +12,18 @@ typedef struct tr_stored_rows {
 } tr_stored_rows;
 
 /* Returns the number of words that n neighbours along the depth take. */
-static inline int64_t tr_words(tr_dtype dtype, int64_t n) {
+static inline int64_t tr_panel_words(tr_dtype dtype, int64_t n) {
     return dtype == TR_F32 ? n : (n + 1) / 2;
 }
 
-/* Copies a left operand with the width as depth: out[rows][tr_words(width)]. */
+/* Copies a left operand with the width as depth: out[rows][tr_panel_words(width)]. */
 void tr_pack_left(const tr_stored_rows *x, int64_t rows, int64_t width, tr_word *out);
 
-/* Packs a right operand with the rows as depth: the first tr_words(rows) words of each panel of
- * out[width / 16][depth][16], zeros past the width. */
+/* Packs a right operand with the rows as depth: the first tr_panel_words(rows) words of each panel
+ * of out[width / 16][depth][16], zeros past the width. */
 void tr_pack_right(const tr_stored_rows *x, int64_t rows, int64_t width, int64_t depth,
                    tr_word *out);
 
-/* Packs a right operand that is the transposed matrix: out[rows / 16][tr_words(width)][16], zeros
- * past the rows. */
+/* Packs a right operand that is the transposed matrix: out[rows / 16][tr_panel_words(width)][16],
+ * zeros past the rows. */
 void tr_pack_right_transposed(const tr_stored_rows *x, int64_t rows, int64_t width, tr_word *out);

@@ -283,7 +283,7 @@ cudaError_t launch_backward(cudaStream_t stream, const tr_attention_desc &d, con
                             const void *qkv, const void *y, const float *lse, const int32_t *starts,
                             void *dqkv, float *row_sums) {
     const float scale = tr_attention_scale(&d);
-    TR_TRY_LAUNCH(tr_launch(stream, tr_grid(items_of(d, d.heads), 1), THREADS, backward_queries<T>,
+    TR_LAUNCH(tr_launch(stream, tr_grid(items_of(d, d.heads), 1), THREADS, backward_queries<T>,
                             d, scale, dy, qkv, y, lse, starts, dqkv, row_sums));
     return tr_launch(stream, tr_grid(items_of(d, d.kv_heads), 1), THREADS, backward_keys<T>, d,
                      scale, dy, qkv, lse, row_sums, starts, dqkv);

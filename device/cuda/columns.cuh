@@ -78,7 +78,7 @@ cudaError_t tr_launch_columns(cudaStream_t stream, int64_t rows, int64_t width, 
     const int64_t tiles = (width + TR_WARP * N - 1) / (TR_WARP * N);
     tr_columns_out<SUMS> to;
     for (int s = 0; s < SUMS; s++) to.sum[s] = out[s];
-    TR_TRY_LAUNCH(tr_launch(stream, tr_grid(chunks * tiles, 1), TR_THREADS,
+    TR_LAUNCH(tr_launch(stream, tr_grid(chunks * tiles, 1), TR_THREADS,
                             tr_columns_partial<N, SUMS, F>, rows, width, matrix, partial));
     return tr_launch(stream, tr_grid(SUMS * ((width + TR_WARP - 1) / TR_WARP), 1), TR_THREADS,
                      tr_columns_finish<SUMS>, chunks, width, partial, to, adds);

@@ -132,13 +132,13 @@ __global__ void sort_stage(int64_t padded, int64_t away, int64_t run, uint64_t *
 cudaError_t sort_keys(cudaStream_t stream, int64_t padded, uint64_t *keys) {
     const unsigned blocks = tr_grid(padded, SORT_KEYS), stage_blocks = tr_grid(padded, 512);
     const int64_t within = padded < SORT_KEYS ? padded : SORT_KEYS;
-    TR_TRY_LAUNCH(
+    TR_LAUNCH(
         tr_launch(stream, blocks, SORT_THREADS, sort_shared, padded, (int64_t)2, within, keys));
     for (int64_t run = 2 * SORT_KEYS; run <= padded; run *= 2) {
         for (int64_t away = run / 2; away >= SORT_KEYS; away /= 2)
-            TR_TRY_LAUNCH(
+            TR_LAUNCH(
                 tr_launch(stream, stage_blocks, TR_THREADS, sort_stage, padded, away, run, keys));
-        TR_TRY_LAUNCH(tr_launch(stream, blocks, SORT_THREADS, sort_shared, padded, run, run, keys));
+        TR_LAUNCH(tr_launch(stream, blocks, SORT_THREADS, sort_shared, padded, run, run, keys));
     }
     return cudaSuccess;
 }
@@ -184,9 +184,9 @@ __global__ void add_rows(int64_t rows, int64_t width, const uint64_t *keys, cons
 cudaError_t add_sorted(cudaStream_t stream, const tr_embed_desc *d, const void *dy,
                        const int32_t *tokens, const int32_t *starts, float *table, uint64_t *keys) {
     const int64_t rows = d->rows, width = d->width, padded = tr_cuda_sort_keys(rows);
-    TR_TRY_LAUNCH(tr_launch(stream, tr_grid(padded, TR_THREADS), TR_THREADS, make_keys, *d, padded,
+    TR_LAUNCH(tr_launch(stream, tr_grid(padded, TR_THREADS), TR_THREADS, make_keys, *d, padded,
                             tokens, starts, keys));
-    TR_TRY_LAUNCH(sort_keys(stream, padded, keys));
+    TR_LAUNCH(sort_keys(stream, padded, keys));
     return tr_dispatch(d->dtype, tr_rows_aligned(d->dtype, width, dy, table), [=](auto storage) {
         using S = decltype(storage);
         const int64_t tiles = (width + TR_WARP * S::pack - 1) / (TR_WARP * S::pack);

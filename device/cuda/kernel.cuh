@@ -44,7 +44,7 @@ cudaError_t tr_launch(cudaStream_t stream, unsigned blocks, unsigned threads, vo
 }
 
 /* Returns from the caller at the first launch that fails. */
-#define TR_TRY_LAUNCH(expr)                                                                        \
+#define TR_LAUNCH(expr)                                                                        \
     do {                                                                                           \
         cudaError_t tr_error_ = (expr);                                                            \
         if (tr_error_ != cudaSuccess) return tr_error_;                                            \

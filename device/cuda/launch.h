@@ -14,7 +14,7 @@ extern "C" {
 
 /* Sums over rows (columns.cuh): rows that a block sums before the second kernel adds the blocks'
  * sums, and the scratch of `sums` sums of `width` columns. At most 512 chunks. */
-static inline TR_HOST_DEVICE int64_t tr_cuda_chunk_rows(int64_t rows) {
+static inline TR_HOSTDEVICE int64_t tr_cuda_chunk_rows(int64_t rows) {
     return rows <= 512 * 128 ? 128 : (rows + 511) / 512;
 }
 static inline size_t tr_cuda_columns_scratch(int64_t rows, int64_t width, int sums) {

@@ -41,10 +41,10 @@ tr_status tr_cuda_open_libraries(void);
     X(cudnnGetVersion)                                                                             \
     X(cudnnSetStream)
 
-#define TR_POINTER(name) extern __typeof__(name) *tr_##name;
-TR_CUBLASLT_FUNCTIONS(TR_POINTER)
-TR_CUDNN_FUNCTIONS(TR_POINTER)
-#undef TR_POINTER
+#define TR_CUDA_POINTER(name) extern __typeof__(name) *tr_##name;
+TR_CUBLASLT_FUNCTIONS(TR_CUDA_POINTER)
+TR_CUDNN_FUNCTIONS(TR_CUDA_POINTER)
+#undef TR_CUDA_POINTER
 
 #define cublasLtCreate                       tr_cublasLtCreate
 #define cublasLtDestroy                      tr_cublasLtDestroy

@@ -132,7 +132,7 @@ cudaError_t tr_cuda_launch_sumsq(cudaStream_t stream, int64_t count, const float
                                  double *partial) {
     const int64_t blocks = tr_cuda_sumsq_blocks(count);
     const unsigned grid = tr_grid(blocks, TR_THREADS / TR_SUMSQ_LANES);
-    TR_TRY_LAUNCH(
+    TR_LAUNCH(
         tr_aligned(x)
             ? tr_launch(stream, grid, TR_THREADS, sumsq_blocks<true>, count, blocks, x, partial)
             : tr_launch(stream, grid, TR_THREADS, sumsq_blocks<false>, count, blocks, x, partial));

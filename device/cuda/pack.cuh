@@ -19,7 +19,7 @@ template <typename T, int N> struct tr_storage {
     static constexpr int pack = N;
 };
 
-template <int WORDS> struct __attribute__((aligned(4 * WORDS), may_alias)) tr_words {
+template <int WORDS> struct __attribute__((aligned(4 * WORDS), may_alias)) tr_pack_words {
     uint32_t word[WORDS];
 };
 template <int N> struct __attribute__((aligned(4 * N), may_alias)) tr_floats { float value[N]; };
@@ -51,7 +51,7 @@ template <int N> __device__ static inline void tr_load(const tr_bf16 *from, floa
     if constexpr (N == 1) {
         to[0] = tr_bf16_to_f32(from->bits);
     } else {
-        const tr_words<N / 2> pack = *reinterpret_cast<const tr_words<N / 2> *>(from);
+        const tr_pack_words<N / 2> pack = *reinterpret_cast<const tr_pack_words<N / 2> *>(from);
 #pragma unroll
         for (int i = 0; i < N; i++)
             to[i] = tr_bf16_to_f32((uint16_t)(pack.word[i / 2] >> 16 * (i % 2)));
@@ -73,10 +73,10 @@ template <int N> __device__ static inline void tr_store(tr_bf16 *to, const float
     if constexpr (N == 1) {
         to->bits = (uint16_t)tr_bf16_pair(from[0], 0.0f);
     } else {
-        tr_words<N / 2> pack;
+        tr_pack_words<N / 2> pack;
 #pragma unroll
         for (int i = 0; i < N / 2; i++) pack.word[i] = tr_bf16_pair(from[2 * i], from[2 * i + 1]);
-        *reinterpret_cast<tr_words<N / 2> *>(to) = pack;
+        *reinterpret_cast<tr_pack_words<N / 2> *>(to) = pack;
     }
 }
 

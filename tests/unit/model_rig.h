@@ -291,7 +291,7 @@ static inline tr_layer_io rig_io(rig *r, int i) {
         io.dy[0] = tr_flow_tensor(&layer->output[0], r->dtensor[i + 1]);
     }
     for (int k = 0; k < layer->step_inputs; k++) {
-        bool tokens = strcmp(layer->step_input[k].name, TR_INPUT_TOKENS) == 0;
+        bool tokens = strcmp(layer->step_input[k].name, TR_STEP_INPUT_TOKENS) == 0;
         io.step[k] = tr_flow_tensor(&layer->step_input[k], tokens ? r->tokens : r->labels);
     }
     return io;

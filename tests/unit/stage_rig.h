@@ -132,8 +132,9 @@ static inline tr_status run_both(rank_state *r) {
     layout *l = r->l;
     tr_step_state state = {.seed = SEED, .first_sample = 40, .train = 1, .loss_scale = 1};
     const size_t stride = TOKENS * sizeof(int32_t);
-    tr_step_data input[TR_STEP_INPUTS] = {{TR_INPUT_TOKENS, l->tokens + l->skip * TOKENS, stride},
-                                          {TR_INPUT_LABELS, l->labels + l->skip * TOKENS, stride}};
+    tr_step_data input[TR_STEP_INPUTS] = {
+        {TR_STEP_INPUT_TOKENS, l->tokens + l->skip * TOKENS, stride},
+        {TR_STEP_INPUT_LABELS, l->labels + l->skip * TOKENS, stride}};
     int inputs = 2 + (l->model->inputs ? l->model->inputs(r, &input[2]) : 0);
     tr_layer_source source = {.device = r->device,
                               .state = &state,

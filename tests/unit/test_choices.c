@@ -201,8 +201,9 @@ static void test_answers(void **state) {
 enum { SEQ = 4 };
 
 static void read_sequence(tr_sequences *s, int64_t index, int32_t got[3][SEQ]) {
-    const tr_flow flow[] = {
-        {.name = TR_INPUT_TOKENS}, {.name = TR_INPUT_LABELS}, {.name = TR_INPUT_DOCUMENT_STARTS}};
+    const tr_flow flow[] = {{.name = TR_STEP_INPUT_TOKENS},
+                            {.name = TR_STEP_INPUT_LABELS},
+                            {.name = TR_STEP_INPUT_DOCUMENT_STARTS}};
     tr_fetch wanted[3];
     for (int k = 0; k < 3; k++) wanted[k] = (tr_fetch){.input = &flow[k], .to = got[k]};
     assert_int_equal(tr_sequences_fetch(s, true, index, wanted, 3), TR_OK);

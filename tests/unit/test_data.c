@@ -17,8 +17,8 @@
 
 #include <cmocka.h>
 
-static const tr_flow tokens_flow = {.name = TR_INPUT_TOKENS},
-                     labels_flow = {.name = TR_INPUT_LABELS};
+static const tr_flow tokens_flow = {.name = TR_STEP_INPUT_TOKENS},
+                     labels_flow = {.name = TR_STEP_INPUT_LABELS};
 
 static tr_status open_as(const char *file, const char *format, double validation, int64_t context,
                          uint64_t seed, tr_data **out) {
@@ -394,7 +394,7 @@ static void only_regular_files_are_data(void **state) {
 static void test_documents(void **state) {
     (void)state;
     enum { T = 16 };
-    const tr_flow flow = {.name = TR_INPUT_DOCUMENT_STARTS}, image = {.name = "image"};
+    const tr_flow flow = {.name = TR_STEP_INPUT_DOCUMENT_STARTS}, image = {.name = "image"};
     tr_data *data;
     int32_t starts[T], tokens[T], labels[T], counted[T];
     const tr_fetch wanted = {&flow, starts}, unknown = {&image, starts};

@@ -112,7 +112,8 @@ static tr_status open_vocab(const char *path, const char *format, bool packed, i
 
 /* Fails unless the file has the tokens 0..TOKENS-1, in samples and read at once. */
 static void has_tokens(const char *path, const char *format) {
-    const tr_flow tokens_flow = {.name = TR_INPUT_TOKENS}, labels_flow = {.name = TR_INPUT_LABELS};
+    const tr_flow tokens_flow = {.name = TR_STEP_INPUT_TOKENS},
+                  labels_flow = {.name = TR_STEP_INPUT_LABELS};
     int32_t tokens[16], labels[16], all[TOKENS];
     const tr_fetch wanted[] = {{&tokens_flow, tokens}, {&labels_flow, labels}};
     tr_data *data = NULL;
@@ -193,8 +194,8 @@ static void files_are_joined(void **state) {
 /* Megatron's index says where documents end; empty documents have no end in the data. */
 static void documents_end_where_the_index_says(void **state) {
     (void)state;
-    const tr_flow starts_flow = {.name = TR_INPUT_DOCUMENT_STARTS},
-                  labels_flow = {.name = TR_INPUT_LABELS};
+    const tr_flow starts_flow = {.name = TR_STEP_INPUT_DOCUMENT_STARTS},
+                  labels_flow = {.name = TR_STEP_INPUT_LABELS};
     int32_t starts[16], labels[16];
     const tr_fetch wanted[] = {{&starts_flow, starts}, {&labels_flow, labels}};
     static const int64_t end[] = {100, 350, 1000};
@@ -445,7 +446,7 @@ static void mixtures_take_turns(void **state) {
     (void)state;
     static image file;
     int32_t tokens[16];
-    const tr_flow flow = {.name = TR_INPUT_TOKENS};
+    const tr_flow flow = {.name = TR_STEP_INPUT_TOKENS};
     const tr_fetch wanted = {&flow, tokens};
     char text[200], *names[] = {"a", "b"};
     tr_data *data, *again;
@@ -507,7 +508,7 @@ static void validation_may_be_a_file(void **state) {
     (void)state;
     static image file;
     int32_t tokens[16];
-    const tr_flow flow = {.name = TR_INPUT_TOKENS};
+    const tr_flow flow = {.name = TR_STEP_INPUT_TOKENS};
     const tr_fetch wanted = {&flow, tokens};
     char path[64], held[64];
     file.size = 0;

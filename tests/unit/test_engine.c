@@ -346,8 +346,8 @@ static tr_status count_fetch(void *context, bool validation, int64_t sample, con
                              int count) {
     asker *a = context;
     for (int k = 0; k < count; k++)
-        if (strcmp(wanted[k].input->name, TR_INPUT_TOKENS) == 0) a->tokens++;
-        else if (strcmp(wanted[k].input->name, TR_INPUT_LABELS) == 0) a->labels++;
+        if (strcmp(wanted[k].input->name, TR_STEP_INPUT_TOKENS) == 0) a->tokens++;
+        else if (strcmp(wanted[k].input->name, TR_STEP_INPUT_LABELS) == 0) a->labels++;
         else a->others++;
     return fetch(NULL, validation, sample, wanted, count);
 }

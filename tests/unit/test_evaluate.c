@@ -33,8 +33,8 @@ static tr_status fetch(void *context, bool validation, int64_t sample, const tr_
     const int64_t *from = context;
     assert_true(validation);
     for (int64_t t = 0; t < SEQ; t++) {
-        int32_t *tokens = tr_fetch_place(wanted, count, TR_INPUT_TOKENS);
-        int32_t *labels = tr_fetch_place(wanted, count, TR_INPUT_LABELS);
+        int32_t *tokens = tr_fetch_place(wanted, count, TR_STEP_INPUT_TOKENS);
+        int32_t *labels = tr_fetch_place(wanted, count, TR_STEP_INPUT_LABELS);
         if (tokens) tokens[t] = token_at(sample - *from, t);
         if (labels) labels[t] = label_at(sample - *from, t);
     }

@@ -27,7 +27,7 @@ typedef struct node_desc {
 #define W_  TR_LIFE_FW, false
 #define W_F TR_LIFE_FW, true
 static const node_desc nodes[LAYERS] = {
-    {.step = {TR_INPUT_TOKENS, image_name},
+    {.step = {TR_STEP_INPUT_TOKENS, image_name},
      .width = {5, 3},
      .narrow = {false, true},
      .reads_dy = true},
@@ -35,14 +35,14 @@ static const node_desc nodes[LAYERS] = {
     {.inputs = 2, .input = {{BEFORE, W_}, {0, 1, I_}}, .width = {6}},
     {.inputs = 2,
      .input = {{BEFORE, I_}, {0, 0, W_}},
-     .step = {TR_INPUT_DOCUMENT_STARTS, image_name},
+     .step = {TR_STEP_INPUT_DOCUMENT_STARTS, image_name},
      .width = {3},
      .narrow = {true},
      .reads_dy = true},
     {.inputs = 3, .input = {{BEFORE, W_}, {0, 0, I_}, {1, 0, W_}}, .width = {7}},
     {.inputs = 4, /* one of them twice; F writes the gradients of three */
      .input = {{BEFORE, W_F}, {0, 1, W_F}, {0, 0, W_F}, {0, 1, I_}},
-     .step = {TR_INPUT_LABELS}}};
+     .step = {TR_STEP_INPUT_LABELS}}};
 
 /* A node's pieces: outputs F..I, the features F..W, the gradient of W f I..W; outputs F..W. */
 enum { OUTPUTS_FW = TR_LIFE_SCRATCH, NODE_PIECES };
@@ -85,7 +85,7 @@ static int take_features(const node *n, const tr_layer_io *io, int p, float *f) 
     for (int i = 0; i < n->layer.step_inputs; i++) {
         const char *name = n->layer.step_input[i].name;
         const int32_t *number = io->step[i].data;
-        if (strcmp(name, TR_INPUT_LABELS) == 0) continue;
+        if (strcmp(name, TR_STEP_INPUT_LABELS) == 0) continue;
         if (strcmp(name, image_name) == 0)
             for (int c = 0; c < IMAGE; c++)
                 f[at++] = ((const float *)io->step[i].data)[p / SEQ * IMAGE + c];
@@ -219,7 +219,7 @@ static void describe_flows(node *n, const node_desc *d, tr_dtype dtype) {
         int64_t shape[] = {BATCH, image ? IMAGE : SEQ};
         layer->step_input[layer->step_inputs] =
             tr_flow_make(d->step[layer->step_inputs], image ? TR_F32 : TR_I32, 2, shape);
-        if (strcmp(d->step[layer->step_inputs], TR_INPUT_LABELS) != 0) n->features += 2;
+        if (strcmp(d->step[layer->step_inputs], TR_STEP_INPUT_LABELS) != 0) n->features += 2;
     }
     if (n->units == 0) n->units = 1; /* the loss */
 }
@@ -301,7 +301,7 @@ static int add_inputs(rank_state *r, tr_step_data *input) {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     (void)r;
     (void)pthread_once(&once, fill_inputs);
-    input[0] = (tr_step_data){TR_INPUT_DOCUMENT_STARTS, starts, TOKENS * sizeof *starts};
+    input[0] = (tr_step_data){TR_STEP_INPUT_DOCUMENT_STARTS, starts, TOKENS * sizeof *starts};
     input[1] = (tr_step_data){"image", images, BATCH * IMAGE * sizeof *images};
     return 2;
 }

@@ -77,9 +77,9 @@ static tr_status fetch(void *context, bool validation, int64_t sample, const tr_
     const struct {
         const char *name;
         const int32_t *from;
-    } inputs[] = {{TR_INPUT_TOKENS, g->tokens},
-                  {TR_INPUT_LABELS, g->labels},
-                  {TR_INPUT_DOCUMENT_STARTS, g->starts}};
+    } inputs[] = {{TR_STEP_INPUT_TOKENS, g->tokens},
+                  {TR_STEP_INPUT_LABELS, g->labels},
+                  {TR_STEP_INPUT_DOCUMENT_STARTS, g->starts}};
     (void)validation;
     /* The engine reads ahead, also when no step follows. */
     if (sample >= g->steps * g->batch) return TR_FAIL(TR_ERR_DATA, "the file has no such sample");
@@ -94,7 +94,7 @@ static tr_status fetch(void *context, bool validation, int64_t sample, const tr_
 
 /* A copy of elements of a local tensor from or to the file's array. */
 typedef struct transfer {
-    const tr_slot *slot;
+    const tr_store_slot *slot;
     tr_dtype dtype; /* of `local` */
     void *local;
     double *file; /* the tensor's part of the array */
@@ -116,7 +116,7 @@ static void move_all(const golden *g, const tr_store *store, what of, bool to_fi
                      double *file) {
     int64_t moved = 0;
     for (int i = 0; i < store->slots; i++) {
-        const tr_slot *slot = &store->slot[i];
+        const tr_store_slot *slot = &store->slot[i];
         if (slot->shares >= 0) continue;
         for (int k = 0; k < slot->param->tensors; k++) {
             const tr_global *tensor = &slot->param->tensor[k];
@@ -128,7 +128,7 @@ static void move_all(const golden *g, const tr_store *store, what of, bool to_fi
                           .file = file + p->at,
                           .to_file = to_file,
                           .factor = factor};
-            if (of == MASTERS) t.local = tr_slot_saved(store, slot, &t.dtype);
+            if (of == MASTERS) t.local = tr_store_slot_saved(store, slot, &t.dtype);
             if (t.local) tr_each_element(tensor, move_element, &t);
             moved += p->count;
         }

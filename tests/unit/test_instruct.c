@@ -8,9 +8,9 @@
 
 enum { VOCAB = 512, MOST = 4096 };
 
-static const tr_flow tokens_flow = {.name = TR_INPUT_TOKENS},
-                     labels_flow = {.name = TR_INPUT_LABELS},
-                     starts_flow = {.name = TR_INPUT_DOCUMENT_STARTS};
+static const tr_flow tokens_flow = {.name = TR_STEP_INPUT_TOKENS},
+                     labels_flow = {.name = TR_STEP_INPUT_LABELS},
+                     starts_flow = {.name = TR_STEP_INPUT_DOCUMENT_STARTS};
 
 static char *in(const char *kind, const char *name) {
     static char path[4][512];

@@ -237,7 +237,7 @@ typedef struct member {
 
 /* A walk over the elements of a slot. */
 typedef struct walk {
-    const tr_slot *slot;
+    const tr_store_slot *slot;
     const tr_global *tensor;
     const tr_mesh *mesh;
     int64_t first;
@@ -309,7 +309,7 @@ static tr_status for_slots(member *m, tr_element_fn visit) {
 /* Fails unless joined parameters are adjacent in every kind of memory. */
 static tr_status check_joined(const member *m) {
     for (int i = 1; i < m->store->slots; i++) {
-        const tr_slot *slot = &m->store->slot[i], *before = slot - 1;
+        const tr_store_slot *slot = &m->store->slot[i], *before = slot - 1;
         const int64_t count = before->param->count;
         const size_t bytes = (size_t)count * tr_dtype_size(m->store->dtype);
         if (!slot->param->joined) continue;
@@ -329,7 +329,7 @@ static tr_status take_step(member *m) {
     if (m->rank == 0) tr_optimizer_loss(m->optimizer)[1] = 1; /* one token counts */
     TR_TRY(for_slots(m, set_gradient));
     for (int k = 0; k < 2 * m->store->slots; k++) { /* start all buckets, then wait for all */
-        const tr_slot *slot = &m->store->slot[k % m->store->slots], *before = slot - 1;
+        const tr_store_slot *slot = &m->store->slot[k % m->store->slots], *before = slot - 1;
         bool first = k % m->store->slots == 0 || before->stage != slot->stage ||
                      before->bucket != slot->bucket;
         if (!first) continue;

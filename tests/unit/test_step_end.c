@@ -41,7 +41,7 @@ static tr_status prepare_counted(const tr_op_context *context, const tr_op_desc 
 
 /* Returns the run that steps a slot. A slot has the same offset from the run's beginning in every
  * memory. */
-static int run_of(const tr_store *store, const tr_slot *slot) {
+static int run_of(const tr_store *store, const tr_store_slot *slot) {
     const size_t size = tr_dtype_size(store->dtype);
     for (int i = 0; i < store->runs; i++) {
         const tr_run *run = &store->run[i];

@@ -178,7 +178,7 @@ static void without_its_parts_the_work_begins_again(void **state) {
  * is not. */
 static void a_found_tokenizer_may_be_unreadable(void **state) {
     (void)state;
-    char origin[64], data[64], note[TR_TOKENIZER_NOTE];
+    char origin[64], data[64], note[TR_DATA_NOTE];
     tr_tokenizer *tokenizer;
     (void)snprintf(origin, sizeof origin, "%s/origin", scratch);
     (void)snprintf(data, sizeof data, "%s/long.txt", scratch);

@@ -78,7 +78,7 @@ static tr_engine_desc describe(const layout *l, tr_world *world, tr_device *devi
 
 /* --- tensors of two stores -------------------------------------------------------------------- */
 
-static const tr_slot *slot_of(const tr_store *store, const char *name, int use, int *tensor) {
+static const tr_store_slot *slot_of(const tr_store *store, const char *name, int use, int *tensor) {
     for (int i = 0; i < store->slots; i++)
         for (int k = 0; k < store->slot[i].param->tensors; k++)
             if (store->slot[i].param->use == use &&
@@ -118,7 +118,7 @@ static tr_status compare(const tr_store *tuned, const tr_store *plain, bool rest
         for (int k = 0; k < param->tensors; k++) {
             int other;
             const tr_global *tensor = &param->tensor[k];
-            const tr_slot *slot = slot_of(plain, tensor->name, param->use, &other);
+            const tr_store_slot *slot = slot_of(plain, tensor->name, param->use, &other);
             EXPECT(slot);
             const tr_global *theirs = &slot->param->tensor[other];
             if (restores && param->frozen && tuned->dtype == tuned->acc)
@@ -158,7 +158,7 @@ static double norm_of(const tr_store *tuned, const tr_store *plain) {
         const tr_param *param = tuned->slot[i].param;
         for (int k = 0; k < param->tensors && !param->frozen && param->use == 0; k++) {
             int other;
-            const tr_slot *slot = slot_of(plain, param->tensor[k].name, 0, &other);
+            const tr_store_slot *slot = slot_of(plain, param->tensor[k].name, 0, &other);
             const tr_global *t = &slot->param->tensor[other];
             for (int x = 0; x < t->boxes; x++)
                 for (int64_t e = 0; e < t->box[x].extent[0] * t->box[x].extent[1]; e++) {
@@ -442,13 +442,13 @@ static void check_scales(const char *family, const char *lr_scale, double scale,
     const tr_store *scaled = tr_engine_store(run[0].engine);
     int matched = 0;
     for (int i = 0; i < scaled->slots; i++) {
-        const tr_slot *slot = &scaled->slot[i];
+        const tr_store_slot *slot = &scaled->slot[i];
         for (int k = 0; k < slot->param->tensors; k++) {
             int other;
             const char *name = slot->param->tensor[k].name;
             const bool is_named = !tr_tuning_alike(&named, name, "-");
-            const tr_slot *like = slot_of(tr_engine_store(run[is_named ? 2 : 1].engine), name,
-                                          slot->param->use, &other);
+            const tr_store_slot *like = slot_of(tr_engine_store(run[is_named ? 2 : 1].engine), name,
+                                                slot->param->use, &other);
             matched += is_named;
             if (!walk_boxes(&slot->param->tensor[k], slot->param->value,
                             &like->param->tensor[other], like->param->value, sizeof(float), false))

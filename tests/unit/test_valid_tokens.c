@@ -44,7 +44,7 @@ static tr_status fetch(void *context, bool validation, int64_t sample, const tr_
     if (sample >= SAMPLES) return TR_FAIL(TR_ERR_DATA, "there is no such sample");
     for (int k = 0; k < count; k++) {
         int32_t *to = wanted[k].to;
-        bool labels = strcmp(wanted[k].input->name, TR_INPUT_LABELS) == 0;
+        bool labels = strcmp(wanted[k].input->name, TR_STEP_INPUT_LABELS) == 0;
         int most = m->only == ALL || m->only == sample ? counted[sample] : 0;
         for (int32_t i = 0; i < CONTEXT; i++) {
             to[i] = (int32_t)((sample * 7 + i * 5 + (labels ? 3 : 0)) % VOCAB);

@@ -7,7 +7,7 @@
 
 /* The values that switch a rule off are in brackets. The rules apply in this order, as in
  * transformers, and min_p, top_k and top_p keep at least the most probable token. */
-typedef struct tr_draw_options {
+typedef struct tr_sampling {
     /* A logit of a token that the text already has is divided by this if it is positive, and
      * multiplied if negative (Keskar et al. 2019, section 4.1) [1; 0 means 1]. */
     double repetition_penalty;
@@ -19,10 +19,10 @@ typedef struct tr_draw_options {
     /* Keeps tokens with at least this share of the largest probability (Nguyen et al. 2024) [0]. */
     double min_p;
     uint64_t seed;
-} tr_draw_options;
+} tr_sampling;
 
 /* Draws the n-th token of text `row`: a function of the arguments. logits[vocab] is changed;
  * scratch[vocab] is used. seen[count]: the tokens of the text so far, within 0..vocab-1. Returns -1
  * when a logit is NaN or infinite. */
-int32_t tr_draw(const tr_draw_options *options, double *logits, double *scratch, int64_t vocab,
-                const int32_t *seen, int64_t count, uint64_t row, uint64_t n);
+int32_t tr_sampling_draw(const tr_sampling *options, double *logits, double *scratch, int64_t vocab,
+                         const int32_t *seen, int64_t count, uint64_t row, uint64_t n);

@@ -1,4 +1,4 @@
-#include "train/drawing.h"
+#include "train/sampling.h"
 
 #include "base/philox.h"
 
@@ -34,7 +34,7 @@ static void penalise(double penalty, double *logits, double *done, int64_t vocab
 
 /* Returns the smallest logit, already divided by the temperature, that all rules keep. sorted: the
  * logits in descending order. */
-static double threshold(const tr_draw_options *o, const double *sorted, int64_t vocab) {
+static double threshold(const tr_sampling *o, const double *sorted, int64_t vocab) {
     const double top = sorted[0];
     double least = -INFINITY;
     if (o->top_k > 0 && o->top_k < vocab) least = sorted[o->top_k - 1];
@@ -56,12 +56,12 @@ static double threshold(const tr_draw_options *o, const double *sorted, int64_t 
     return least;
 }
 
-static bool narrows(const tr_draw_options *o, int64_t vocab) {
+static bool narrows(const tr_sampling *o, int64_t vocab) {
     return (o->top_k > 0 && o->top_k < vocab) || (o->top_p > 0 && o->top_p < 1) || o->min_p > 0;
 }
 
-int32_t tr_draw(const tr_draw_options *o, double *logits, double *scratch, int64_t vocab,
-                const int32_t *seen, int64_t count, uint64_t row, uint64_t n) {
+int32_t tr_sampling_draw(const tr_sampling *o, double *logits, double *scratch, int64_t vocab,
+                         const int32_t *seen, int64_t count, uint64_t row, uint64_t n) {
     for (int64_t i = 0; i < vocab; i++)
         if (!isfinite(logits[i])) return -1;
     penalise(o->repetition_penalty, logits, scratch, vocab, seen, count);

@@ -1,5 +1,5 @@
 /* Every rule of drawing against its definition, counted over many draws. */
-#include "train/drawing.h"
+#include "train/sampling.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -15,17 +15,16 @@ enum { VOCAB = 6, DRAWS = 60000 };
 /* Probabilities 0.4, 0.25, 0.15, 0.1, 0.07, 0.03 at temperature 1, in another order. */
 static const double share[VOCAB] = {0.1, 0.4, 0.03, 0.25, 0.07, 0.15};
 
-static int32_t draw(const tr_draw_options *o, const int32_t *seen, int64_t count, uint64_t row,
+static int32_t draw(const tr_sampling *o, const int32_t *seen, int64_t count, uint64_t row,
                     uint64_t n) {
     double logits[VOCAB], scratch[VOCAB];
     for (int i = 0; i < VOCAB; i++) logits[i] = log(share[i]) + 3;
-    return tr_draw(o, logits, scratch, VOCAB, seen, count, row, n);
+    return tr_sampling_draw(o, logits, scratch, VOCAB, seen, count, row, n);
 }
 
 /* Draws often, and compares each token's share with want[VOCAB] within five standard deviations;
  * a token of probability 0 must never come. */
-static void expect(const tr_draw_options *o, const int32_t *seen, int64_t count,
-                   const double *want) {
+static void expect(const tr_sampling *o, const int32_t *seen, int64_t count, const double *want) {
     int got[VOCAB] = {0};
     for (uint64_t n = 0; n < DRAWS; n++) got[draw(o, seen, count, 0, n)]++;
     for (int i = 0; i < VOCAB; i++) {
@@ -49,15 +48,15 @@ static void draws_by_probability(void **state) {
     for (int t = 0; t < 3; t++) {
         double want[VOCAB];
         kept(all, temperatures[t], want);
-        expect(&(tr_draw_options){.temperature = temperatures[t], .seed = 5}, NULL, 0, want);
+        expect(&(tr_sampling){.temperature = temperatures[t], .seed = 5}, NULL, 0, want);
     }
-    expect(&(tr_draw_options){.temperature = 0}, NULL, 0, (double[VOCAB]){0, 1, 0, 0, 0, 0});
+    expect(&(tr_sampling){.temperature = 0}, NULL, 0, (double[VOCAB]){0, 1, 0, 0, 0, 0});
 }
 
 static void keeps_what_the_rules_keep(void **state) {
     (void)state;
     const struct {
-        tr_draw_options options;
+        tr_sampling options;
         bool keep[VOCAB];
     } cases[] = {
         {{.temperature = 1, .top_k = 1}, {0, 1, 0, 0, 0, 0}},
@@ -85,17 +84,17 @@ static void penalises_what_was_seen(void **state) {
     (void)state;
     const int32_t seen[] = {1, 1, 3};
     double logits[VOCAB] = {1, 4, -1, 3.5, 0, 1}, scratch[VOCAB];
-    const tr_draw_options half = {.temperature = 0, .repetition_penalty = 2};
-    assert_int_equal(tr_draw(&half, logits, scratch, VOCAB, seen, 3, 0, 0), 1);
+    const tr_sampling half = {.temperature = 0, .repetition_penalty = 2};
+    assert_int_equal(tr_sampling_draw(&half, logits, scratch, VOCAB, seen, 3, 0, 0), 1);
     double again[VOCAB] = {1, 1.9, -1, 3.5, 1.5, -3}, low[VOCAB] = {-3, -1, -3, -2.5, -2.5, -3};
-    assert_int_equal(tr_draw(&half, again, scratch, VOCAB, seen, 3, 0, 0), 3);
-    assert_int_equal(tr_draw(&half, low, scratch, VOCAB, (int32_t[]){1, 3}, 2, 0, 0), 1);
+    assert_int_equal(tr_sampling_draw(&half, again, scratch, VOCAB, seen, 3, 0, 0), 3);
+    assert_int_equal(tr_sampling_draw(&half, low, scratch, VOCAB, (int32_t[]){1, 3}, 2, 0, 0), 1);
     low[4] = -1.9;
     low[1] = -1;
-    assert_int_equal(tr_draw(&half, low, scratch, VOCAB, (int32_t[]){1}, 1, 0, 0), 4);
+    assert_int_equal(tr_sampling_draw(&half, low, scratch, VOCAB, (int32_t[]){1}, 1, 0, 0), 4);
     double none[VOCAB] = {0, 4, 0, 3.9, 0, 0};
-    const tr_draw_options off = {.repetition_penalty = 1};
-    assert_int_equal(tr_draw(&off, none, scratch, VOCAB, seen, 3, 0, 0), 1);
+    const tr_sampling off = {.repetition_penalty = 1};
+    assert_int_equal(tr_sampling_draw(&off, none, scratch, VOCAB, seen, 3, 0, 0), 1);
 }
 
 static void refuses_what_is_not_finite(void **state) {
@@ -103,14 +102,14 @@ static void refuses_what_is_not_finite(void **state) {
     const double bad[] = {NAN, INFINITY, -INFINITY};
     for (int k = 0; k < 3; k++) {
         double logits[VOCAB] = {0, 1, 2, bad[k], 1, 0}, scratch[VOCAB];
-        const tr_draw_options o = {.temperature = 1, .top_k = 3};
-        assert_int_equal(tr_draw(&o, logits, scratch, VOCAB, NULL, 0, 0, 0), -1);
+        const tr_sampling o = {.temperature = 1, .top_k = 3};
+        assert_int_equal(tr_sampling_draw(&o, logits, scratch, VOCAB, NULL, 0, 0, 0), -1);
     }
 }
 
 static void is_a_function_of_seed_row_and_place(void **state) {
     (void)state;
-    const tr_draw_options one = {.temperature = 1, .seed = 1}, two = {.temperature = 1, .seed = 2};
+    const tr_sampling one = {.temperature = 1, .seed = 1}, two = {.temperature = 1, .seed = 2};
     int seeds = 0, rows = 0, places = 0;
     for (uint64_t n = 0; n < 200; n++) {
         assert_int_equal(draw(&one, NULL, 0, 3, n), draw(&one, NULL, 0, 3, n));

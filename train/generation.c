@@ -1,4 +1,4 @@
-#include "train/decode_session.h"
+#include "train/generation.h"
 
 #include "base/memory.h"
 #include "partition/cut_for_schedule.h"
@@ -7,21 +7,21 @@
 
 #include <stdlib.h>
 
-static tr_trained trained_of(const tr_decode_request *r) {
+static tr_trained trained_of(const tr_generation_request *r) {
     return (tr_trained){.path = r->path,
                         .step = r->step,
                         .overrides = r->overrides,
                         .overrides_count = r->overrides_count};
 }
 
-tr_status tr_decode_session_config(const tr_decode_request *r, int ranks, tr_config *config) {
+tr_status tr_generation_config(const tr_generation_request *r, int ranks, tr_config *config) {
     const tr_trained from = trained_of(r);
     return tr_trained_config(&from, ranks, false, config);
 }
 
 /* --- opening ---------------------------------------------------------------------------------- */
 
-static tr_status make_model(tr_decode_session *s, int rows, int tp_rank, tr_model **out) {
+static tr_status make_model(tr_generation *s, int rows, int tp_rank, tr_model **out) {
     const tr_config *c = &s->config;
     const tr_model_shape shape = {.batch = rows,
                                   .seq = c->model.context,
@@ -33,7 +33,7 @@ static tr_status make_model(tr_decode_session *s, int rows, int tp_rank, tr_mode
 }
 
 /* Cuts the model as tensor rank 0 does, so that all tensor ranks have the same cut. */
-static tr_status place_layers(tr_decode_session *s, int rows) {
+static tr_status place_layers(tr_generation *s, int rows) {
     const int stages = s->mesh.degree[TR_AXIS_PP];
     tr_model *first_rank;
     TR_TRY(tr_calloc((size_t)stages + 1, sizeof *s->first, &s->first));
@@ -47,7 +47,7 @@ static tr_status place_layers(tr_decode_session *s, int rows) {
 }
 
 /* Opens what needs no other rank. */
-static tr_status open_local(tr_decode_session *s, int rows) {
+static tr_status open_local(tr_generation *s, int rows) {
     const tr_config *c = &s->config;
     TR_TRY(tr_mesh_make((int)c->parallel.pp, 1, (int)c->parallel.tp, tr_world_rank(s->world),
                         tr_world_size(s->world), &s->mesh));
@@ -56,14 +56,13 @@ static tr_status open_local(tr_decode_session *s, int rows) {
     return place_layers(s, rows);
 }
 
-tr_status tr_decode_session_open(const tr_decode_request *r, tr_world *world,
-                                 tr_decode_session *s) {
+tr_status tr_generation_open(const tr_generation_request *r, tr_world *world, tr_generation *s) {
     char note[192];
     s->world = world;
     const tr_trained from = trained_of(r);
     TR_TRY(tr_world_agree(world, tr_trained_check(&from, &s->config)));
     TR_TRY(tr_world_agree(world, open_local(s, r->rows)));
-    TR_TRY(tr_world_choose_data_plane(world, s->device, tr_request_data_plane(&s->config), note,
+    TR_TRY(tr_world_choose_data_plane(world, s->device, tr_request_plane(&s->config), note,
                                       sizeof note));
     TR_TRY(tr_mesh_groups_create(world, s->device, &s->mesh, &s->groups));
     TR_TRY(tr_world_agree(world, tr_store_create(s->device, world, &s->mesh, s->model,
@@ -80,7 +79,7 @@ tr_status tr_decode_session_open(const tr_decode_request *r, tr_world *world,
     return tr_world_agree(world, tr_decoder_create(&desc, &s->decoder));
 }
 
-void tr_decode_session_close(tr_decode_session *s) {
+void tr_generation_close(tr_generation *s) {
     tr_decoder_destroy(s->decoder);
     tr_store_destroy(s->store);
     tr_model_destroy(s->model);

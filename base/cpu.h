@@ -1,0 +1,1 @@
+#define TR_CKPT_EXTRA 1
