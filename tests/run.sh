@@ -37,8 +37,19 @@ tick() {
     done
 }
 
+# faults LOG: prints why a step failed: the output of each of ctest's failed tests, at most 60 lines of one, or the
+# end of the log of another command.
+faults() {
+    awk '
+        /^ *[0-9]+\/[0-9]+ Test +#/ { shown = /\*\*\*/ && !/\*\*\*Skipped/ ? 60 : 0; ctest = 1 }
+        /^ *Start +[0-9]+: / { shown = 0 }
+        shown > 0 { print; shown-- }
+        { last[NR % 60] = $0 }
+        END { if (!ctest) for (i = NR - 59; i <= NR; i++) if (i > 0) print last[i % 60] }' "$1"
+}
+
 # step NAME WHAT COMMAND...: runs the command with its output in build/log/NAME.log, and prints every half
-# minute how far it is, and the result at the end. After a failure it shows the end of the log.
+# minute how far it is, and the result at the end, with the faults of a failure.
 step() {
     local name=$1 what=$2 start=$SECONDS ticker code=0
     shift 2
@@ -53,8 +64,8 @@ step() {
         return 0
     fi
     failed+=("$name")
-    echo "$what: FAILED after $((SECONDS - start)) s; the end of $logs/$name.log:"
-    tail -n 120 "$logs/$name.log" | sed 's/^/    /'
+    echo "$what: FAILED after $((SECONDS - start)) s; from $logs/$name.log:"
+    faults "$logs/$name.log" | sed 's/^/    /'
     return 1
 }
 
