@@ -234,7 +234,8 @@ TR_HOSTDEVICE static inline void tr_step_finish(const double *losses, int64_t n_
 
 /* The scalars of UPDATE in FP32. */
 typedef struct tr_update_scalars {
-    float beta1, beta2, eps, weight_decay, lr, bias_correction1, bias_correction2, factor;
+    float beta1, beta2, eps, weight_decay, lr, factor;
+    float mean_scale, root_scale; /* 1 / bias_correction1, 1 / sqrt(bias_correction2) */
     float momentum, clip_value, l1, l2;
     int32_t clamps, regular, nesterov;
 } tr_update_scalars;
@@ -247,8 +248,8 @@ TR_HOSTDEVICE static inline tr_update_scalars tr_update_round(const tr_update_de
     s.eps = (float)desc->eps;
     s.weight_decay = (float)desc->weight_decay;
     s.lr = (float)state->lr * (float)desc->lr_scale;
-    s.bias_correction1 = (float)state->bias_correction1;
-    s.bias_correction2 = (float)state->bias_correction2;
+    s.mean_scale = (float)(1 / state->bias_correction1);
+    s.root_scale = (float)(1 / sqrt(state->bias_correction2));
     s.factor = (float)state->gradient_factor;
     s.momentum = (float)desc->momentum;
     s.clip_value = (float)desc->clip_value;
@@ -280,7 +281,7 @@ TR_HOSTDEVICE static inline void tr_update_element(const tr_update_scalars *s, t
     if (rule == TR_UPDATE_ADAMW) {
         *m = s->beta1 * *m + (1.0f - s->beta1) * g;
         *v = s->beta2 * *v + (1.0f - s->beta2) * g * g;
-        update = *m / s->bias_correction1 / (sqrtf(*v / s->bias_correction2) + s->eps);
+        update = *m * s->mean_scale / (sqrtf(*v) * s->root_scale + s->eps);
     } else if (rule == TR_UPDATE_MOMENTUM) {
         *m = s->momentum * *m + g;
         update = s->nesterov ? g + s->momentum * *m : *m;

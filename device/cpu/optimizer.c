@@ -26,14 +26,15 @@ static tr_status run_step_finish(tr_op *op, const tr_op_args *args) {
 }
 
 /* Elements at .. end - 1. The rule is a constant where this is inlined. */
-__attribute__((always_inline)) static inline void update_block(const tr_update_scalars *s,
+__attribute__((always_inline)) static inline void update_block(const tr_update_scalars *scalars,
                                                                tr_update_rule rule, int64_t at,
                                                                int64_t end, const float *grad,
                                                                float *master, float *m, float *v) {
+    const tr_update_scalars s = *scalars; /* a copy, which no store to an element can change */
     const int states = tr_update_states(rule);
 #pragma omp simd
     for (int64_t i = at; i < end; i++)
-        tr_update_element(s, rule, grad[i], &master[i], states > 0 ? &m[i] : NULL,
+        tr_update_element(&s, rule, grad[i], &master[i], states > 0 ? &m[i] : NULL,
                           states > 1 ? &v[i] : NULL);
 }
 
