@@ -56,7 +56,10 @@ typedef struct tr_ckpt_state {
     int64_t step;        /* steps done */
     int64_t next_sample; /* global sample cursor */
     uint64_t seed;
-    int64_t optimizer_step; /* Adam's t: steps not skipped */
+    int64_t optimizer_step; /* steps not skipped */
+    /* optimizer_step when the optimizer's states were zero: Adam's t counts from there. 0 in a
+     * checkpoint of an older version. */
+    int64_t moments_since;
     int64_t skipped;
     double tokens_seen; /* labels that counted */
     /* The data that the run reads: of a mixture, its first corpus. All of these are 0 in a

@@ -106,6 +106,7 @@ static const field state_fields[] = {
     {"/state/loss_variance", KIND_F64, offsetof(tr_ckpt_state, guard.loss_variance)},
     {"/state/norm_mean", KIND_F64, offsetof(tr_ckpt_state, guard.norm_mean)},
     {"/state/norm_variance", KIND_F64, offsetof(tr_ckpt_state, guard.norm_variance)},
+    {"/state/moments_since", KIND_I64, offsetof(tr_ckpt_state, moments_since)},
 };
 enum {
     STATE_FIELDS = sizeof state_fields / sizeof *state_fields,

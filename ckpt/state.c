@@ -88,6 +88,7 @@ static const char *fault(const tr_ckpt_state *s) {
     if (!between(s->step, 0, MOST_STEPS)) return "step";
     if (!samples_good(s)) return "next_sample";
     if (!between(s->optimizer_step, 0, s->step)) return "optimizer_step";
+    if (!between(s->moments_since, 0, s->optimizer_step)) return "moments_since";
     if (s->skipped != s->step - s->optimizer_step) return "skipped";
     if (!tokens_good(s)) return "tokens_seen";
     const char *guard = guard_fault(&s->guard, s->step);

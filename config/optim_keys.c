@@ -25,6 +25,42 @@ int64_t tr_config_horizon(const tr_config *c) {
     return c->optim.horizon ? c->optim.horizon : c->train.steps;
 }
 
+/* Keys that only some optimizers read. */
+static const struct {
+    const char *key, *readers;
+} own[] = {{"optim.momentum", "sgd"},
+           {"optim.nesterov", "sgd"},
+           {"optim.beta1", "adamw adam lion"},
+           {"optim.beta2", "adamw adam lion"},
+           {"optim.eps", "adamw adam"}};
+
+static bool is_word_of(const char *text, const char *word) {
+    const size_t length = strlen(word);
+    for (const char *at = text; (at = strstr(at, word)); at += length)
+        if ((at == text || at[-1] == ' ') && (at[length] == ' ' || !at[length])) return true;
+    return false;
+}
+
+/* Returns true when the key has another value than without being set. */
+static bool is_changed(const tr_config *c, const tr_key *key) {
+    tr_config usually = *c;
+    return tr_config_is_set(c, key->name) && tr_key_set(key, key->fallback, &usually) == TR_OK &&
+           !tr_config_same_value(key, c, &usually);
+}
+
+/* Refuses keys that have no effect with this optim.name. Defaults do not count: the recorded config
+ * of a run has every key. */
+static tr_status check_own_keys(const tr_config *c) {
+    for (size_t i = 0; i < sizeof own / sizeof *own; i++) {
+        const tr_key *key = &tr_schema[tr_schema_find(own[i].key)];
+        if (is_word_of(own[i].readers, c->optim.name) || !is_changed(c, key)) continue;
+        REFUSE(own[i].key,
+               "optim.name %s does not read %s: leave %s out, or set optim.name to one of: %s",
+               c->optim.name, own[i].key, own[i].key, own[i].readers);
+    }
+    return TR_OK;
+}
+
 tr_status tr_config_check_optim(const tr_config *c) {
     int64_t point[TR_CONFIG_POINTS];
     const int restarts = tr_config_points(c->optim.restarts, point);
@@ -34,10 +70,10 @@ tr_status tr_config_check_optim(const tr_config *c) {
                " (optim.horizon, which is train.steps unless it is set): raise optim.horizon, or "
                "leave that step out",
                point[restarts - 1], tr_config_horizon(c));
-    if (c->optim.nesterov && (strcmp(c->optim.name, "sgd") || c->optim.momentum == 0))
+    TR_TRY(check_own_keys(c));
+    if (c->optim.nesterov && c->optim.momentum == 0)
         REFUSE("optim.nesterov",
-               "optim.nesterov needs optim.name sgd and optim.momentum above 0: set them, or leave "
-               "optim.nesterov out");
+               "optim.nesterov needs optim.momentum above 0: set it, or leave optim.nesterov out");
     if (c->optim.min_lr > c->optim.lr)
         REFUSE("optim.min_lr", "optim.min_lr %g is above optim.lr %g", c->optim.min_lr,
                c->optim.lr);

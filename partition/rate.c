@@ -84,7 +84,8 @@ static tr_status measure(const tr_config *c, tr_device *device, tr_rate_time_fn 
     tr_rate_step step = {.dtype = tr_config_dtype(c),
                          .deterministic = c->train.deterministic,
                          .documents = has_documents(c),
-                         .micro_batches = 1};
+                         .micro_batches = 1,
+                         .optimizer = tr_optim_of(c)};
     double one, two, flops = 0;
     TR_TRY(choose_model(c, device, most, &step.model, &step.micro_batch, &flops));
     TR_TRY(time_step(device, &step, &one));
@@ -102,13 +103,13 @@ static void describe(const tr_config *c, tr_device *device, char *text, size_t s
     const tr_model_config *m = &c->model;
     (void)snprintf(
         text, size,
-        "%s|%s|%s|%s|%s|%d|%s|%s|%lld|%lld|%lld|%lld|%lld|%s|%lld|%lld|%lld|%lld|%d|%d|%d|%d",
+        "%s|%s|%s|%s|%s|%d|%s|%s|%lld|%lld|%lld|%lld|%lld|%s|%lld|%lld|%lld|%lld|%d|%d|%d|%d|%d",
         TRIREME_VERSION, host, where, tr_cpu_isa(), device->name, device->threads,
         c->train.precision, m->family, (long long)m->width, (long long)m->heads,
         (long long)m->kv_heads, (long long)m->head_size, (long long)m->mlp_width, m->activation,
         (long long)m->window, (long long)m->context, (long long)m->vocab,
         (long long)c->train.micro_batch, m->qk_norm, m->dropout > 0, c->train.deterministic,
-        has_documents(c));
+        has_documents(c), tr_optim_of(c).kind);
 }
 
 /* Returns true when other processes ran on the CPUs in the last minute. */

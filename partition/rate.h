@@ -3,6 +3,7 @@
 
 #include "config/config.h"
 #include "device/device.h"
+#include "partition/optim_row.h"
 
 /* A step to time: a single rank trains this model on an otherwise idle machine. */
 typedef struct tr_rate_step {
@@ -12,6 +13,7 @@ typedef struct tr_rate_step {
     bool documents;      /* see tr_model_shape */
     int64_t micro_batch; /* sequences */
     int micro_batches;
+    tr_optim_config optimizer;
 } tr_rate_step;
 
 /* Measures the seconds of such a step, with the optimizer. partition/ cannot run steps, so the

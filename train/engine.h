@@ -62,7 +62,7 @@ tr_status tr_engine_create(const tr_engine_desc *desc, tr_engine **out);
 void tr_engine_destroy(tr_engine *engine);
 
 /* Takes one training step. `step` counts from 1; `lr` is this step's; optimizer_step counts steps
- * that were not skipped, including this one. Collective. */
+ * that were not skipped since the optimizer's states were zero, including this one. Collective. */
 tr_status tr_engine_step(tr_engine *engine, int64_t step, int64_t optimizer_step,
                          int64_t first_sample, double lr, tr_step_result *out);
 /* Makes later steps change no parameter when their loss or gradient norm is above its limit; 0: no

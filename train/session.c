@@ -296,6 +296,7 @@ static tr_status check_saved(tr_session *s) {
         if (status == TR_OK && saved->step > 0) {
             keep_horizon(s, then);
             tr_optim_new_states(tr_optim_of(s->config).kind, tr_optim_of(then).kind, s->new_states);
+            if (s->new_states[0]) s->state->moments_since = s->state->optimizer_step;
         }
     }
     free(then);
@@ -350,7 +351,7 @@ tr_status tr_session_roll_back(tr_session *s) {
     if (status == TR_OK) {
         const int64_t skips = now->guard.skips;
         now->step = saved->step;
-        now->optimizer_step = saved->optimizer_step;
+        now->optimizer_step = saved->optimizer_step; /* moments_since stays this run's */
         now->skipped = saved->skipped;
         now->tokens_seen = saved->tokens_seen;
         now->guard = saved->guard;

@@ -48,7 +48,7 @@ tr_status tr_time_step(tr_device *device, const tr_rate_step *step, double *seco
                            .dtype = step->dtype,
                            .deterministic = step->deterministic,
                            .documents = step->documents,
-                           .optimizer = {.beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8},
+                           .optimizer = step->optimizer,
                            .fetch = fetch_nothing,
                            .fetch_context = &desc.model};
     tr_schedule_request request = {

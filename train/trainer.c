@@ -277,8 +277,8 @@ static tr_status take_step(tr_session *s, bool *stop) {
     if (s->trace) tr_record_step(s->trace, traced >= 0 ? (int32_t)traced : -1);
     tr_first_fault_begin(&s->fault);
     if (tr_guard_prevents(c)) tr_engine_set_limits(s->engine, limits.loss, limits.norm);
-    TR_TRY(tr_engine_step(s->engine, step, s->state->optimizer_step + 1, s->state->next_sample,
-                          tr_lr_at(&lr, step), &result));
+    TR_TRY(tr_engine_step(s->engine, step, s->state->optimizer_step + 1 - s->state->moments_since,
+                          s->state->next_sample, tr_lr_at(&lr, step), &result));
     /* Every rank sees the same result. */
     if (result.unread != TR_OK) return tr_world_agree(s->world, end_unread(s, result.unread));
     *stop = result.stop;

@@ -56,6 +56,15 @@ train 0 1 plain-on "${options[@]}" optim.name=lion train.steps=5 --resume
 [[ ! -s plain-on.err ]] || fail "the same optimizer again: said '$(<plain-on.err)'"
 train 0 1 adam "${options[@]}" optim.name=adamw train.steps=7 --resume
 [[ ! -s adam.err ]] || fail "adamw goes on with adam's state: said '$(<adam.err)'"
+# The bias correction counts from where the states were zero: as if no step had been taken before.
+cp -r plain counted
+cp -r plain fresh
+"$tools/ckpt_forge" "$(step_dir fresh 3)" optimizer_step 0
+"$tools/ckpt_forge" "$(step_dir fresh 3)" skipped 3
+train 0 1 counted "${options[@]}" optim.name=adamw train.steps=5 --resume
+train 0 1 counted "${options[@]}" optim.name=adamw train.steps=6 --resume
+train 0 1 fresh "${options[@]}" optim.name=adamw train.steps=6 --resume
+same_tensors counted fresh 6
 train 78 1 ahead "${options[@]}" optim.nesterov=true train.steps=2
-says ahead "optim.nesterov needs optim.name sgd and optim.momentum above 0: set them, or leave optim.nesterov out"
+says ahead "optim.name adamw does not read optim.nesterov: leave optim.nesterov out, or set optim.name to one of: sgd"
 finish

@@ -296,22 +296,33 @@ static void checks_name_place_and_remedy(void **state) {
          "heads, the same number on each"},
         {"optim.min_lr: 1\n", 1, "x.yaml:2:15: optim.min_lr 1 is above optim.lr 0.001"},
         {"optim.nesterov: true\n", 1,
-         "x.yaml:2:17: optim.nesterov needs optim.name sgd and optim.momentum above 0: set them, "
-         "or "
-         "leave optim.nesterov out"},
+         "x.yaml:2:17: optim.name adamw does not read optim.nesterov: leave optim.nesterov out, or "
+         "set optim.name to one of: sgd"},
+        {"optim: {name: sgd, nesterov: true, momentum: 0}\n", 1,
+         "x.yaml:2:30: optim.nesterov needs optim.momentum above 0: set it, or leave "
+         "optim.nesterov out"},
+        {"optim: {name: sgd, beta1: 0.8}\n", 1,
+         "x.yaml:2:27: optim.name sgd does not read optim.beta1: leave optim.beta1 out, or set "
+         "optim.name to one of: adamw adam lion"},
+        {"optim: {name: lion, eps: 1e-6}\n", 1,
+         "x.yaml:2:26: optim.name lion does not read optim.eps: leave optim.eps out, or set "
+         "optim.name to one of: adamw adam"},
         {"optim.restarts: 10 900\ntrain.steps: 900\n", 1,
          "x.yaml:2:17: optim.restarts has step 900, but the schedule ends at step 900 "
          "(optim.horizon, which is train.steps unless it is set): raise optim.horizon, or leave "
          "that step out"},
     };
+    tr_config c;
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         char text[256];
-        tr_config c;
         (void)snprintf(text, sizeof text, "data.path: a\n%s", bad[i].text);
         assert_int_equal(parse(text, &c), TR_OK);
         assert_int_equal(tr_config_check(&c, bad[i].world), TR_ERR_CONFIG);
         assert_string_equal(tr_error_message(), bad[i].message);
     }
+    /* Another optimizer's keys may have their defaults. */
+    assert_int_equal(parse("optim: {name: sgd, beta1: 0.90, eps: 1e-8}\n", &c), TR_OK);
+    assert_int_equal(tr_config_check(&c, 0), TR_OK);
 }
 
 /* Lists of files and mixtures become data.path's words; other keys take no list. */

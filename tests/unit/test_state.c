@@ -62,6 +62,8 @@ static const struct {
     {FIELD(optimizer_step), INT64_MIN},
     {FIELD(optimizer_step), INT64_MAX},
     {FIELD(optimizer_step), 1001},
+    {FIELD(moments_since), -1},
+    {FIELD(moments_since), 991},
     {FIELD(skipped), -1},
     {FIELD(skipped), INT64_MIN},
     {FIELD(skipped), INT64_MAX},
