@@ -32,6 +32,6 @@ mpi() {
 }
 
 # median, least, most: print that of the numbers in the input, one a line.
-median() { sort -g | awk '{ x[NR] = $1 } END { print x[int((NR + 1) / 2)] }'; }
+median() { sort -g | awk '{ x[NR] = $1 } END { print (x[int((NR + 1) / 2)] + x[int(NR / 2) + 1]) / 2 }'; } # of an even count: the mean of the two in the middle
 least() { sort -g | head -n 1; }
 most() { sort -g | tail -n 1; }

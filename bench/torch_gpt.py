@@ -1,11 +1,14 @@
 #!/usr/bin/env python3
 """PyTorch on the same training step as bench_train: bench/torch.sh compares with it.
 
-One step is forward and backward of each micro-batch and AdamW (fused), on random tokens in one
-process. Prints the best and the median step after two of warm-up, and model GFLOP/s by 6 N_matmul + 6 L T C a token.
+One step is forward and backward of each micro-batch and AdamW (fused), on random tokens in one process; under torchrun,
+--batch sequences in each process, and DistributedDataParallel sums the gradients over gloo. Prints the best and the median
+step after two of warm-up, and model GFLOP/s of the process by 6 N_matmul + 6 L T C a token.
 PyTorch: python3 -m venv DIR && DIR/bin/pip install torch
 """
 import argparse
+import contextlib
+import os
 import statistics
 import time
 
@@ -23,6 +26,9 @@ parser.add_argument("--compile", action="store_true")
 args = parser.parse_args()
 torch.set_num_threads(args.threads)
 torch.manual_seed(0)
+ranks = int(os.environ.get("WORLD_SIZE", 1))
+if ranks > 1:
+    torch.distributed.init_process_group("gloo")
 
 
 class Block(nn.Module):
@@ -64,6 +70,8 @@ class GPT(nn.Module):
 model = GPT().to(args.device)
 if args.mode == "bf16":
     model = model.bfloat16()
+if ranks > 1:
+    model = nn.parallel.DistributedDataParallel(model)
 forward = torch.compile(model) if args.compile else model
 optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4, weight_decay=0.1, fused=True)
 tokens, labels = (torch.randint(0, args.vocab, (args.batch, args.context), device=args.device) for _ in range(2))
@@ -71,10 +79,12 @@ size = args.micro_batch or args.batch
 seconds = []
 for _ in range(args.steps + 2):
     start, loss = time.perf_counter(), 0
-    for part, labels_part in zip(tokens.split(size), labels.split(size)):
-        with torch.autocast(args.device.split(":")[0], dtype=torch.bfloat16, enabled=args.mode == "autocast"):
-            share = forward(part, labels_part) * (len(part) / args.batch)
-        share.backward()
+    parts = list(zip(tokens.split(size), labels.split(size)))
+    for k, (part, labels_part) in enumerate(parts):
+        with model.no_sync() if ranks > 1 and k < len(parts) - 1 else contextlib.nullcontext():
+            with torch.autocast(args.device.split(":")[0], dtype=torch.bfloat16, enabled=args.mode == "autocast"):
+                share = forward(part, labels_part) * (len(part) / args.batch)
+            share.backward()
         loss += share.detach()
     optimizer.step()
     optimizer.zero_grad(set_to_none=True)
@@ -84,5 +94,9 @@ for _ in range(args.steps + 2):
 best, median = min(seconds[2:]), statistics.median(seconds[2:])
 n_matmul = 12 * args.layers * args.width**2 + args.vocab * args.width
 flops = args.batch * args.context * (6 * n_matmul + 6 * args.layers * args.context * args.width)
+if ranks > 1:
+    torch.distributed.destroy_process_group()
+    if int(os.environ["RANK"]) > 0:
+        raise SystemExit
 print(f"step best {best * 1e3:.1f} ms median {median * 1e3:.1f} ms; {args.batch * args.context / best:.0f} tok/s "
       f"{flops / best * 1e-9:.1f} GFLOP/s (best); loss {loss.item():.4f}; torch {torch.__version__} {args.mode}{' compiled' if args.compile else ''}")
