@@ -8,7 +8,7 @@ set_tests_properties(mpi.comm.staged.3 PROPERTIES LABELS mpi TIMEOUT 300 PROCESS
 # NCCL on GPUs, which gpu.sh runs, and with one rank over the checked library.
 if(TARGET nccl_mock)
   add_executable(gpu_nccl mpi/gpu_nccl.c)
-  target_link_libraries(gpu_nccl PRIVATE libtrireme)
+  target_link_libraries(gpu_nccl PRIVATE trireme_testing)
   add_test(NAME mpi.comm.nccl.1 COMMAND gpu_nccl guarded)
   set_tests_properties(mpi.comm.nccl.1 PROPERTIES LABELS mpi TIMEOUT 300
     ENVIRONMENT "${mpi_environment};LD_LIBRARY_PATH=${nccl_mock_folder}:$ENV{LD_LIBRARY_PATH}")

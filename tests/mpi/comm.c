@@ -1,7 +1,7 @@
 /* comm/ over MPI: the checks of tests/comm_checks.h as one rank of mpirun.
  * usage: comm [DEVICE [nccl]] */
 #include "base/cores.h"
-#include "tests/comm_checks.h"
+#include "support/comm_checks.h"
 #include "tests/unit/support/seed.h"
 
 #include <mpi.h>

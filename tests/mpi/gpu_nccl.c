@@ -3,7 +3,7 @@
  * NCCL_HOSTID makes them appear to be on different machines. Exit code 77: no GPU. usage: gpu_nccl
  * [DEVICE] */
 #include "comm/nccl_impl.h"
-#include "tests/comm_checks.h"
+#include "support/comm_checks.h"
 #include "tests/unit/support/seed.h"
 
 enum { COUNT = 1000 };

@@ -1,6 +1,6 @@
 /* Tests the runner between processes: every schedule, and random orders over stages with several
  * tensors an edge and edges between stages that are not neighbours (runner_rig.h). */
-#include "../unit/runner_rig.h"
+#include "support/runner_rig.h"
 #include "tests/unit/support/generate_order.h"
 
 static tr_world *world;

@@ -1,6 +1,6 @@
 /* trace_check FILE PROCESSES ARROWS: exits with 0 when the file is a valid trace with these
  * numbers. */
-#include "trace_check.h"
+#include "support/trace_check.h"
 
 #include <stdio.h>
 

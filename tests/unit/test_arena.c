@@ -5,7 +5,7 @@
 #include "layers/preset.h"
 #include "partition/cut_for_schedule.h"
 #include "pipeline/orders/make.h"
-#include "pipeline_cases.h"
+#include "support/pipeline_cases.h"
 #include "support/seed.h"
 
 #include <setjmp.h>

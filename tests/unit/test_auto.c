@@ -7,8 +7,8 @@
 #include "pipeline/orders/estimate.h"
 #include "pipeline/orders/generate_impl.h"
 #include "pipeline/program/lower.h"
-#include "pipeline_cases.h"
-#include "schedule_meter.h"
+#include "support/pipeline_cases.h"
+#include "support/schedule_meter.h"
 
 #include <math.h>
 #include <stdio.h>

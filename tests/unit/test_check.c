@@ -1,7 +1,7 @@
 /* Tests the check: it accepts orders that can run, and names the fault of other orders. */
 #include "pipeline/orders/csv.h"
 #include "pipeline/program/simulate.h"
-#include "pipeline_cases.h"
+#include "support/pipeline_cases.h"
 #include "support/seed.h"
 
 #include <setjmp.h>

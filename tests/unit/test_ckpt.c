@@ -1,7 +1,7 @@
 /* Tests checkpoints: any layout loads what any other saved; corrupt data are never loaded; a failed
  * save leaves no files. Ranks are threads of a local world. */
 #include "base/memory.h"
-#include "ckpt_rig.h"
+#include "support/ckpt_rig.h"
 
 static void test_any_layout_loads_any_other(void **state) {
     (void)state;

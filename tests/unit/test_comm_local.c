@@ -1,7 +1,7 @@
 /* Tests comm/ over the local transport: the shared checks, aborts and deadlines, and launchers'
  * variables. */
 #include "support/seed.h"
-#include "tests/comm_checks.h"
+#include "support/comm_checks.h"
 
 #include <pthread.h>
 #include <setjmp.h>

@@ -2,7 +2,7 @@
  * errors with their position; a fuzzer (TRIREME_LONG=1: longer). */
 #include "pipeline/orders/csv.h"
 #include "pipeline/orders/transfers.h"
-#include "pipeline_cases.h"
+#include "support/pipeline_cases.h"
 #include "support/seed.h"
 
 #include <setjmp.h>

@@ -17,7 +17,7 @@
 
 #include <cmocka.h>
 
-#include "graph_rig.h"
+#include "support/graph_rig.h"
 
 static uint64_t seed;
 static tr_device *ref;

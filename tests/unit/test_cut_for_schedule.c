@@ -5,7 +5,7 @@
 #include "partition/cut_for_schedule.h"
 #include "partition/param_memory.h"
 #include "pipeline/orders/estimate.h"
-#include "pipeline_cases.h"
+#include "support/pipeline_cases.h"
 #include "support/seed.h"
 
 #include <math.h>

@@ -2,7 +2,7 @@
  * after prompts of very different lengths that are fed in chunks, have at every position the token
  * that the forward pass of the whole text finds most probable. In FP32 on host devices. */
 #include "base/philox.h"
-#include "model_rig.h"
+#include "support/model_rig.h"
 #include "support/must.h"
 #include "support/seed.h"
 #include "train/sampler.h"

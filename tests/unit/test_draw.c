@@ -1,11 +1,11 @@
 /* Tests drawings: the text, an SVG that is well-formed XML, a trace that is JSON with arrows in
  * pairs and no overlaps on a track. */
 #include "pipeline/draw/draw.h"
-#include "pipeline_cases.h"
+#include "support/pipeline_cases.h"
 #include "support/generate_order.h"
 #include "support/seed.h"
-#include "trace_check.h"
-#include "xml_check.h"
+#include "support/trace_check.h"
+#include "support/xml_check.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -6,7 +6,7 @@
 #include "pipeline/orders/estimate.h"
 #include "pipeline/orders/generate_impl.h"
 #include "pipeline/orders/transfers.h"
-#include "pipeline_cases.h"
+#include "support/pipeline_cases.h"
 #include "support/seed.h"
 
 #include <math.h>

@@ -2,7 +2,7 @@
  * rates. */
 #include "pipeline/orders/estimate.h"
 #include "pipeline/program/simulate.h"
-#include "pipeline_cases.h"
+#include "support/pipeline_cases.h"
 #include "support/generate_order.h"
 #include "support/seed.h"
 

@@ -3,7 +3,7 @@
  * included), decoding against the forward pass; published sizes; refused options. */
 #include "layers/model_impl.h"
 #include "layers/preset.h"
-#include "model_team.h"
+#include "support/model_team.h"
 
 static const struct {
     const char *name;

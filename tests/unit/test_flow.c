@@ -1,7 +1,7 @@
 /* Tests the tensors between layers, with a model of its own: outputs of several widths and types,
  * tensors that several later stages read, and step inputs of several types. Training gives the same
  * bits under every cut and schedule, and the gradients are those of finite differences. */
-#include "stage_rig.h"
+#include "support/stage_rig.h"
 #include "support/generate_order.h"
 
 #include <math.h>

@@ -2,8 +2,8 @@
  * papers' formulas at every size; one order with a golden file; orders of every size can be checked
  * and lowered. */
 #include "pipeline/orders/csv.h"
-#include "pipeline_cases.h"
-#include "schedule_meter.h"
+#include "support/pipeline_cases.h"
+#include "support/schedule_meter.h"
 
 #include <math.h>
 #include <stdio.h>

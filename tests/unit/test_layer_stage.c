@@ -2,7 +2,7 @@
  * the same under every cut, schedule and placement, with I and W together or apart. Also tests
  * which operators stages of every family run, and what they keep, without dropout. */
 #include "device/device_impl.h"
-#include "stage_rig.h"
+#include "support/stage_rig.h"
 #include "support/generate_order.h"
 
 #include <float.h>

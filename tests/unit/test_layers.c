@@ -1,6 +1,6 @@
 /* Tests GPT-2 on host devices: gradients against finite differences with dropout, one tensor rank
  * against several, decoding against the forward pass. test_golden compares with PyTorch. */
-#include "model_team.h"
+#include "support/model_team.h"
 
 static const tr_model_config tiny = {
     .family = "gpt2", .layers = 2, .width = 16, .heads = 2, .context = 7, .vocab = 11};

@@ -3,7 +3,7 @@
  * Gradients, tensor ranks and decoding of models with updates are in test_families.c. */
 #include "layers/lora_merge.h"
 #include "layers/model_impl.h"
-#include "model_team.h"
+#include "support/model_team.h"
 
 #define LLAMA                                                                                      \
     .family = "llama", .layers = 1, .width = 16, .heads = 4, .kv_heads = 1, .context = 7,          \

@@ -1,7 +1,7 @@
 /* Tests lowered programs: transfers agree on both ends, memory never overlaps, and simulated times
  * and peaks agree with the formulas. */
 #include "pipeline/program/simulate.h"
-#include "pipeline_cases.h"
+#include "support/pipeline_cases.h"
 #include "support/generate_order.h"
 #include "support/seed.h"
 

@@ -4,7 +4,7 @@
 #include "pipeline/orders/csv.h"
 #include "pipeline/orders/transfers.h"
 #include "pipeline/program/prove.h"
-#include "pipeline_cases.h"
+#include "support/pipeline_cases.h"
 #include "support/seed.h"
 
 #include <setjmp.h>

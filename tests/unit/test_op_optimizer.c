@@ -1,7 +1,7 @@
 /* The reference operators at the end of a step, SUMSQ, STEP_FINISH and UPDATE, against their
  * definitions. */
 #include "device/elementwise.h"
-#include "ref_rig.h"
+#include "support/ref_rig.h"
 
 /* The order of the sum, written out: blocks of 4096, lanes by i % 8. */
 static void test_sumsq_order(void **state) {

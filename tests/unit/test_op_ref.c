@@ -1,6 +1,6 @@
 /* The reference operators against known values and against their own definitions. */
 #include "device/elementwise.h"
-#include "ref_rig.h"
+#include "support/ref_rig.h"
 
 /* Every case runs on ref in both storage types, twice with the same bits, inline and queued. */
 static void test_table_runs(void **state) {

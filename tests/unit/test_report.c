@@ -1,11 +1,11 @@
 /* Tests the report of a run: it is well-formed, has the right numbers, and is written completely or
  * not at all; also its charts. */
 #include "pipeline/orders/make.h"
-#include "pipeline_cases.h"
+#include "support/pipeline_cases.h"
 #include "train/metrics.h"
 #include "train/plot.h"
 #include "train/report.h"
-#include "xml_check.h"
+#include "support/xml_check.h"
 
 #include <math.h>
 #include <setjmp.h>

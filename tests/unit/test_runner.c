@@ -1,5 +1,5 @@
 /* Tests the runner on the local transport (runner_rig.h). */
-#include "runner_rig.h"
+#include "support/runner_rig.h"
 #include "support/generate_order.h"
 
 #include <pthread.h>

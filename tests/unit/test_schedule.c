@@ -1,6 +1,6 @@
 /* Tests generators: their orders, sizes and errors. */
 #include "pipeline/orders/csv.h"
-#include "pipeline_cases.h"
+#include "support/pipeline_cases.h"
 #include "support/generate_order.h"
 
 #include <setjmp.h>

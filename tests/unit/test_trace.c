@@ -1,8 +1,8 @@
 /* Tests that records of simulated ranks reproduce the simulation: the measured timeline has its
  * times, and so has the plan that is made from the measurements. */
-#include "pipeline_cases.h"
+#include "support/pipeline_cases.h"
 #include "support/generate_order.h"
-#include "trace_check.h"
+#include "support/trace_check.h"
 #include "train/trace.h"
 
 #include <math.h>

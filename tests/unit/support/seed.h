@@ -14,7 +14,8 @@ static inline uint64_t tr_test_seed(uint64_t usual) {
     return seed;
 }
 
-/* Returns how many damaged inputs a test tries: TRIREME_ROUNDS when it is set, otherwise `usual`. */
+/* Returns how many damaged inputs a test tries: TRIREME_ROUNDS when it is set, otherwise `usual`.
+ */
 static inline int64_t tr_test_rounds(int64_t usual) {
     const char *given = getenv("TRIREME_ROUNDS");
     return given && *given ? atoll(given) : usual;

@@ -1,74 +1,24 @@
-/* A whole model for tests, on one tensor rank, each layer of which reads the one before. It has
- * memory for every lifetime and fills it with NaN when the lifetime ends, so that a buffer used
- * outside of its lifetime turns the results into NaN. Host devices only. */
-#pragma once
+#include "support/model_rig.h"
 
-#include "base/memory.h"
-#include "base/philox.h"
-#include "layers/model.h"
-#include "support/elements.h"
-
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
-/* Ends the test program on failure, because the caller may run on a thread, where cmocka cannot
- * jump. */
-#define RIG_TRY(expr)                                                                              \
-    do {                                                                                           \
-        if ((expr) != TR_OK) {                                                                     \
-            (void)fprintf(stderr, "%s:%d: %s (%s)\n", __FILE__, __LINE__, tr_error_message(),      \
-                          tr_error_trace());                                                       \
-            abort();                                                                               \
-        }                                                                                          \
-    } while (0)
-
-enum { RIG_LAYERS = 8 };
-
-typedef struct rig {
-    tr_device *device;
-    tr_world *world;
-    tr_group *tp;
-    tr_model *model;
-    tr_layer_env env;
-    int64_t rows, sample;
-    bool adds;
-    size_t tensor_bytes; /* of (batch, seq, width) */
-    tr_step_state *state;
-    char *tensor[RIG_LAYERS + 1];  /* x of each layer; [0] and the last are not used */
-    char *dtensor[RIG_LAYERS + 1]; /* their gradients */
-    char **piece[RIG_LAYERS], *scratch[RIG_LAYERS];
-    char *cache[RIG_LAYERS];
-    int32_t *tokens, *labels;
-    double *loss;
-    float *logits;
-} rig;
-
-static inline void *rig_alloc(rig *r, size_t bytes) {
+static void *rig_alloc(rig *r, size_t bytes) {
     void *memory;
     RIG_TRY(tr_device_alloc(r->device, TR_MEMORY_DATA, tr_align_up(bytes + 1), &memory));
     return memory;
 }
 
-static inline void rig_poison(char *memory, size_t bytes) {
+static void rig_poison(char *memory, size_t bytes) {
     if (bytes) memset(memory, 0xff, bytes); /* a NaN in every floating-point type */
 }
 
 /* Returns the elements of parameter j of a layer and of those that are joined to it. */
-static inline size_t rig_joined_count(const tr_layer *layer, int j) {
+static size_t rig_joined_count(const tr_layer *layer, int j) {
     size_t count = (size_t)layer->params[j].count;
     while (++j < layer->params_count && layer->params[j].joined)
         count += (size_t)layer->params[j].count;
     return count;
 }
 
-static inline void rig_place_params(rig *r) {
+static void rig_place_params(rig *r) {
     const tr_dtype dtype = r->model->shape.dtype;
     const size_t size = tr_dtype_size(dtype), grads = tr_dtype_size(tr_dtype_acc(dtype));
     for (int i = 0; i < r->model->count; i++) {
@@ -89,11 +39,8 @@ static inline void rig_place_params(rig *r) {
     }
 }
 
-/* Opens the rig. `world` is this rank's one of `tp` local worlds; the tensor group is opened over
- * all of them. */
-static inline void rig_open(rig *r, const char *device, tr_world *world,
-                            const tr_model_config *config, tr_dtype dtype, int64_t batch,
-                            int64_t seq, bool decode) {
+void rig_open(rig *r, const char *device, tr_world *world, const tr_model_config *config,
+              tr_dtype dtype, int64_t batch, int64_t seq, bool decode) {
     *r = (rig){.world = world};
     int tp = tr_world_size(world), ranks[16];
     for (int i = 0; i < tp; i++) ranks[i] = i;
@@ -136,7 +83,7 @@ static inline void rig_open(rig *r, const char *device, tr_world *world,
     }
 }
 
-static inline void rig_close(rig *r) {
+void rig_close(rig *r) {
     for (int i = 0; i < r->model->count; i++) {
         tr_layer *layer = r->model->layers[i];
         for (int j = 0; j < layer->params_count; j++) {
@@ -161,35 +108,21 @@ static inline void rig_close(rig *r) {
     tr_device_close(r->device);
 }
 
-/* --- parameters ---------------------------------------------------------------------------------
- */
-
-static inline tr_param *rig_param(const tr_model *model, int index) {
+tr_param *rig_param(const tr_model *model, int index) {
     for (int i = 0; i < model->count; i++)
         for (int j = 0; j < model->layers[i]->params_count; j++)
             if (model->layers[i]->params[j].index == index) return &model->layers[i]->params[j];
     return NULL;
 }
 
-/* Returns the elements of all the parameter's tensors. */
-static inline int64_t rig_global_count(const tr_param *param) {
-    int64_t count = 0;
-    for (int k = 0; k < param->tensors; k++) count += tr_global_count(&param->tensor[k]);
-    return count;
-}
-
-typedef struct rig_index {
-    int64_t *index, first;
-} rig_index;
-
-static inline void rig_note_index(void *context, int64_t global, int64_t local) {
+static void rig_note_index(void *context, int64_t global, int64_t local) {
     rig_index *at = context;
     at->index[local] = at->first + global;
 }
 
 /* Returns index[count], the global row-major index of every local element; the indices of a
  * parameter's tensors follow one another. The caller frees it. */
-static inline int64_t *rig_global_index(const tr_param *param) {
+static int64_t *rig_global_index(const tr_param *param) {
     rig_index at = {.index = calloc((size_t)param->count + 1, sizeof *at.index)};
     for (int k = 0; k < param->tensors; k++) {
         tr_each_element(&param->tensor[k], rig_note_index, &at);
@@ -198,23 +131,22 @@ static inline int64_t *rig_global_index(const tr_param *param) {
     return at.index;
 }
 
-/* Returns element i of the gradient. */
-static inline double rig_grad(const tr_param *param, int64_t i) {
+double rig_grad(const tr_param *param, int64_t i) {
     return (double)((const float *)param->grad)[i];
 }
 
-static inline float rig_get(const tr_param *param, tr_dtype dtype, int64_t i) {
+float rig_get(const tr_param *param, tr_dtype dtype, int64_t i) {
     return dtype == TR_F32 ? ((float *)param->value)[i]
                            : tr_bf16_to_f32(((uint16_t *)param->value)[i]);
 }
 
-static inline void rig_set(tr_param *param, tr_dtype dtype, int64_t i, float value) {
+void rig_set(tr_param *param, tr_dtype dtype, int64_t i, float value) {
     if (dtype == TR_F32) ((float *)param->value)[i] = value;
     else ((uint16_t *)param->value)[i] = tr_f32_to_bf16(value);
 }
 
 /* Returns a formula of parameter and global element, scaled. */
-static inline float rig_formula(const tr_param *param, int64_t global) {
+static float rig_formula(const tr_param *param, int64_t global) {
     uint32_t x = (uint32_t)(param->index * 1000003 + global) * 2654435761u;
     x ^= x >> 16;
     x *= 73244475u;
@@ -222,7 +154,7 @@ static inline float rig_formula(const tr_param *param, int64_t global) {
     return ((float)(x >> 16) / 65536.0f - 0.5f) * 0.5f + (norm ? 1.0f : 0.0f);
 }
 
-static inline void rig_fill(rig *r) {
+void rig_fill(rig *r) {
     for (int p = 0; p < r->model->params_count; p++) {
         tr_param *param = rig_param(r->model, p);
         if (param->use > 0) continue;
@@ -238,22 +170,13 @@ static inline void rig_fill(rig *r) {
     }
 }
 
-typedef struct rig_values {
-    tr_param *param;
-    tr_dtype dtype;
-    uint64_t name;
-    bool norm;
-} rig_values;
-
-static inline void rig_draw_element(void *context, int64_t global, int64_t local) {
+static void rig_draw_element(void *context, int64_t global, int64_t local) {
     const rig_values *v = context;
     float x = 0.25f * tr_normal(9, v->name, (uint64_t)global);
     rig_set(v->param, v->dtype, local, v->norm ? 1 + x : x);
 }
 
-/* Fills every element with a value that depends only on its tensor's name and its place; weights of
- * norms are around 1. */
-static inline void rig_fill_named(rig *r) {
+void rig_fill_named(rig *r) {
     rig_fill(r);
     for (int p = 0; p < r->model->params_count; p++) {
         tr_param *param = rig_param(r->model, p);
@@ -267,10 +190,7 @@ static inline void rig_fill_named(rig *r) {
     }
 }
 
-/* --- running ------------------------------------------------------------------------------------
- */
-
-static inline tr_layer_io rig_io(rig *r, int i) {
+static tr_layer_io rig_io(rig *r, int i) {
     tr_layer_io io = {.stream = tr_device_compute(r->device),
                       .state = r->state,
                       .sample = r->sample,
@@ -297,7 +217,7 @@ static inline tr_layer_io rig_io(rig *r, int i) {
     return io;
 }
 
-static inline void rig_poison_block(rig *r, int i, tr_lifetime life) {
+static void rig_poison_block(rig *r, int i, tr_lifetime life) {
     const tr_layer *layer = r->model->layers[i];
     if (life == TR_LIFE_SCRATCH) rig_poison(r->scratch[i], layer->bytes[life]);
     else
@@ -306,7 +226,7 @@ static inline void rig_poison_block(rig *r, int i, tr_lifetime life) {
 }
 
 /* Runs F of the whole model and returns the loss summed over the positions that count. */
-static inline double rig_run_forward(rig *r, bool forward_only) {
+static double rig_run_forward(rig *r, bool forward_only) {
     for (int i = 0; i < r->model->count; i++) {
         tr_layer *layer = r->model->layers[i];
         for (int life = 0; life < TR_LIFE_COUNT; life++) rig_poison_block(r, i, (tr_lifetime)life);
@@ -324,11 +244,11 @@ static inline double rig_run_forward(rig *r, bool forward_only) {
     return loss;
 }
 
-static inline double rig_forward(rig *r) {
+double rig_forward(rig *r) {
     return rig_run_forward(r, true);
 }
 
-static inline void rig_grad_input(rig *r, int i) {
+static void rig_grad_input(rig *r, int i) {
     tr_layer *layer = r->model->layers[i];
     rig_poison_block(r, i, TR_LIFE_IW);
     tr_layer_io io = rig_io(r, i);
@@ -348,7 +268,7 @@ static inline void rig_grad_input(rig *r, int i) {
     if (i > 0 && layer->input[0].life == TR_LIFE_FI) rig_poison(r->tensor[i], r->tensor_bytes);
 }
 
-static inline void rig_grad_weight(rig *r, int i) {
+static void rig_grad_weight(rig *r, int i) {
     tr_layer *layer = r->model->layers[i];
     tr_layer_io io = rig_io(r, i);
     io.y[0] = io.dx[0] = (tr_tensor){0};
@@ -358,8 +278,7 @@ static inline void rig_grad_weight(rig *r, int i) {
     for (int life = 0; life < TR_LIFE_COUNT; life++) rig_poison_block(r, i, (tr_lifetime)life);
 }
 
-/* Prepares for the first micro-batch, which must write every gradient and read none. */
-static inline void rig_begin_gradients(rig *r) {
+void rig_begin_gradients(rig *r) {
     r->adds = false;
     for (int p = 0; p < r->model->params_count; p++) {
         tr_param *param = rig_param(r->model, p);
@@ -367,10 +286,7 @@ static inline void rig_begin_gradients(rig *r) {
     }
 }
 
-/* Runs F, I and W of the whole model. The first call after rig_begin_gradients writes the
- * gradients, later ones add to them. apart: every I runs before the first W, otherwise I and W run
- * layer by layer. */
-static inline void rig_accumulate(rig *r, bool apart) {
+void rig_accumulate(rig *r, bool apart) {
     (void)rig_run_forward(r, false);
     for (int i = r->model->count - 1; i >= 0; i--) {
         rig_grad_input(r, i);
@@ -380,13 +296,12 @@ static inline void rig_accumulate(rig *r, bool apart) {
     r->adds = true;
 }
 
-static inline void rig_backward(rig *r, bool apart) {
+void rig_backward(rig *r, bool apart) {
     rig_begin_gradients(r);
     rig_accumulate(r, apart);
 }
 
-/* Runs one token a row through a rig opened for decoding; fills r->logits[batch, vocab]. */
-static inline void rig_decode(rig *r, int64_t position) {
+void rig_decode(rig *r, int64_t position) {
     for (int k = 0; k < TR_STEP_TEXTS; k++) r->state->position[k] = position;
     r->state->train = 0;
     for (int i = 0; i < r->model->count; i++) {

@@ -1,21 +1,6 @@
-/* Checks that a text is a trace that Chrome and Perfetto can show: JSON, no overlaps on a track,
- * arrows in pairs that lead forward in time from a slice of one process to a slice of another. */
-#pragma once
+#include "support/trace_check.h"
 
-#include <cjson/cJSON.h>
-#include <stdbool.h>
-#include <stdlib.h>
-#include <string.h>
-
-typedef struct trace_facts {
-    int slices, arrows, processes;
-} trace_facts;
-
-typedef struct trace_slice {
-    double pid, tid, ts, end;
-} trace_slice;
-
-static inline int trace_compare(const void *a, const void *b) {
+static int trace_compare(const void *a, const void *b) {
     const trace_slice *x = a, *y = b;
     if (x->pid != y->pid) return x->pid < y->pid ? -1 : 1;
     if (x->tid != y->tid) return x->tid < y->tid ? -1 : 1;
@@ -23,12 +8,12 @@ static inline int trace_compare(const void *a, const void *b) {
     return (x->end > y->end) - (x->end < y->end);
 }
 
-static inline double trace_number(const cJSON *event, const char *key) {
+static double trace_number(const cJSON *event, const char *key) {
     const cJSON *item = cJSON_GetObjectItem(event, key);
     return cJSON_IsNumber(item) ? item->valuedouble : -1;
 }
 
-static inline bool trace_in_slice(const trace_slice *x, int n, const trace_slice *flow) {
+static bool trace_in_slice(const trace_slice *x, int n, const trace_slice *flow) {
     for (int k = 0; k < n; k++)
         if (x[k].pid == flow->pid && x[k].tid == flow->tid && x[k].ts <= flow->ts + 1e-6 &&
             flow->ts <= x[k].end + 1e-6)
@@ -37,8 +22,8 @@ static inline bool trace_in_slice(const trace_slice *x, int n, const trace_slice
 }
 
 /* Collects the arrows' ends s[id] and f[id]; `end` marks those that exist. */
-static inline const char *trace_arrows(const trace_slice *x, int n, const trace_slice *s,
-                                       const trace_slice *f, int ids, int *arrows) {
+static const char *trace_arrows(const trace_slice *x, int n, const trace_slice *s,
+                                const trace_slice *f, int ids, int *arrows) {
     for (int id = 0; id <= ids; id++) {
         if (s[id].end != f[id].end) return "an arrow lacks an end";
         if (s[id].end == 0) continue;
@@ -51,8 +36,8 @@ static inline const char *trace_arrows(const trace_slice *x, int n, const trace_
     return NULL;
 }
 
-static inline const char *trace_events(const cJSON *events, trace_slice *x, trace_slice *s,
-                                       trace_slice *f, int total, trace_facts *facts) {
+static const char *trace_events(const cJSON *events, trace_slice *x, trace_slice *s, trace_slice *f,
+                                int total, trace_facts *facts) {
     const cJSON *event;
     cJSON_ArrayForEach(event, events) {
         const char *ph = cJSON_GetStringValue(cJSON_GetObjectItem(event, "ph"));
@@ -84,8 +69,7 @@ static inline const char *trace_events(const cJSON *events, trace_slice *x, trac
     return trace_arrows(x, facts->slices, s, f, total, &facts->arrows);
 }
 
-/* Returns NULL when the trace is valid, otherwise the fault. */
-static inline const char *trace_fault(const char *text, trace_facts *facts) {
+const char *trace_fault(const char *text, trace_facts *facts) {
     *facts = (trace_facts){0};
     cJSON *root = cJSON_Parse(text);
     if (!root) return "not JSON";

@@ -1,31 +1,7 @@
-/* Evaluates an order independently of the program, by definition: when each action runs, and how
- * much memory each rank holds. Costs and memory are of one micro-batch on a rank's whole share. */
-#pragma once
-
-#include "pipeline/orders/generate.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdlib.h>
-
-#include <cmocka.h>
-
-typedef struct meter {
-    double makespan;
-    double span; /* longest of the ranks' */
-    double peak; /* highest of the ranks' */
-} meter;
-
-typedef struct meter_walk {
-    const tr_schedule *s;
-    double *forward, *input, *weight; /* [stages * micro_batches]: end, or -1 */
-    int *next;                        /* [ranks] */
-    double *now, *first;              /* [ranks] */
-} meter_walk;
+#include "support/schedule_meter.h"
 
 /* Returns when the inputs of an action have arrived; -1: not yet known. */
-static inline double meter_ready(const meter_walk *w, tr_action a, double c) {
+static double meter_ready(const meter_walk *w, tr_action a, double c) {
     int m = w->s->micro_batches, at = a.stage * m + a.micro_batch, other = -1;
     double own = a.type == TR_ACTION_F ? 0 : a.type == TR_ACTION_W ? w->input[at] : w->forward[at];
     const double *from = a.type == TR_ACTION_F ? w->forward : w->input;
@@ -38,7 +14,7 @@ static inline double meter_ready(const meter_walk *w, tr_action a, double c) {
     return arrival > own ? arrival : own;
 }
 
-static inline double meter_duration(const tr_schedule *s, tr_action a, const tr_stage_cost *c) {
+static double meter_duration(const tr_schedule *s, tr_action a, const tr_stage_cost *c) {
     double v = (double)s->stages / s->ranks;
     return (a.type == TR_ACTION_F   ? c->f
             : a.type == TR_ACTION_I ? c->i
@@ -49,7 +25,7 @@ static inline double meter_duration(const tr_schedule *s, tr_action a, const tr_
 
 /* Runs the rank's next action or pair if the times of its inputs are known; otherwise returns
  * false. */
-static inline bool meter_step(meter_walk *w, int r, const tr_stage_cost *share, double latency) {
+static bool meter_step(meter_walk *w, int r, const tr_stage_cost *share, double latency) {
     const tr_action *cell = &w->s->action[r][w->next[r]];
     int n = cell->overlap ? 2 : 1, m = w->s->micro_batches;
     double start = w->now[r];
@@ -72,9 +48,7 @@ static inline bool meter_step(meter_walk *w, int r, const tr_stage_cost *share, 
     return true;
 }
 
-/* Returns the peak of a rank's memory, which changes only at the ends of its actions. These do not
- * overlap, so the order is enough. */
-static inline double meter_peak(const tr_schedule *s, int r, const tr_stage_cost *share) {
+double meter_peak(const tr_schedule *s, int r, const tr_stage_cost *share) {
     double held = 0, peak = 0, v = (double)s->stages / s->ranks;
     for (int k = 0; k < s->count[r]; k++) {
         tr_action_type type = s->action[r][k].type;
@@ -87,8 +61,7 @@ static inline double meter_peak(const tr_schedule *s, int r, const tr_stage_cost
     return peak / v;
 }
 
-static inline meter meter_measure(const tr_schedule *s, const tr_stage_cost *share,
-                                  double latency) {
+meter meter_measure(const tr_schedule *s, const tr_stage_cost *share, double latency) {
     meter result = {0};
     size_t cells = (size_t)s->stages * (size_t)s->micro_batches, ranks = (size_t)s->ranks;
     double *ends = malloc(3 * cells * sizeof *ends), *times = calloc(2 * ranks, sizeof *times);

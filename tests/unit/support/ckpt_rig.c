@@ -1,32 +1,4 @@
-/* The rig of test_ckpt.c: random models and layouts, ranks that save and load as threads of a local
- * world, and their directories. */
-#pragma once
-
-#include "base/philox.h"
-#include "ckpt/ckpt.h"
-#include "support/seed.h"
-
-#include <dirent.h>
-#include <errno.h>
-#include <fcntl.h>
-#include <inttypes.h>
-#include <pthread.h>
-#include <setjmp.h>
-#include <signal.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/file.h>
-#include <sys/mount.h>
-#include <sys/resource.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
-#include <cmocka.h>
-
-enum { MAX_TENSORS = 12, MAX_RANKS = 4, MAX_BOXES = 3, MAX_PIECES = 6 };
+#include "support/ckpt_rig.h"
 
 static uint64_t random_state;
 
@@ -35,23 +7,11 @@ static uint64_t random_bits(void) {
     return tr_mix64(random_state);
 }
 
-static int64_t random_below(int64_t n) {
+int64_t random_below(int64_t n) {
     return (int64_t)(random_bits() % (uint64_t)n);
 }
 
-/* --- a model: global tensors with random bits ------------------------------------------------- */
-
-typedef struct model {
-    int count;
-    struct {
-        char name[TR_NAME_SIZE];
-        int rank;
-        int64_t shape[TR_PARAM_RANK], elements;
-        float *value; /* row-major; any bits, NaN too */
-    } tensor[MAX_TENSORS];
-} model;
-
-static void add_tensor(model *m, const char *name, int rank, const int64_t *shape) {
+void add_tensor(model *m, const char *name, int rank, const int64_t *shape) {
     int i = m->count++;
     (void)snprintf(m->tensor[i].name, TR_NAME_SIZE, "%s", name);
     m->tensor[i].rank = rank;
@@ -68,7 +28,7 @@ static void add_tensor(model *m, const char *name, int rank, const int64_t *shap
     }
 }
 
-static model random_model(void) {
+model random_model(void) {
     static const char *const group[] = {"weights", "adam_m", "adam_v"};
     model m = {0};
     add_tensor(&m, "weights/scalar", 0, NULL);
@@ -85,8 +45,7 @@ static model random_model(void) {
     return m;
 }
 
-/* Small enough to flip each of its bytes. */
-static model tiny_model(void) {
+model tiny_model(void) {
     model m = {0};
     add_tensor(&m, "weights/a", 2, (int64_t[]){4, 3});
     add_tensor(&m, "adam_m/a", 2, (int64_t[]){4, 3});
@@ -94,24 +53,10 @@ static model tiny_model(void) {
     return m;
 }
 
-static void free_model(model *m) {
+void free_model(model *m) {
     for (int i = 0; i < m->count; i++) free(m->tensor[i].value);
     m->count = 0;
 }
-
-/* --- a layout: which rank holds which boxes --------------------------------------------------- */
-
-typedef struct piece {
-    int owner;        /* the rank that writes it */
-    unsigned holders; /* bit set of ranks that hold it; the owner among them */
-    int64_t from[TR_PARAM_RANK], extent[TR_PARAM_RANK];
-} piece;
-
-typedef struct layout {
-    int ranks;
-    int pieces[MAX_TENSORS];
-    piece piece[MAX_TENSORS][MAX_PIECES];
-} layout;
 
 /* Cuts [0, n) into k non-empty intervals; cut[0] = 0, cut[k] = n. */
 static void random_cuts(int64_t n, int k, int64_t *cut) {
@@ -120,7 +65,7 @@ static void random_cuts(int64_t n, int k, int64_t *cut) {
     cut[k] = n;
 }
 
-static layout random_layout(const model *m, int ranks) {
+layout random_layout(const model *m, int ranks) {
     layout l = {.ranks = ranks};
     for (int t = 0; t < m->count; t++) {
         int rank = m->tensor[t].rank;
@@ -161,15 +106,6 @@ static layout random_layout(const model *m, int ranks) {
     }
     return l;
 }
-
-/* --- a rank's memory -------------------------------------------------------------------------- */
-
-typedef struct memory {
-    int count;
-    tr_ckpt_tensor tensor[2 * MAX_TENSORS];
-    tr_box box[2 * MAX_TENSORS][MAX_BOXES];
-    size_t elements[2 * MAX_TENSORS]; /* allocated, gaps between boxes included */
-} memory;
 
 /* Copies the box between the global tensor and local memory, element by element. */
 static void fill_box(const tr_ckpt_tensor *t, const tr_box *b, const float *global, float *local) {
@@ -243,27 +179,7 @@ static void free_memory(memory *mem) {
     mem->count = 0;
 }
 
-/* --- ranks ------------------------------------------------------------------------------------ */
-
-typedef struct job {
-    const char *root;
-    int64_t step;
-    const model *model;
-    const layout *layout;
-    bool save, wrong;
-    tr_world *world[MAX_RANKS];
-    memory memory[MAX_RANKS];
-    tr_status status[MAX_RANKS];
-    char message[MAX_RANKS][1024], why[MAX_RANKS][256];
-    tr_ckpt_state state[MAX_RANKS];
-} job;
-
-typedef struct job_rank {
-    job *job;
-    int rank;
-} job_rank;
-
-static tr_ckpt_state state_of(int64_t step) {
+tr_ckpt_state state_of(int64_t step) {
     tr_ckpt_state s = {.step = step,
                        .next_sample = 17 * step,
                        .seed = UINT64_MAX - (uint64_t)step,
@@ -324,9 +240,9 @@ static tr_status run_job(job *j) {
     return j->status[0];
 }
 
-static char last_message[1024], last_why[256];
+char last_message[1024], last_why[256];
 
-static tr_status save_model(const char *root, int64_t step, const model *m, const layout *l) {
+tr_status save_model(const char *root, int64_t step, const model *m, const layout *l) {
     job *j = calloc(1, sizeof *j);
     assert_non_null(j);
     *j = (job){.root = root, .step = step, .model = m, .layout = l, .save = true};
@@ -338,16 +254,13 @@ static tr_status save_model(const char *root, int64_t step, const model *m, cons
     return status;
 }
 
-/* Fails with the error's sentence unless the status is success. */
-static void assert_good(tr_status status) {
+void assert_good(tr_status status) {
     if (status != TR_OK) print_message("%s\n", last_message);
     assert_int_equal(status, TR_OK);
 }
 
-/* Loads under layout l. When that succeeds, checks every bit of every box, that memory between the
- * boxes is unchanged, and the state. */
-static tr_status load_model(const char *root, int64_t step, int64_t expected_step, const model *m,
-                            const layout *l) {
+tr_status load_model(const char *root, int64_t step, int64_t expected_step, const model *m,
+                     const layout *l) {
     job *j = calloc(1, sizeof *j);
     assert_non_null(j);
     *j = (job){.root = root, .step = step, .model = m, .layout = l};
@@ -379,11 +292,9 @@ static tr_status load_model(const char *root, int64_t step, int64_t expected_ste
     return status;
 }
 
-/* --- directories ------------------------------------------------------------------------------ */
+char scratch[256];
 
-static char scratch[256];
-
-static char *path_of(const char *format, ...) {
+char *path_of(const char *format, ...) {
     static char text[8][600];
     static int next;
     char *out = text[next++ % 8];
@@ -411,8 +322,7 @@ static void remove_tree(const char *path) {
     (void)rmdir(path);
 }
 
-/* Returns the number of entries with that prefix. */
-static int count_entries(const char *path, const char *prefix) {
+int count_entries(const char *path, const char *prefix) {
     int n = 0;
     DIR *dir = opendir(path);
     if (!dir) return 0;
@@ -423,7 +333,7 @@ static int count_entries(const char *path, const char *prefix) {
     return n;
 }
 
-static char *read_bytes(const char *path, size_t *size) {
+char *read_bytes(const char *path, size_t *size) {
     FILE *f = fopen(path, "rb");
     assert_non_null(f);
     (void)fseek(f, 0, SEEK_END);
@@ -437,26 +347,26 @@ static char *read_bytes(const char *path, size_t *size) {
     return data;
 }
 
-static void write_bytes(const char *path, const char *data, size_t size) {
+void write_bytes(const char *path, const char *data, size_t size) {
     FILE *f = fopen(path, "wb");
     assert_non_null(f);
     assert_int_equal(fwrite(data, 1, size, f), size);
     assert_int_equal(fclose(f), 0);
 }
 
-static int set_up(void **state) {
+int set_up(void **state) {
     (void)state;
     remove_tree(scratch);
     return mkdir(scratch, 0777);
 }
 
-static int tear_down(void **state) {
+int tear_down(void **state) {
     (void)state;
     remove_tree(scratch);
     return 0;
 }
 
-static void print_seed(const char *test) {
+void print_seed(const char *test) {
     print_message("%s: ", test);
     random_state = tr_test_seed(1) * 2654435761u + 1;
 }

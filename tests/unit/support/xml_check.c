@@ -1,13 +1,6 @@
-/* Checks drawings and reports as text. */
-#pragma once
+#include "support/xml_check.h"
 
-#include <ctype.h>
-#include <stdbool.h>
-#include <string.h>
-
-/* Returns true when the text is XML as drawings use it: nested tags, quoted attributes, known
- * entities. */
-static inline bool test_is_xml(const char *text) {
+bool test_is_xml(const char *text) {
     char open[64][32];
     int depth = 0, roots = 0;
     for (const char *c = text; *c;) {
@@ -52,8 +45,7 @@ static inline bool test_is_xml(const char *text) {
     return depth == 0 && roots == 1;
 }
 
-/* Returns how often the word occurs. */
-static inline int test_count(const char *text, const char *word) {
+int test_count(const char *text, const char *word) {
     int n = 0;
     for (const char *at = text; (at = strstr(at, word)); at += strlen(word)) n++;
     return n;

@@ -1,64 +1,30 @@
-/* Checks of a world, the same for every transport and device: all-reduces bit for bit against sums
- * in rank order, channels, the control plane. Every rank calls comm_checks() with its world; a
- * failed check prints a line and returns false. For test_comm_local.c and mpi/comm.c. */
-#pragma once
+#include "support/comm_checks.h"
 
-#include "comm/comm.h"
-
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <time.h>
-#include <unistd.h>
-
-#define CHECK(condition)                                                                           \
-    do {                                                                                           \
-        if (!(condition)) {                                                                        \
-            fprintf(stderr, "%s:%d: %s: %s\n", __FILE__, __LINE__, #condition,                     \
-                    tr_error_message());                                                           \
-            return false;                                                                          \
-        }                                                                                          \
-    } while (0)
-#define CHECK_OK(expression) CHECK((expression) == TR_OK)
-
-typedef struct checks {
-    tr_world *world;
-    tr_device *device;
-    tr_stream *stream;
-    uint32_t seed;
-} checks;
-
-/* Device memory, and the staging memory through which the host writes and reads it. */
-typedef struct both {
-    char *device, *host;
-    size_t bytes;
-} both;
-
-static inline bool both_new(const checks *k, size_t bytes, both *out) {
+bool both_new(const checks *k, size_t bytes, both *out) {
     *out = (both){.bytes = bytes};
     CHECK_OK(tr_device_alloc(k->device, TR_MEMORY_DATA, bytes, (void **)&out->device));
     CHECK_OK(tr_device_staging_alloc(k->device, bytes, (void **)&out->host));
     return true;
 }
 
-static inline void both_free(const checks *k, both *b) {
+void both_free(const checks *k, both *b) {
     tr_device_free(k->device, b->device);
     tr_device_staging_free(k->device, b->host);
 }
 
-static inline bool upload(tr_stream *stream, const both *b) {
+bool upload(tr_stream *stream, const both *b) {
     CHECK_OK(tr_stream_copy(stream, b->device, b->host, b->bytes));
     return true;
 }
 
-static inline bool download(const checks *k, tr_stream *stream, const both *b) {
+bool download(const checks *k, tr_stream *stream, const both *b) {
     CHECK_OK(tr_stream_copy(stream, b->host, b->device, b->bytes));
     CHECK_OK(tr_world_sync(k->world, stream));
     return true;
 }
 
 /* Returns a number of a rank's position, which every rank can compute. */
-static inline uint32_t hash_of(uint32_t seed, int rank, int64_t i) {
+static uint32_t hash_of(uint32_t seed, int rank, int64_t i) {
     uint32_t x = seed ^ (uint32_t)rank * 0x9E3779B9u ^ (uint32_t)i * 0x85EBCA6Bu;
     x ^= x >> 16;
     x *= 0x7FEB352Du;
@@ -69,33 +35,32 @@ static inline uint32_t hash_of(uint32_t seed, int rank, int64_t i) {
 
 /* Returns an element's value. Crafted values are small integers with sums that are exact in every
  * dtype; random ones span six orders of magnitude, so that their sums depend on the order. */
-static inline double value_of(bool crafted, uint32_t seed, int rank, int64_t i) {
+static double value_of(bool crafted, uint32_t seed, int rank, int64_t i) {
     if (crafted) return (double)((rank + 1) * (int)(i % 7 + 1));
     uint32_t h = hash_of(seed, rank, i);
     static const double scale[] = {1e-3, 1e-2, 0.1, 1, 10, 100, 1e3, 0.3};
     return ((double)(h >> 3) / (1 << 28) - 1) * scale[h & 7];
 }
 
-static inline void store(void *to, tr_dtype dtype, int64_t i, double x) {
+void store(void *to, tr_dtype dtype, int64_t i, double x) {
     if (dtype == TR_F32) ((float *)to)[i] = (float)x;
     else if (dtype == TR_F64) ((double *)to)[i] = x;
     else ((uint16_t *)to)[i] = tr_f32_to_bf16((float)x);
 }
 
-static inline double load(const void *from, tr_dtype dtype, int64_t i) {
+static double load(const void *from, tr_dtype dtype, int64_t i) {
     if (dtype == TR_F32) return (double)((const float *)from)[i];
     if (dtype == TR_F64) return ((const double *)from)[i];
     return (double)tr_bf16_to_f32(((const uint16_t *)from)[i]);
 }
 
-static inline void fill(void *to, tr_dtype dtype, int64_t count, bool crafted, uint32_t seed,
-                        int rank) {
+static void fill(void *to, tr_dtype dtype, int64_t count, bool crafted, uint32_t seed, int rank) {
     for (int64_t i = 0; i < count; i++) store(to, dtype, i, value_of(crafted, seed, rank, i));
 }
 
 /* Writes element i of the reduction over `n` ranks, computed as comm.h promises, to to[i]. */
-static inline void expect(void *to, tr_dtype dtype, tr_reduce op, bool crafted, uint32_t seed,
-                          const int *ranks, int n, int64_t i) {
+static void expect(void *to, tr_dtype dtype, tr_reduce op, bool crafted, uint32_t seed,
+                   const int *ranks, int n, int64_t i) {
     double one = 0, sum = 0;
     for (int r = 0; r < n; r++) {
         store(&one, dtype, 0, value_of(crafted, seed, ranks[r], i));
@@ -108,7 +73,7 @@ static inline void expect(void *to, tr_dtype dtype, tr_reduce op, bool crafted, 
     store(to, dtype, i, sum);
 }
 
-static inline size_t wrong(const void *a, const void *b, size_t element, int64_t count) {
+static size_t wrong(const void *a, const void *b, size_t element, int64_t count) {
     size_t bad = 0;
     for (int64_t i = 0; i < count; i++)
         bad += memcmp((const char *)a + (size_t)i * element, (const char *)b + (size_t)i * element,
@@ -119,9 +84,9 @@ static inline size_t wrong(const void *a, const void *b, size_t element, int64_t
 /* Checks one all-reduce of `count` elements, `shift` elements into the buffer. An element's place
  * in the random sequence depends on the element alone, so equal places must give equal bits
  * whatever the count and shift: `expect` does not get them. */
-static inline bool check_all_reduce(const checks *k, tr_group *g, tr_stream *stream,
-                                    const int *ranks, int n, int64_t count, int64_t shift,
-                                    tr_dtype dtype, tr_reduce op, bool crafted) {
+static bool check_all_reduce(const checks *k, tr_group *g, tr_stream *stream, const int *ranks,
+                             int n, int64_t count, int64_t shift, tr_dtype dtype, tr_reduce op,
+                             bool crafted) {
     size_t e = tr_dtype_size(dtype), all = (size_t)(count + shift) * e + 8;
     size_t offset = (size_t)shift * e;
     both data;
@@ -138,8 +103,8 @@ static inline bool check_all_reduce(const checks *k, tr_group *g, tr_stream *str
     return true;
 }
 
-static inline bool check_group(const checks *k, tr_stream *stream, const int *ranks, int n, int id,
-                               size_t max_bytes) {
+static bool check_group(const checks *k, tr_stream *stream, const int *ranks, int n, int id,
+                        size_t max_bytes) {
     static const int64_t counts[] = {1, 3, 127, 1025, 4501};
     static const tr_dtype dtypes[] = {TR_F32, TR_BF16, TR_F64};
     tr_group *g;
@@ -157,7 +122,7 @@ static inline bool check_group(const checks *k, tr_stream *stream, const int *ra
 }
 
 /* Only the compute stream may wait for other ranks: the other streams have no thread for it. */
-static inline bool check_wrong_stream(const checks *k, tr_stream *stream) {
+static bool check_wrong_stream(const checks *k, tr_stream *stream) {
     int ranks[64], n = tr_world_size(k->world);
     for (int i = 0; i < n; i++) ranks[i] = i;
     tr_group *g;
@@ -174,9 +139,7 @@ static inline bool check_wrong_stream(const checks *k, tr_stream *stream) {
     return true;
 }
 
-/* --- tickets ---------------------------------------------------------------------------------- */
-
-static inline double random_delay(void *context, int group, size_t bytes) {
+static double random_delay(void *context, int group, size_t bytes) {
     (void)group;
     uint32_t *state = context;
     (void)bytes;
@@ -184,24 +147,13 @@ static inline double random_delay(void *context, int group, size_t bytes) {
     return (double)(*state >> 16) / 65536 * 2e-3;
 }
 
-static inline void slow_work(void *unused) {
+static void slow_work(void *unused) {
     (void)unused;
     usleep(2000);
 }
 
-enum { TICKET_GROUPS = 3, TICKETS = 5, IN_FLIGHT = TICKET_GROUPS * TICKETS };
-
-/* A reduction that has been started, with its data. */
-typedef struct flight {
-    tr_group *group;
-    const int *ranks;
-    int n;
-    int64_t count, ticket;
-    both data;
-} flight;
-
 /* Starts reduction `i` after work that computes its data. */
-static inline bool start_flight(const checks *k, tr_stream *stream, flight *f, int i) {
+static bool start_flight(const checks *k, tr_stream *stream, flight *f, int i) {
     static const int64_t counts[TICKETS] = {3, 1025, 20001, 1, 4501};
     uint32_t seed = k->seed + (uint32_t)i;
     f->count = counts[i / TICKET_GROUPS];
@@ -214,7 +166,7 @@ static inline bool start_flight(const checks *k, tr_stream *stream, flight *f, i
     return true;
 }
 
-static inline bool check_flight(const checks *k, flight *f, int i) {
+static bool check_flight(const checks *k, flight *f, int i) {
     float *want = malloc(f->data.bytes);
     CHECK(want);
     for (int64_t j = 0; j < f->count; j++)
@@ -228,7 +180,7 @@ static inline bool check_flight(const checks *k, flight *f, int i) {
 /* Several reductions of three groups are in flight at one time. Each rank waits for them in an
  * order of its own, half of the ranks start the first one after a barrier that the others reach
  * after theirs, and every buffer is copied by work that follows its wait. */
-static inline bool check_tickets(const checks *k, bool delayed, bool own_stream) {
+static bool check_tickets(const checks *k, bool delayed, bool own_stream) {
     tr_world *w = k->world;
     int size = tr_world_size(w), rank = tr_world_rank(w), all[64], back[64], half[64], n = 0;
     uint32_t state = k->seed + (uint32_t)rank;
@@ -275,7 +227,7 @@ static inline bool check_tickets(const checks *k, bool delayed, bool own_stream)
     return true;
 }
 
-static inline bool check_groups(const checks *k) {
+static bool check_groups(const checks *k) {
     int size = tr_world_size(k->world), rank = tr_world_rank(k->world);
     int ranks[64];
     for (int i = 0; i < size; i++) ranks[i] = i;
@@ -294,7 +246,7 @@ static inline bool check_groups(const checks *k) {
     return good;
 }
 
-static inline bool check_control(const checks *k) {
+static bool check_control(const checks *k) {
     tr_world *w = k->world;
     int size = tr_world_size(w), rank = tr_world_rank(w);
     CHECK_OK(tr_world_barrier(w));
@@ -327,87 +279,111 @@ static inline bool check_control(const checks *k) {
     return true;
 }
 
-/* --- channels -------------------------------------------------------------------------------- */
-
-enum { MESSAGES = 12, MESSAGE_BYTES = 20000 };
-
-static inline size_t message_size(int number) {
+static size_t message_size(int number) {
     return number % 4 == 0 ? 0 : number % 4 == 1 ? 5 : (size_t)MESSAGE_BYTES - (size_t)number;
+}
+
+/* The two channels of a rank in a ring: to the next rank, from the previous one. */
+typedef struct ring {
+    tr_channel *to, *from;
+    tr_stream *out, *in;
+    int previous;
+    both source, staged, landed; /* messages: of this rank, as they are sent, as they came */
+    size_t size[MESSAGES];
+} ring;
+
+/* Opening waits for the other end, so ranks must not wait in a circle. */
+static bool open_ring(const checks *k, ring *r) {
+    tr_world *w = k->world;
+    int size = tr_world_size(w), rank = tr_world_rank(w), next = (rank + 1) % size;
+    r->previous = (rank + size - 1) % size;
+    if (rank > 0)
+        CHECK_OK(tr_channel_open(w, k->device, r->previous, false, MESSAGE_BYTES, &r->from));
+    CHECK_OK(tr_channel_open(w, k->device, next, true, MESSAGE_BYTES, &r->to));
+    if (rank == 0)
+        CHECK_OK(tr_channel_open(w, k->device, r->previous, false, MESSAGE_BYTES, &r->from));
+    enum { ALL = MESSAGES * MESSAGE_BYTES };
+    CHECK(both_new(k, ALL, &r->source) && both_new(k, ALL, &r->staged) &&
+          both_new(k, ALL, &r->landed));
+    for (int m = 0; m < MESSAGES; m++) {
+        r->size[m] = message_size(m);
+        for (int i = 0; i < MESSAGE_BYTES; i++)
+            r->source.host[m * MESSAGE_BYTES + i] = (char)hash_of((uint32_t)m, rank, i);
+    }
+    return true;
+}
+
+/* The stream computes the data, so a send that does not wait for it sends wrong data. */
+static bool send_round(ring *r) {
+    CHECK(upload(r->out, &r->source));
+    CHECK_OK(tr_channel_expect(r->from, r->size, MESSAGES));
+    int64_t ticket[MESSAGES];
+    for (int m = 0; m < MESSAGES; m++) {
+        const size_t at = (size_t)m * MESSAGE_BYTES;
+        if (m < 3) CHECK_OK(tr_stream_call(r->out, slow_work, NULL));
+        CHECK_OK(
+            tr_stream_copy(r->out, r->staged.device + at, r->source.device + at, MESSAGE_BYTES));
+        CHECK_OK(tr_channel_send(r->to, r->out, r->staged.device + at, r->size[m], &ticket[m]));
+    }
+    for (int m = 0; m < MESSAGES; m++)
+        CHECK_OK(tr_channel_take(r->from, r->in, r->landed.device + (size_t)m * MESSAGE_BYTES,
+                                 r->size[m]));
+    for (int m = 0; m < MESSAGES; m++) {
+        CHECK_OK(tr_channel_wait_sent(r->to, r->out, ticket[m]));
+        CHECK_OK(
+            tr_stream_zero(r->out, r->staged.device + (size_t)m * MESSAGE_BYTES, MESSAGE_BYTES));
+    }
+    return true;
+}
+
+static bool has_messages(const ring *r) {
+    for (int m = 0; m < MESSAGES; m++)
+        for (size_t i = 0; i < r->size[m]; i++)
+            CHECK(r->landed.host[(size_t)m * MESSAGE_BYTES + i] ==
+                  (char)hash_of((uint32_t)m, r->previous, (int64_t)i));
+    return true;
 }
 
 /* All ranks in a ring send twelve messages to their neighbour first and receive afterwards. With
  * rendezvous this works only if sends do not block and the progress thread posts the receives. */
-static inline bool check_channels(const checks *k, bool delayed, bool own_streams) {
+static bool check_channels(const checks *k, bool delayed, bool own_streams) {
     tr_world *w = k->world;
-    int size = tr_world_size(w), rank = tr_world_rank(w);
-    if (size == 1) return true;
-    int next = (rank + 1) % size, previous = (rank + size - 1) % size;
+    int rank = tr_world_rank(w);
+    if (tr_world_size(w) == 1) return true;
     uint32_t state = k->seed + (uint32_t)rank;
     if (delayed) tr_world_set_delay(w, random_delay, &state);
-    tr_stream *out = k->stream, *in = k->stream;
+    ring r = {.out = k->stream, .in = k->stream};
     if (own_streams) {
-        CHECK_OK(tr_stream_create(k->device, &out));
-        CHECK_OK(tr_stream_create(k->device, &in));
+        CHECK_OK(tr_stream_create(k->device, &r.out));
+        CHECK_OK(tr_stream_create(k->device, &r.in));
     }
-    tr_channel *to, *from;
-    /* Opening waits for the other end, so ranks must not wait in a circle. */
-    if (rank > 0) CHECK_OK(tr_channel_open(w, k->device, previous, false, MESSAGE_BYTES, &from));
-    CHECK_OK(tr_channel_open(w, k->device, next, true, MESSAGE_BYTES, &to));
-    if (rank == 0) CHECK_OK(tr_channel_open(w, k->device, previous, false, MESSAGE_BYTES, &from));
-    enum { ALL = MESSAGES * MESSAGE_BYTES };
-    both source, staged, landed;
-    size_t sizes[MESSAGES];
-    CHECK(both_new(k, ALL, &source) && both_new(k, ALL, &staged) && both_new(k, ALL, &landed));
-    for (int m = 0; m < MESSAGES; m++) {
-        sizes[m] = message_size(m);
-        for (int i = 0; i < MESSAGE_BYTES; i++)
-            source.host[m * MESSAGE_BYTES + i] = (char)hash_of((uint32_t)m, rank, i);
-    }
-    CHECK(upload(out, &source));
-    CHECK_OK(tr_channel_expect(from, sizes, MESSAGES));
-    int64_t ticket[MESSAGES];
-    for (int m = 0; m < MESSAGES; m++) {
-        char *message = staged.device + (size_t)m * MESSAGE_BYTES;
-        /* The stream computes the data, so a send that does not wait for it sends wrong data. */
-        if (m < 3) CHECK_OK(tr_stream_call(out, slow_work, NULL));
-        CHECK_OK(
-            tr_stream_copy(out, message, source.device + (size_t)m * MESSAGE_BYTES, MESSAGE_BYTES));
-        CHECK_OK(tr_channel_send(to, out, message, sizes[m], &ticket[m]));
-    }
-    for (int m = 0; m < MESSAGES; m++)
-        CHECK_OK(tr_channel_take(from, in, landed.device + (size_t)m * MESSAGE_BYTES, sizes[m]));
-    for (int m = 0; m < MESSAGES; m++) {
-        CHECK_OK(tr_channel_wait_sent(to, out, ticket[m]));
-        CHECK_OK(tr_stream_zero(out, staged.device + (size_t)m * MESSAGE_BYTES, MESSAGE_BYTES));
-    }
-    CHECK(download(k, in, &landed));
-    CHECK_OK(tr_world_sync(w, out));
-    for (int m = 0; m < MESSAGES; m++)
-        for (size_t i = 0; i < sizes[m]; i++)
-            CHECK(landed.host[(size_t)m * MESSAGE_BYTES + i] ==
-                  (char)hash_of((uint32_t)m, previous, (int64_t)i));
+    CHECK(open_ring(k, &r) && send_round(&r));
+    CHECK(download(k, r.in, &r.landed));
+    CHECK_OK(tr_world_sync(w, r.out));
+    CHECK(has_messages(&r));
     CHECK_OK(tr_world_barrier(w));
-    CHECK(tr_channel_send(to, k->stream, source.device, MESSAGE_BYTES + 1, ticket) ==
+    int64_t ticket;
+    CHECK(tr_channel_send(r.to, k->stream, r.source.device, MESSAGE_BYTES + 1, &ticket) ==
           TR_ERR_INTERNAL);
     /* A receive is posted for a message that is never sent: closing cancels it. */
-    if (rank > 0) tr_channel_close(from);
-    tr_channel_close(to);
-    if (rank == 0) tr_channel_close(from);
+    if (rank > 0) tr_channel_close(r.from);
+    tr_channel_close(r.to);
+    if (rank == 0) tr_channel_close(r.from);
     CHECK_OK(tr_world_barrier(w)); /* the pair may open a channel again */
     if (own_streams) {
-        tr_stream_destroy(out);
-        tr_stream_destroy(in);
+        tr_stream_destroy(r.out);
+        tr_stream_destroy(r.in);
     }
     tr_world_set_delay(w, NULL, NULL);
-    both_free(k, &source);
-    both_free(k, &staged);
-    both_free(k, &landed);
+    both_free(k, &r.source);
+    both_free(k, &r.staged);
+    both_free(k, &r.landed);
     return true;
 }
 
 /* On a device that runs behind the caller, the next wait returns the error, and the world has
  * failed. */
-static inline bool check_wrong_size(const checks *k) {
+static bool check_wrong_size(const checks *k) {
     tr_world *w = k->world;
     int rank = tr_world_rank(w);
     if (tr_world_size(w) < 2) return true;
@@ -432,13 +408,13 @@ static inline bool check_wrong_size(const checks *k) {
     return true;
 }
 
-static inline double check_now(void) {
+static double check_now(void) {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-static inline double fixed_delay(void *context, int group, size_t bytes) {
+static double fixed_delay(void *context, int group, size_t bytes) {
     (void)group;
     (void)bytes;
     return *(const double *)context;
@@ -447,7 +423,7 @@ static inline double fixed_delay(void *context, int group, size_t bytes) {
 /* Rank 0 sends two rendezvous messages; rank 1 takes none before both are complete on rank 0: so
  * the receive of the second was posted before the first was taken. Otherwise the deadline ends the
  * wait. */
-static inline bool check_two_deep(const checks *k) {
+static bool check_two_deep(const checks *k) {
     enum {
         BIG = 5 << 19
     }; /* above any eager limit: a send without its receive stays open; two
@@ -486,7 +462,7 @@ static inline bool check_two_deep(const checks *k) {
     return true;
 }
 
-static inline bool checks_open(tr_world *world, const char *device, uint32_t seed, checks *k) {
+bool checks_open(tr_world *world, const char *device, uint32_t seed, checks *k) {
     *k = (checks){.world = world, .seed = seed};
     const tr_device_options options = {.threads = 1, .ranks = tr_world_size(world)};
     CHECK_OK(tr_device_open(device, &options, &k->device));
@@ -496,7 +472,7 @@ static inline bool checks_open(tr_world *world, const char *device, uint32_t see
 
 /* The ranks are on one machine, so those that opened a device with the same name share its
  * memory. */
-static inline bool check_sharers(const checks *k) {
+static bool check_sharers(const checks *k) {
     int size = tr_world_size(k->world), same = 0;
     char(*names)[sizeof k->device->name] = calloc((size_t)size, sizeof *names);
     CHECK(names);
@@ -511,9 +487,7 @@ static inline bool check_sharers(const checks *k) {
     return true;
 }
 
-/* Runs the checks on the device of this name; messages of two streams only where the device
- * computes on the host. */
-static inline bool comm_checks_on(tr_world *world, const char *device, bool nccl, uint32_t seed) {
+bool comm_checks_on(tr_world *world, const char *device, bool nccl, uint32_t seed) {
     checks k;
     char note[256];
     CHECK(checks_open(world, device, seed, &k));
@@ -535,9 +509,7 @@ static inline bool comm_checks_on(tr_world *world, const char *device, bool nccl
     return good;
 }
 
-/* Runs the check that comes last, because afterwards the world is unusable if the device does not
- * compute on the host. */
-static inline bool comm_checks_last(tr_world *world, const char *device, uint32_t seed) {
+bool comm_checks_last(tr_world *world, const char *device, uint32_t seed) {
     checks k;
     bool good = checks_open(world, device, seed, &k) && check_wrong_size(&k);
     tr_device_close(k.device);

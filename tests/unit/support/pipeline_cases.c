@@ -1,35 +1,19 @@
-/* Tables and orders for the tests of pipeline/: chains, random graphs of stages, random valid
- * orders, and a V schedule written by hand. */
-#pragma once
+#include "support/pipeline_cases.h"
 
-#include "base/memory.h"
-#include "base/philox.h"
-#include "pipeline/orders/check.h"
-#include "pipeline/orders/make.h"
-#include "pipeline/program/lower.h"
-
-#include <stdlib.h>
-#include <string.h>
-
-typedef struct test_random {
-    uint64_t state;
-} test_random;
-
-static inline uint64_t test_next(test_random *r) {
+uint64_t test_next(test_random *r) {
     return tr_mix64(r->state++);
 }
 
-/* Returns a random number in [low, high]. */
-static inline int test_between(test_random *r, int low, int high) {
+int test_between(test_random *r, int low, int high) {
     return low + (int)(test_next(r) % (uint64_t)(high - low + 1));
 }
 
-static inline tr_edge test_edge(int from, int to, size_t bytes, tr_lifetime life) {
+tr_edge test_edge(int from, int to, size_t bytes, tr_lifetime life) {
     return (tr_edge){.from = from, .to = to, .bytes = bytes, .life = life};
 }
 
 /* Makes each block one piece. */
-static inline void test_table_pieces(tr_stage_table *t) {
+static void test_table_pieces(tr_stage_table *t) {
     free(t->piece);
     if (tr_calloc((size_t)(TR_LIFE_SCRATCH * t->stages), sizeof *t->piece, &t->piece) != TR_OK)
         abort();
@@ -42,9 +26,7 @@ static inline void test_table_pieces(tr_stage_table *t) {
     }
 }
 
-/* Makes a chain of stages with equal costs F = I = W = 1 and blocks of the given bytes. */
-static inline void test_table_chain(int stages, size_t fi, size_t fw, size_t iw,
-                                    tr_stage_table *t) {
+void test_table_chain(int stages, size_t fi, size_t fw, size_t iw, tr_stage_table *t) {
     *t = (tr_stage_table){.stages = stages, .edges = stages - 1};
     if (tr_calloc((size_t)stages, sizeof *t->cost, &t->cost) != TR_OK ||
         tr_calloc((size_t)stages, sizeof *t->edge, &t->edge) != TR_OK)
@@ -63,7 +45,7 @@ static inline void test_table_chain(int stages, size_t fi, size_t fw, size_t iw,
 
 /* Makes each block of every second stage one piece, and cuts those of the others into three or four
  * pieces each, some of no bytes, those of the blocks by turns. */
-static inline void test_table_cut(test_random *r, tr_stage_table *t) {
+static void test_table_cut(test_random *r, tr_stage_table *t) {
     enum { MOST = 4 * TR_LIFE_SCRATCH };
     free(t->piece);
     if (tr_calloc((size_t)(MOST * t->stages), sizeof *t->piece, &t->piece) != TR_OK) abort();
@@ -81,10 +63,7 @@ static inline void test_table_cut(test_random *r, tr_stage_table *t) {
     }
 }
 
-enum { TEST_BUCKETS = 3 };
-
-/* Gives every stage zero to three buckets, about one in four of them without bytes. */
-static inline void test_table_buckets(test_random *r, tr_stage_table *t) {
+void test_table_buckets(test_random *r, tr_stage_table *t) {
     if (tr_calloc((size_t)(TEST_BUCKETS * t->stages), sizeof *t->bucket, &t->bucket) != TR_OK)
         abort();
     for (int s = 0; s < t->stages; s++) {
@@ -99,15 +78,12 @@ static inline void test_table_buckets(test_random *r, tr_stage_table *t) {
     }
 }
 
-/* Returns true when a program reduces this bucket of the stage. */
-static inline bool test_reduces(const tr_stage_table *t, int stage, int bucket) {
+bool test_reduces(const tr_stage_table *t, int stage, int bucket) {
     const tr_stage_cost *c = &t->cost[stage];
     return c->buckets ? bucket < c->buckets && c->bucket[bucket].bytes > 0 : bucket == 0;
 }
 
-/* Makes a table of random costs, block sizes, buckets and edges: the chain, and `extra` more edges
- * from a stage to a later one, also several between one pair. */
-static inline void test_table_random(test_random *r, int stages, int extra, tr_stage_table *t) {
+void test_table_random(test_random *r, int stages, int extra, tr_stage_table *t) {
     test_table_chain(stages, 0, 0, 0, t);
     free(t->edge);
     t->edges = stages - 1 + (stages > 1 ? extra : 0);
@@ -139,17 +115,11 @@ static inline void test_table_random(test_random *r, int stages, int extra, tr_s
     test_table_buckets(r, t);
 }
 
-typedef struct test_order {
-    const tr_stage_table *t;
-    tr_schedule *s;
-    unsigned char *done, *split; /* [stages * micro_batches] */
-} test_order;
-
-static inline unsigned test_done(const test_order *o, int stage, int k) {
+static unsigned test_done(const test_order *o, int stage, int k) {
     return o->done[stage * o->s->micro_batches + k];
 }
 
-static inline bool test_is_ready(const test_order *o, int stage, int k, tr_action_type *type) {
+static bool test_is_ready(const test_order *o, int stage, int k, tr_action_type *type) {
     unsigned done = test_done(o, stage, k);
     bool forward = !(done & 1u);
     if (done == 7) return false;
@@ -170,8 +140,8 @@ static inline bool test_is_ready(const test_order *o, int stage, int k, tr_actio
 
 /* Chooses a random ready action of `rank` (-1: of any rank) and, when `other` is not NULL, of the
  * types that can overlap with *other. Returns false when there is none. */
-static inline bool test_choose(const test_order *o, test_random *r, int rank,
-                               const tr_action *other, tr_action *chosen) {
+static bool test_choose(const test_order *o, test_random *r, int rank, const tr_action *other,
+                        tr_action *chosen) {
     int ready = 0;
     for (int stage = 0; stage < o->t->stages; stage++)
         for (int k = 0; k < o->s->micro_batches; k++) {
@@ -187,10 +157,8 @@ static inline bool test_choose(const test_order *o, test_random *r, int rank,
     return ready > 0;
 }
 
-/* Makes a random order that can run: at each step it takes one ready action at random, or an
- * overlapped pair. */
-static inline tr_schedule *test_schedule_random(test_random *r, const tr_stage_table *t, int ranks,
-                                                int micro_batches) {
+tr_schedule *test_schedule_random(test_random *r, const tr_stage_table *t, int ranks,
+                                  int micro_batches) {
     static const unsigned bits[TR_COMPUTE_TYPES] = {1, 2, 4, 6};
     int *rank_of = NULL;
     test_order o = {.t = t};
@@ -222,9 +190,7 @@ static inline tr_schedule *test_schedule_random(test_random *r, const tr_stage_t
     return o.s;
 }
 
-/* Adds the actions of a row such as "0F0,3F0,0F1&3B0" to a rank; & joins an overlapped pair.
- * Returns false when the row cannot be read. */
-static inline bool test_add_row(tr_schedule *s, int rank, const char *row) {
+bool test_add_row(tr_schedule *s, int rank, const char *row) {
     while (*row) {
         char *end;
         tr_action a = {.stage = (int)strtol(row, &end, 10)};
@@ -240,9 +206,7 @@ static inline bool test_add_row(tr_schedule *s, int rank, const char *row) {
     return true;
 }
 
-/* Makes an order of two ranks, four stages in a V (0 and 3 on rank 0, 1 and 2 on rank 1) and three
- * micro-batches, with I and W apart and together. */
-static inline tr_schedule *test_schedule_v(void) {
+tr_schedule *test_schedule_v(void) {
     static const int rank_of[] = {0, 1, 1, 0};
     tr_schedule *s = NULL;
     if (tr_schedule_create("v", 2, 4, 3, rank_of, &s) != TR_OK ||

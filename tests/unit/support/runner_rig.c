@@ -1,24 +1,4 @@
-/* Runs lowered programs for tests. Stages here pass 64-bit words instead of activations: every
- * buffer is filled with one word and checked when it is read, so that a wrong address, a wrong
- * order, a lifetime that is too short or a missing wait changes the results, which are compared
- * with a serial evaluation. */
-#pragma once
-
-#include "pipeline/program/run.h"
-#include "pipeline_cases.h"
-#include "support/seed.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdio.h>
-#include <unistd.h>
-
-#include <cmocka.h>
-
-enum { SEED = 4711, MOST_RANKS = 4, STEPS = 4 };
-
-/* --- words ------------------------------------------------------------------------------------ */
+#include "support/runner_rig.h"
 
 static uint64_t fold(uint64_t a, uint64_t b) {
     return tr_mix64(a * 31 + b);
@@ -41,37 +21,28 @@ static uint64_t read_back(const char *memory, size_t bytes) {
 static uint64_t value_h(int stage, int k, int step) {
     return fold(fold((uint64_t)stage + 1, (uint64_t)k + 1), (uint64_t)step + 1);
 }
+
 static uint64_t value_out(uint64_t h, int edge) {
     return fold(h, 1000 + (uint64_t)edge);
 }
+
 static uint64_t value_fi(uint64_t h) {
     return fold(h, 1);
 }
+
 static uint64_t value_fw(uint64_t h) {
     return fold(h, 2);
 }
+
 static uint64_t value_iw(uint64_t g) {
     return fold(g, 3);
 }
+
 /* Returns the gradient of an edge, from the h of the F and the g of the I of the stage that reads
  * it. */
 static uint64_t value_din(const tr_stage_table *t, int edge, uint64_t h, uint64_t g) {
     return fold(t->edge[edge].f_writes_gradient ? h : g, 2000 + (uint64_t)edge);
 }
-
-/* --- the stage -------------------------------------------------------------------------------- */
-
-typedef struct word_stage {
-    tr_stage stage;
-    const tr_stage_table *t;
-    int step;
-    bool slow;
-    bool tells;                  /* calls io->complete */
-    uint64_t sum;                /* of W, in their order; of F when forward only */
-    uint64_t part[TEST_BUCKETS]; /* of the sum: the gradients of each bucket */
-    uint64_t seen; /* the sum when it was reduced, or at the end of a forward-only program */
-    test_random random;
-} word_stage;
 
 static void pause_at_random(word_stage *s) {
     if (s->slow && test_next(&s->random) % 4 == 0)
@@ -117,7 +88,7 @@ static uint64_t read_inputs(const word_stage *s, const tr_stage_io *io, uint64_t
     return h;
 }
 
-static tr_status forward(tr_stage *stage, const tr_stage_io *io) {
+tr_status forward(tr_stage *stage, const tr_stage_io *io) {
     word_stage *s = (word_stage *)stage;
     uint64_t h = read_inputs(s, io, value_h(stage->index, io->micro_batch, s->step), true);
     spoil_scratch(s, io);
@@ -183,13 +154,6 @@ static tr_status backward(tr_stage *stage, const tr_stage_io *io) {
 static const tr_stage_ops word_ops = {
     .forward = forward, .grad_input = grad_input, .grad_weight = grad_weight, .backward = backward};
 
-/* --- serial evaluation ------------------------------------------------------------------------ */
-
-typedef struct words {
-    uint64_t *h, *g; /* [stages * micro_batches] */
-    int m;
-} words;
-
 /* Returns the gradient of an edge in the serial evaluation. */
 static uint64_t serial_gradient(const tr_stage_table *t, const words *v, int edge, int k) {
     int at = t->edge[edge].to * v->m + k;
@@ -239,29 +203,6 @@ static void serial_sums(const tr_schedule *s, const tr_stage_table *t, const wor
                 *sum = fold(*sum, serial_gradient(t, v, e, a.micro_batch));
     }
 }
-
-/* --- one run ---------------------------------------------------------------------------------- */
-
-/* The data that the ranks of one run share; read-only while they run, except `result`. */
-typedef struct run_case {
-    const tr_stage_table *t;
-    const tr_schedule *schedule[2]; /* training and forward-only, over the same stages */
-    tr_program_set *set[2];
-    tr_world *world[MOST_RANKS];
-    bool slow;
-    struct {
-        uint64_t sum, seen, reduced[TEST_BUCKETS];
-        int starts[TEST_BUCKETS], waits[TEST_BUCKETS];
-    } * result; /* [STEPS * stages] */
-    const char *failure[MOST_RANKS];
-    char message[MOST_RANKS][256];
-} run_case;
-
-typedef struct rank_state {
-    run_case *c;
-    int rank, step, reductions, finishes, observed;
-    word_stage *stage; /* [stages] */
-} rank_state;
 
 static tr_status on_reduce_start(void *context, int stage, int bucket) {
     rank_state *r = context;
@@ -322,7 +263,7 @@ static tr_status run_steps(rank_state *r, tr_runner *const runner[2]) {
                          r->observed);
 }
 
-static tr_status run_rank(rank_state *r) {
+tr_status run_rank(rank_state *r) {
     run_case *c = r->c;
     tr_status status = TR_OK;
     tr_device *device = NULL;
@@ -376,9 +317,7 @@ out:
     return status;
 }
 
-/* Fails unless the results of the stages on `rank` (below 0: all stages) are those of the serial
- * evaluation. */
-static void expect_results(const run_case *c, int rank) {
+void expect_results(const run_case *c, int rank) {
     for (int step = 0; step < STEPS; step++) {
         const tr_schedule *s = c->schedule[program_of(step)];
         words v;
@@ -403,12 +342,7 @@ static void expect_results(const run_case *c, int rank) {
     }
 }
 
-/* Every schedule except the two that tests name themselves, with its numbers of stages a rank. */
-static const struct {
-    const char *name;
-    int least, most;
-} runner_schedules[] = {{"interleaved", 1, 3}, {"bfs", 1, 3},       {"zb-h1", 1, 1},
-                        {"zb-h2", 1, 1},       {"zb-1p", 1, 1},     {"zb-2p", 1, 1},
-                        {"zbv", 2, 2},         {"v-half", 2, 2},    {"v-min", 2, 2},
-                        {"1f1b-v", 2, 2},      {"dualpipev", 2, 2}, {"interleaved-zb", 1, 3}};
-enum { RUNNER_SCHEDULES = sizeof runner_schedules / sizeof runner_schedules[0] };
+const runner_schedule runner_schedules[RUNNER_SCHEDULES] = {
+    {"interleaved", 1, 3}, {"bfs", 1, 3},    {"zb-h1", 1, 1},     {"zb-h2", 1, 1},
+    {"zb-1p", 1, 1},       {"zb-2p", 1, 1},  {"zbv", 2, 2},       {"v-half", 2, 2},
+    {"v-min", 2, 2},       {"1f1b-v", 2, 2}, {"dualpipev", 2, 2}, {"interleaved-zb", 1, 3}};

@@ -1,30 +1,18 @@
-/* Executes cuDNN's operation graphs on the host, in double precision with the roundings of their
- * BF16 tensors. rig_enter replaces some of cuDNN's functions by the rig's: the one that sets an
- * attribute records it and calls the library's; the one that executes a plan computes the recorded
- * graph. It implements matrix products, reductions, reshapes and the point-wise modes of attention.
- *
- * Graphs for `rig_handle` are built for the described GPU instead, and the first tokens of a mask
- * are computed on the host: the linker sends tr_cudnn_attention_build and
- * tr_cuda_launch_attention_first here (--wrap). */
-#pragma once
+#include "support/graph_rig.h"
 
-#include "device/cuda/attention_graph.h"
 #include "device/cuda/launch.h"
 #include "support/op_cases.h"
 
 #include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { RIG_IDS = 128, RIG_RANK = 4, RIG_GRAPHS = 128 };
+#include <cmocka.h>
 
-/* A handle that only the functions below interpret. */
-static cudnnHandle_t const rig_handle = (cudnnHandle_t) & (char){0};
-static cudaStream_t rig_stream; /* bound to the handle */
-static int64_t rig_executions;
-static const char *rig_described;                        /* the JSON of a GPU */
-static const tr_attention_graph *rig_graphs[RIG_GRAPHS]; /* built: the newest last */
-static int rig_graph_count;
+enum { RIG_IDS = 128, RIG_RANK = 4, RIG_GRAPHS = 128 };
 
 /* The memory of a tensor, by its unique id; the rig allocates and frees that of virtual tensors. */
 typedef struct rig_memory {
@@ -47,7 +35,24 @@ typedef struct rig_setting {
 } rig_setting;
 
 enum { RIG_TOLD = 4096 };
+
+#define RIG_GET(descriptor, name, variable)                                                        \
+    rig_get((descriptor), (name), sizeof(variable), &(variable))
+
+/* Calls body(at) for each index of a tensor of these sizes. */
+#define RIG_FOR(at, of) for (int64_t at[RIG_RANK] = {0}; at[0] < (of)[0]; rig_next(at, of))
+
+cudnnHandle_t const rig_handle = (cudnnHandle_t) & (char){0};
+
+cudaStream_t rig_stream;
+int64_t rig_executions;
+
+const char *rig_described;
+static const tr_attention_graph *rig_graphs[RIG_GRAPHS]; /* built: the newest last */
+static int rig_graph_count;
+
 static rig_setting rig_book[RIG_TOLD];
+
 static int rig_entries;
 
 static size_t rig_size_of(cudnnBackendAttributeType_t type) {
@@ -64,6 +69,7 @@ static size_t rig_size_of(cudnnBackendAttributeType_t type) {
 
 /* The library's own functions. */
 static __typeof__(tr_cudnnBackendSetAttribute) rig_library_set;
+
 static __typeof__(tr_cudnnBackendDestroyDescriptor) rig_library_destroy;
 
 static cudnnStatus_t rig_set_attribute(cudnnBackendDescriptor_t descriptor,
@@ -106,8 +112,6 @@ static bool rig_get(cudnnBackendDescriptor_t descriptor, cudnnBackendAttributeNa
     memcpy(value, told->value, bytes);
     return true;
 }
-#define RIG_GET(descriptor, name, variable)                                                        \
-    rig_get((descriptor), (name), sizeof(variable), &(variable))
 
 static bool rig_tensor_of(cudnnBackendDescriptor_t op, cudnnBackendAttributeName_t name,
                           rig_tensor *out) {
@@ -148,8 +152,6 @@ static void rig_store(rig_memory *memory, const rig_tensor *t, const int64_t *of
     tr_element_set(m->data, m->dtype, rig_offset(t, of, at), value);
 }
 
-/* Calls body(at) for each index of a tensor of these sizes. */
-#define RIG_FOR(at, of) for (int64_t at[RIG_RANK] = {0}; at[0] < (of)[0]; rig_next(at, of))
 static void rig_next(int64_t *at, const int64_t *of) {
     for (int i = RIG_RANK - 1; i >= 0; i--) {
         if (++at[i] < of[i] || i == 0) return;
@@ -317,14 +319,14 @@ static cudnnStatus_t rig_get_stream(cudnnHandle_t handle, cudaStream_t *stream) 
     *stream = rig_stream;
     return CUDNN_STATUS_SUCCESS;
 }
+
 static cudnnStatus_t rig_set_stream(cudnnHandle_t handle, cudaStream_t stream) {
     assert_ptr_equal(handle, rig_handle);
     rig_stream = stream;
     return CUDNN_STATUS_SUCCESS;
 }
 
-/* Loads cuDNN and replaces its functions with those above. */
-static void rig_enter(void) {
+void rig_enter(void) {
     if (tr_cuda_open_libraries() != TR_OK) fail_msg("%s", tr_error_message());
     rig_library_set = tr_cudnnBackendSetAttribute;
     rig_library_destroy = tr_cudnnBackendDestroyDescriptor;
@@ -335,6 +337,7 @@ static void rig_enter(void) {
     tr_cudnnSetStream = rig_set_stream;
 }
 
+/* The linker sends the calls of the function here, and those of __real_ to it. */
 tr_status __real_tr_cudnn_attention_build(cudnnHandle_t handle, const char *described,
                                           const tr_attention_shape *shape,
                                           tr_attention_graph **out);

@@ -1,82 +1,6 @@
-/* Runs a model's stages under a schedule: every rank is a thread with its own copy of the model,
- * and runs lowered programs over the local transport. The test describes the model. */
-#pragma once
+#include "support/stage_rig.h"
 
-#include "layers/layer_stage.h"
-#include "pipeline/program/run.h"
-#include "pipeline_cases.h"
-#include "support/generate_order.h"
-
-#include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdio.h>
-
-#include <cmocka.h>
-
-enum {
-    SEED = 1234,
-    LAYERS = 6,
-    BATCH = 2,
-    SEQ = 6,
-    TOKENS = BATCH * SEQ,
-    MICRO_BATCHES = 3,
-    MOST_RANKS = 4,
-    MOST_MEMORIES = 400,
-    MOST_VALUES = 1 << 16
-};
-
-typedef struct outcome {
-    double loss[MICRO_BATCHES][2 * BATCH];       /* of the last step: the first two are used */
-    double validation[MICRO_BATCHES][2 * BATCH]; /* of each sequence */
-    float value[MOST_VALUES]; /* of all layers, one after the other: written by `finish` */
-} outcome;
-
-struct rank_state;
-
-/* The model to run, of LAYERS layers. */
-typedef struct rig_model {
-    int steps;
-    int vocab; /* of tokens and labels */
-    /* Makes and prepares r->model; is_here says which layers will run. */
-    tr_status (*make)(struct rank_state *r);
-    /* Lists the step inputs other than tokens and labels; returns their number. May be NULL. */
-    int (*inputs)(struct rank_state *r, tr_step_data *input);
-    /* After a training step: fills the outcome's values of the layers that are here. */
-    tr_status (*finish)(struct rank_state *r, int step);
-} rig_model;
-
-/* One layout; read-only while its ranks run, except the outcome. */
-typedef struct layout {
-    const rig_model *model;
-    const tr_schedule *schedule, *forward;
-    const int *first;
-    tr_dtype dtype;
-    int skip; /* micro-batches that are skipped before those of the schedule */
-    tr_world *world[MOST_RANKS];
-    int32_t tokens[MICRO_BATCHES * TOKENS], labels[MICRO_BATCHES * TOKENS];
-    outcome *result;
-    char failure[MOST_RANKS][512];
-} layout;
-
-typedef struct rank_state {
-    layout *l;
-    int rank;
-    tr_device *device;
-    tr_group *tp;
-    tr_model *model;
-    tr_stage_table table;
-    tr_links *links;
-    tr_program_set *set[2];
-    tr_stage *stage[LAYERS];
-    tr_runner *runner[2];
-    double loss[MICRO_BATCHES][2 * BATCH]; /* of the step that ran last, where the last layer is */
-    void *memory[MOST_MEMORIES];           /* to free */
-    int memories;
-} rank_state;
-
-static inline tr_status take(rank_state *r, size_t bytes, void *out) {
+tr_status take(rank_state *r, size_t bytes, void *out) {
     void *memory = NULL;
     TR_TRY(tr_device_alloc(r->device, TR_MEMORY_DATA, bytes, &memory));
     r->memory[r->memories++] = memory;
@@ -84,7 +8,7 @@ static inline tr_status take(rank_state *r, size_t bytes, void *out) {
     return TR_OK;
 }
 
-static inline bool is_here(const rank_state *r, int layer) {
+bool is_here(const rank_state *r, int layer) {
     const layout *l = r->l;
     int stage = 0;
     while (l->first[stage + 1] <= layer) stage++;
@@ -92,7 +16,7 @@ static inline bool is_here(const rank_state *r, int layer) {
 }
 
 /* Opens the channels, and checks that they allocate exactly the bytes of the plan. */
-static inline tr_status open_links(rank_state *r) {
+static tr_status open_links(rank_state *r) {
     const layout *l = r->l;
     int line[MOST_RANKS] = {0, 1, 2, 3}, ranks = l->schedule->ranks;
     const int *rank_of = l->schedule->rank_of;
@@ -105,7 +29,7 @@ static inline tr_status open_links(rank_state *r) {
                    planned, taken);
 }
 
-static inline tr_status make_runners(rank_state *r, const tr_layer_source *source) {
+static tr_status make_runners(rank_state *r, const tr_layer_source *source) {
     const layout *l = r->l;
     int stages = l->schedule->stages;
     TR_TRY(tr_layer_table_make(r->model, l->first, stages, &r->table));
@@ -128,7 +52,7 @@ static inline tr_status make_runners(rank_state *r, const tr_layer_source *sourc
 }
 
 /* Runs training steps and a forward-only one without dropout, over the same stages and channels. */
-static inline tr_status run_both(rank_state *r) {
+static tr_status run_both(rank_state *r) {
     layout *l = r->l;
     tr_step_state state = {.seed = SEED, .first_sample = 40, .train = 1, .loss_scale = 1};
     const size_t stride = TOKENS * sizeof(int32_t);
@@ -158,7 +82,7 @@ static inline tr_status run_both(rank_state *r) {
     return TR_OK;
 }
 
-static inline tr_status run_rank(rank_state *r) {
+static tr_status run_rank(rank_state *r) {
     tr_device_options options = {.threads = 1};
     TR_TRY(tr_device_open("ref", &options, &r->device));
     TR_TRY(tr_group_open(r->l->world[r->rank], r->device, &r->rank, 1, r->rank, 1024, &r->tp));
@@ -166,7 +90,7 @@ static inline tr_status run_rank(rank_state *r) {
     return TR_OK;
 }
 
-static inline void close_rank(rank_state *r) {
+static void close_rank(rank_state *r) {
     for (int k = 0; k < 2; k++) tr_runner_destroy(r->runner[k]);
     tr_links_close(r->links);
     for (int k = 0; k < LAYERS; k++)
@@ -179,7 +103,7 @@ static inline void close_rank(rank_state *r) {
     if (r->device) tr_device_close(r->device);
 }
 
-static inline void *rank_main(void *argument) {
+static void *rank_main(void *argument) {
     rank_state *r = argument;
     tr_world *world = r->l->world[r->rank];
     if (run_rank(r) != TR_OK) {
@@ -192,10 +116,8 @@ static inline void *rank_main(void *argument) {
     return NULL;
 }
 
-/* Returns the outcome of the model under the schedule, with stages cut at first[] and the
- * micro-batches from `skip` on. The caller frees it. */
-static inline outcome *run_layout(const rig_model *model, const tr_schedule *schedule,
-                                  const int *first, tr_dtype dtype, int skip) {
+outcome *run_layout(const rig_model *model, const tr_schedule *schedule, const int *first,
+                    tr_dtype dtype, int skip) {
     layout l = {.model = model, .schedule = schedule, .first = first, .dtype = dtype, .skip = skip};
     tr_schedule *forward = NULL;
     assert_int_equal(tr_schedule_forward_of(schedule, NULL, schedule->micro_batches, &forward),
@@ -222,9 +144,8 @@ static inline outcome *run_layout(const rig_model *model, const tr_schedule *sch
     return l.result;
 }
 
-/* Fails unless the outcomes are the same bit for bit. */
-static inline void expect_same(const rig_model *model, const outcome *want,
-                               const tr_schedule *schedule, const int *first, tr_dtype dtype) {
+void expect_same(const rig_model *model, const outcome *want, const tr_schedule *schedule,
+                 const int *first, tr_dtype dtype) {
     tr_schedule_report report;
     assert_int_equal(tr_schedule_check(schedule, NULL, &report), TR_OK);
     assert_true(report.sums_ascending);
@@ -235,12 +156,10 @@ static inline void expect_same(const rig_model *model, const outcome *want,
     free(got);
 }
 
-static const int cut1[] = {0, 6}, cut2[] = {0, 3, 6}, cut2b[] = {0, 1, 6}, cut3[] = {0, 1, 4, 6},
-                 cut4[] = {0, 2, 3, 4, 6}, cut6[] = {0, 1, 2, 3, 4, 5, 6};
+const int cut1[] = {0, 6}, cut2[] = {0, 3, 6}, cut2b[] = {0, 1, 6}, cut3[] = {0, 1, 4, 6},
+          cut4[] = {0, 2, 3, 4, 6}, cut6[] = {0, 1, 2, 3, 4, 5, 6};
 
-/* Makes GPipe's order for six stages in a loop over three ranks, with I and W apart and each W
- * after all I of its stage. */
-static inline tr_schedule *split_schedule(void) {
+tr_schedule *split_schedule(void) {
     tr_schedule *s = NULL;
     if (tr_schedule_create("split", 3, 6, MICRO_BATCHES, NULL, &s) != TR_OK) abort();
     static const tr_action_type phases[] = {TR_ACTION_F, TR_ACTION_I, TR_ACTION_W};
@@ -254,17 +173,15 @@ static inline tr_schedule *split_schedule(void) {
     return s;
 }
 
-static inline void expect_generated(const rig_model *model, const outcome *want, const char *name,
-                                    int ranks, int stages, const int *first, tr_dtype dtype) {
+void expect_generated(const rig_model *model, const outcome *want, const char *name, int ranks,
+                      int stages, const int *first, tr_dtype dtype) {
     tr_schedule *s = NULL;
     assert_int_equal(generate_order(name, ranks, stages, MICRO_BATCHES, &s), TR_OK);
     expect_same(model, want, s, first, dtype);
     tr_schedule_destroy(s);
 }
 
-/* Fails unless the model's outcome is the same as on one rank under every schedule, on one to four
- * ranks and in one to six stages. Returns that outcome; the caller frees it. */
-static inline outcome *expect_every_layout(const rig_model *model, tr_dtype dtype) {
+outcome *expect_every_layout(const rig_model *model, tr_dtype dtype) {
     static const struct {
         const char *name;
         int ranks;

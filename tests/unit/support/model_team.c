@@ -1,42 +1,13 @@
-/* Runs a whole model on some tensor ranks, each on its thread, and collects its results as global
- * tensors. */
-#pragma once
+#include "support/model_team.h"
 
-#include "model_rig.h"
+const char *const devices[] = {"ref", "cpu"};
 
-#include <pthread.h>
-
-#define EPS_F32  0x1p-24
-#define EPS_BF16 0x1p-8
-
-enum { BATCH = 2, SEQ = 5, MOST_TENSORS = 64, MOST_RANKS = 4 };
-
-#ifdef __SANITIZE_THREAD__
-/* oneDNN's own locks are not instrumented: under ThreadSanitizer the cpu device reports false
- * races. */
-enum { DEVICES = 1 };
-#else
-enum { DEVICES = 2 };
-#endif
-static const char *const devices[] = {"ref", "cpu"};
-
-/* Gradients of global tensors in the order in which layers list them, each use of a tied one
- * separately. */
-typedef struct result {
-    double loss[2];
-    int tensors;
-    int64_t count[MOST_TENSORS];
-    double *grad[MOST_TENSORS];
-    char name[MOST_TENSORS][TR_NAME_SIZE];
-    int use[MOST_TENSORS];
-} result;
-
-static inline void result_free(result *x) {
+void result_free(result *x) {
     for (int p = 0; p < x->tensors; p++) free(x->grad[p]);
 }
 
 /* Returns the index of the tensor, which it adds if it is missing. */
-static inline int result_tensor(result *x, const tr_global *tensor, int use) {
+static int result_tensor(result *x, const tr_global *tensor, int use) {
     int p = 0;
     while (p < x->tensors && (strcmp(x->name[p], tensor->name) != 0 || x->use[p] != use)) p++;
     if (p < x->tensors) return p;
@@ -50,23 +21,7 @@ static inline int result_tensor(result *x, const tr_global *tensor, int use) {
     return p;
 }
 
-/* The data that the threads of one model share. */
-typedef struct team {
-    const char *device;
-    const tr_model_config *config;
-    tr_dtype dtype;
-    bool apart;
-    void (*fill)(rig *r);
-    tr_world *world[MOST_RANKS];
-    rig rig[MOST_RANKS];
-} team;
-
-typedef struct member {
-    team *team;
-    int rank;
-} member;
-
-static inline void *member_run(void *argument) {
+static void *member_run(void *argument) {
     const member *m = argument;
     rig *r = &m->team->rig[m->rank];
     rig_open(r, m->team->device, m->team->world[m->rank], m->team->config, m->team->dtype, BATCH,
@@ -77,7 +32,7 @@ static inline void *member_run(void *argument) {
     return NULL;
 }
 
-static inline void *member_close(void *argument) {
+static void *member_close(void *argument) {
     const member *m = argument;
     rig_close(&m->team->rig[m->rank]);
     tr_world_close(m->team->world[m->rank]);
@@ -85,7 +40,7 @@ static inline void *member_close(void *argument) {
 }
 
 /* Runs a function on every rank, each on its thread, because opening and closing are collective. */
-static inline void on_every_rank(team *t, int ranks, void *(*run)(void *)) {
+static void on_every_rank(team *t, int ranks, void *(*run)(void *)) {
     member members[MOST_RANKS];
     pthread_t threads[MOST_RANKS];
     for (int rank = 0; rank < ranks; rank++) {
@@ -95,14 +50,9 @@ static inline void on_every_rank(team *t, int ranks, void *(*run)(void *)) {
     for (int rank = 0; rank < ranks; rank++) pthread_join(threads[rank], NULL);
 }
 
-typedef struct collection {
-    const tr_param *param;
-    double *grad;
-} collection;
-
 /* Adds one element of a gradient. Ranks that hold the same element have either parts of its
  * gradient or the same bits. */
-static inline void collect_element(void *context, int64_t global, int64_t local) {
+static void collect_element(void *context, int64_t global, int64_t local) {
     const collection *c = context;
     double *to = &c->grad[global], value = c->param->has_grad ? rig_grad(c->param, local) : 0;
     if (isnan(*to)) *to = value;
@@ -111,7 +61,7 @@ static inline void collect_element(void *context, int64_t global, int64_t local)
         fail_msg("%s: two ranks have different gradients", tr_param_name(c->param));
 }
 
-static inline void collect(team *t, int ranks, result *out) {
+static void collect(team *t, int ranks, result *out) {
     *out = (result){0};
     memcpy(out->loss, t->rig[0].loss, sizeof out->loss);
     for (int rank = 0; rank < ranks; rank++) {
@@ -127,8 +77,8 @@ static inline void collect(team *t, int ranks, result *out) {
     }
 }
 
-static inline void run_filled(const char *device, const tr_model_config *config, tr_dtype dtype,
-                              int ranks, bool apart, void (*fill)(rig *r), result *out) {
+void run_filled(const char *device, const tr_model_config *config, tr_dtype dtype, int ranks,
+                bool apart, void (*fill)(rig *r), result *out) {
     static team t;
     t = (team){.device = device, .config = config, .dtype = dtype, .apart = apart, .fill = fill};
     RIG_TRY(tr_world_open_local(ranks, t.world));
@@ -137,22 +87,19 @@ static inline void run_filled(const char *device, const tr_model_config *config,
     on_every_rank(&t, ranks, member_close);
 }
 
-static inline double distance(const double *a, const double *b, int64_t n) {
+static double distance(const double *a, const double *b, int64_t n) {
     double sum = 0;
     for (int64_t i = 0; i < n; i++) sum += (a[i] - b[i]) * (a[i] - b[i]);
     return sqrt(sum);
 }
 
-static inline double norm(const double *a, int64_t n) {
+double norm(const double *a, int64_t n) {
     double sum = 0;
     for (int64_t i = 0; i < n; i++) sum += a[i] * a[i];
     return sqrt(sum);
 }
 
-/* Fails unless losses are within `loss` relative, and every gradient norm-wise within `grad` of the
- * larger of its own norm and `floor` times the global norm. */
-static inline void compare(const result *x, const result *reference, double loss, double grad,
-                           double floor) {
+void compare(const result *x, const result *reference, double loss, double grad, double floor) {
     assert_true(x->loss[1] == reference->loss[1]);
     assert_int_equal(x->tensors, reference->tensors);
     double error = fabs(x->loss[0] - reference->loss[0]) / fabs(reference->loss[0]);
@@ -173,8 +120,7 @@ static inline void compare(const result *x, const result *reference, double loss
     }
 }
 
-/* Fails unless every gradient has the same bits. */
-static inline void compare_bits(const result *a, const result *b) {
+void compare_bits(const result *a, const result *b) {
     assert_memory_equal(a->loss, b->loss, sizeof a->loss);
     assert_int_equal(a->tensors, b->tensors);
     for (int p = 0; p < a->tensors; p++)
