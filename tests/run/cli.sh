@@ -3,26 +3,14 @@
 # codes.
 # usage: cli.sh TRIREME SCRATCH_DIR
 set -euo pipefail
-trireme=$1
-text=$(cd "$(dirname "$0")/../data" && pwd)/devil.txt
-rm -rf "$2" && mkdir -p "$2" && cd "$2"
-# The environment of a plain shell, whatever launched the tests.
-unset OMPI_COMM_WORLD_RANK PMIX_RANK TRIREME_BACKTRACE
+trireme=$1 scratch=$2
+source "$(dirname "$0")/common.sh"
+cd "$scratch"
 
-fail() {
-    echo "cli.sh: $1"
-    exit 1
-}
-
-# expect CODE STDERR_LINE ARGUMENTS...: the command ends with that exit code, nothing on stdout, that one line
-# on stderr.
+# expect CODE STDERR_LINE ARGUMENTS...: the command is refused with exactly that line.
 expect() {
-    local want=$1 line=$2 code=0
-    shift 2
-    "$trireme" "$@" >out 2>err || code=$?
-    [[ $code == "$want" ]] || fail "trireme $*: exit code $code, not $want"
-    [[ ! -s out ]] || fail "trireme $*: wrote to stdout"
-    [[ $(<err) == "$line" ]] || fail "trireme $*: said '$(<err)', not '$line'"
+    refused "$@"
+    [[ $(<refused.err) == "$2" ]] || fail "trireme ${*:3}: said '$(<refused.err)', not '$2'"
 }
 
 # shows PATTERN ARGUMENTS...: the command ends with 0, nothing on stderr, a line of stdout that matches.
@@ -124,4 +112,4 @@ spin=$(env -u GOMP_SPINCOUNT -u OMP_WAIT_POLICY OMP_DISPLAY_ENV=verbose "$trirem
 code=0
 spin=$(env GOMP_SPINCOUNT=77 OMP_DISPLAY_ENV=verbose "$trireme" train none.yaml 2>&1) || code=$?
 [[ $code == 66 && $spin == *"GOMP_SPINCOUNT = '77'"* && $spin != *"'1000'"* ]] || fail "GOMP_SPINCOUNT is lost: $spin"
-exit 0
+finish

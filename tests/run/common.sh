@@ -105,6 +105,19 @@ says() {
     grep -Eq -- "^trireme: $2" "$scratch/$1.err" || fail "$1: said '$(<"$scratch/$1.err")', not '$2'"
 }
 
+# refused CODE WORDS ARGUMENTS...: the command ends with that exit code, nothing on stdout, and one line on stderr,
+# which has the words.
+refused() {
+    local want=$1 words=$2 code=0 said
+    shift 2
+    timeout 60 "$trireme" "$@" >"$scratch/refused.out" 2>"$scratch/refused.err" || code=$?
+    said=$(<"$scratch/refused.err")
+    [[ $code == "$want" ]] || fail "trireme $*: exit code $code, not $want: $said"
+    [[ ! -s $scratch/refused.out ]] || fail "trireme $*: wrote to stdout: $(<"$scratch/refused.out")"
+    [[ $(wc -l <"$scratch/refused.err") == 1 ]] || fail "trireme $*: not one line on stderr: $said"
+    [[ $said == *"$words"* ]] || fail "trireme $*: said '$said', without '$words'"
+}
+
 # until_true SECONDS CONDITION...: waits for it; fails when the time is over.
 until_true() {
     local tries=$(($1 * 20))

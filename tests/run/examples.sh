@@ -3,18 +3,14 @@
 # progress lines on terminals and in pipes.
 # usage: examples.sh TRIREME SCRATCH_DIR
 set -euo pipefail
-trireme=$(realpath "$1")
+trireme=$1 scratch=$2
 root=$(cd "$(dirname "$0")/../.." && pwd)
-rm -rf "$2" && mkdir -p "$2" && cd "$2"
+source "$(dirname "$0")/common.sh"
+cd "$scratch"
 export TRIREME_BACKTRACE=0 TERM=xterm
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1
-unset OMPI_COMM_WORLD_RANK PMIX_RANK TRIREME_TERMINAL
-small="data.path=$root/tests/data/devil.txt model.context=32 train.validate_batches=1 log.every=2"
-
-fail() {
-    echo "examples.sh: $1"
-    exit 1
-}
+unset TRIREME_TERMINAL
+small="data.path=$text model.context=32 train.validate_batches=1 log.every=2"
 
 # train RUN RANKS CONFIG ARGUMENTS...: runs a few steps into RUN, with output in RUN.out.
 train() {
@@ -123,4 +119,4 @@ else
         /dev/null </dev/null >terminal.out 2>&1 || fail "on a terminal: ended with $?"
     grep -q $'\rstep 4/4 .*\e' terminal.out || fail "a terminal got no refreshed line"
 fi
-exit 0
+finish

@@ -10,16 +10,6 @@ scratch=$2
 source "$(dirname "$0")/common.sh"
 cd "$scratch"
 
-# refused CODE TEXT ARGUMENTS...
-refused() {
-    local want=$1 text=$2 code=0
-    shift 2
-    timeout 60 "$trireme" "$@" >out 2>err || code=$?
-    [[ $code == "$want" ]] || fail "$*: exit code $code instead of $want: $(<err)"
-    grep -qF -- "$text" err || fail "$*: no '$text' in: $(<err)"
-    [[ $(wc -l <err) == 1 ]] || fail "$*: more than one line: $(<err)"
-}
-
 # near A B [FIELD LIMIT]: losses of every step must agree except for the order of FP32 sums, or another field within a limit.
 near() {
     paste <(field "$1" "${3:-loss}") <(field "$2" "${3:-loss}") |

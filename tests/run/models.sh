@@ -11,16 +11,6 @@ source "$(dirname "$0")/common.sh"
 models=$(realpath "$(dirname "${BASH_SOURCE[0]}")/../golden/hf")
 cd "$scratch"
 
-# refused CODE TEXT ARGUMENTS...
-refused() {
-    local want=$1 text=$2 code=0
-    shift 2
-    timeout 60 "$trireme" "$@" >out 2>err || code=$?
-    [[ $code == "$want" ]] || fail "$*: exit code $code instead of $want: $(<err)"
-    grep -qF -- "$text" err || fail "$*: no '$text' in: $(<err)"
-    [[ $(wc -l <err) == 1 ]] || fail "$*: more than one line: $(<err)"
-}
-
 # A model of 300 tokens for data of bytes, made here, and its export.
 train 0 1 born model.family=llama model.kv_heads=2 model.vocab=300 model.dropout=0 train.steps=2 checkpoint.every=0
 "$trireme" ckpt export born folder >out

@@ -5,13 +5,11 @@
 # usage: placements.sh TRIREME SCRATCH     (TRIREME_TEST_DEVICE, _TRANSPORT as for equivalence.sh; ckpt_compare is next to the tests' programs)
 set -euo pipefail
 trireme=$1 scratch=$2
-here=$(cd "$(dirname "$0")" && pwd)
-compare=$(dirname "$scratch")/ckpt_compare
-samples=$here/../data/pytorch_csv
-rm -rf "$scratch" && mkdir -p "$scratch"
+source "$(dirname "$0")/common.sh"
+samples=$(dirname "$text")/pytorch_csv
 cat >"$scratch/base.yaml" <<Y
 model: {layers: 8, ${TRIREME_TEST_SIZES:-width: 32, heads: 4, context: 32}, vocab: 700, dropout: 0.1}
-data: {path: $here/../data/devil.txt}
+data: {path: $text}
 train:
   {steps: 6, batch: 8, micro_batch: 1, seed: 7, precision: fp32, threads: 1, deterministic: true, validate_every: 3, validate_batches: 1}
 optim: {lr: 0.003, warmup: 2, clip: 1}
@@ -19,9 +17,6 @@ log: {every: 20}
 device: {name: ${TRIREME_TEST_DEVICE:-cpu}}
 parallel: {transport: ${TRIREME_TEST_TRANSPORT:-auto}}
 Y
-failures=0
-fail() { echo "FAIL: $*"; failures=$((failures + 1)); }
-field() { sed -n "s/.*\"$2\": *\([^,}]*\).*/\1/p" "$1/metrics.jsonl"; } # RUN KEY: one value a step
 
 run() { # NAME RANKS KEY=VALUE...
   local name=$1 launch=()
@@ -31,19 +26,13 @@ run() { # NAME RANKS KEY=VALUE...
 }
 
 same_bits() { # NAME REFERENCE STEPS
-  diff <(field "$scratch/$1" loss; field "$scratch/$1" grad_norm; field "$scratch/$1" val_loss) \
-    <(field "$scratch/$2" loss; field "$scratch/$2" grad_norm; field "$scratch/$2" val_loss) >/dev/null ||
-    fail "$1 and $2: losses or norms differ in bits"
-  [ "$(field "$scratch/$1" loss | wc -l)" = 6 ] || fail "$1: not 6 steps"
-  "$compare" exact "$scratch/$1/ckpt/step-00000006" "$scratch/$2/ckpt/step-00000006" >"$scratch/compared" ||
-    fail "$1 and $2: parameters differ in bits"
+  same_curve "$1" "$2"
+  [ "$(field "$1" loss | wc -l)" = 6 ] || fail "$1: not 6 steps"
+  same_tensors "$1" "$2" 6
 }
 
-refused() { # CODE TEXT ARGUMENT...
-  local code=0
-  "$trireme" train "$scratch/base.yaml" log.dir="$scratch/refused" "${@:3}" >"$scratch/refused.out" 2>&1 || code=$?
-  [ $code = "$1" ] || fail "ended with $code, not $1: ${*:3}"
-  grep -qF -- "$2" "$scratch/refused.out" || { fail "no '$2' for ${*:3}"; cat "$scratch/refused.out"; }
+refused_run() { # CODE TEXT ARGUMENT...
+  refused "$1" "$2" train "$scratch/base.yaml" log.dir="$scratch/refused" "${@:3}"
 }
 
 # Four stages in a V on two ranks, the first and the last on rank 0 (so the tied embedding is not sent), and
@@ -114,16 +103,15 @@ same_bits v-dp-tp one-dp-tp
 grep -q "pp 2 x tp 1 x dp 1, $v, 8 micro-batches; stages of layers .* | .* | .* | " "$scratch/v-fp32.out" ||
   fail "the plan does not name the stages"
 
-refused 66 "gone.csv' cannot be opened" parallel.schedule=gone.csv
-refused 78 "has 2 ranks (rows), but the run has 1: set parallel.pp=2" parallel.schedule="$v"
-refused 78 "has 8 micro-batches, but a step has 16" parallel.schedule="$scratch/one.csv" train.batch=16
-refused 78 "has 2 stages on 1 ranks, but parallel.virtual is 3" parallel.schedule="$scratch/one.csv" parallel.virtual=3
-refused 78 "has 2 stages, and model.layers is 1" parallel.schedule="$scratch/one.csv" model.layers=1
-refused 78 "set parallel.virtual (or -v) to 2" parallel.schedule=zbv parallel.virtual=1
-refused 78 "cannot run to its end" parallel.schedule="$scratch/none.csv"
+refused_run 66 "gone.csv' cannot be opened" parallel.schedule=gone.csv
+refused_run 78 "has 2 ranks (rows), but the run has 1: set parallel.pp=2" parallel.schedule="$v"
+refused_run 78 "has 8 micro-batches, but a step has 16" parallel.schedule="$scratch/one.csv" train.batch=16
+refused_run 78 "has 2 stages on 1 ranks, but parallel.virtual is 3" parallel.schedule="$scratch/one.csv" parallel.virtual=3
+refused_run 78 "has 2 stages, and model.layers is 1" parallel.schedule="$scratch/one.csv" model.layers=1
+refused_run 78 "set parallel.virtual (or -v) to 2" parallel.schedule=zbv parallel.virtual=1
+refused_run 78 "cannot run to its end" parallel.schedule="$scratch/none.csv"
 echo "0F0,0F1,0F2,0F3,0F4,0F5,0F6,0F7" >"$scratch/forward.csv"
-refused 78 "has no backward" parallel.schedule="$scratch/forward.csv"
+refused_run 78 "has no backward" parallel.schedule="$scratch/forward.csv"
 printf '0F0,0B0\n0X1\n' >"$scratch/bad.csv"
-refused 78 "bad.csv:2:2: '0X1' is not an action" parallel.schedule="$scratch/bad.csv"
-echo "$failures failures"
-[ $failures -eq 0 ]
+refused_run 78 "bad.csv:2:2: '0X1' is not an action" parallel.schedule="$scratch/bad.csv"
+finish

@@ -78,21 +78,21 @@ wait $job || code=$?
 [[ $code == 75 && -d $(step_dir stopped 1) && ! -s stopped/samples.jsonl ]] || fail "stopped: exit code $code: $(<stopped.err)"
 
 # Bad input.
-refused() {
+refused_run() {
     local code=$1 pattern=$2 ranks=$3
     shift 3
     train "$code" "$ranks" refused train.sample_every=5 "$@"
     grep -q "$pattern" refused.err || fail "refused with '$(<refused.err)', not '$pattern'"
     [[ ! -s refused/metrics.jsonl ]] || fail "a step was taken: $*"
 }
-refused 66 'none.txt' 2 train.sample_prompts=none.txt parallel.pp=2
+refused_run 66 'none.txt' 2 train.sample_prompts=none.txt parallel.pp=2
 { echo short; printf '%033d\n' 0; } >prompts.txt
-refused 78 "line 2 of train.sample_prompts 'prompts.txt' has 33 tokens, and model.context is 32" 1 train.sample_prompts=prompts.txt
+refused_run 78 "line 2 of train.sample_prompts 'prompts.txt' has 33 tokens, and model.context is 32" 1 train.sample_prompts=prompts.txt
 printf 'a\377\n' >prompts.txt
-refused 65 'prompts.txt:1: the prompt is not UTF-8' 1 train.sample_prompts=prompts.txt
+refused_run 65 'prompts.txt:1: the prompt is not UTF-8' 1 train.sample_prompts=prompts.txt
 : >prompts.txt
-refused 65 'is empty: write one prompt a line' 1 train.sample_prompts=prompts.txt
-refused 78 'train.sample_tokens' 1 train.sample_tokens=0
+refused_run 65 'is empty: write one prompt a line' 1 train.sample_prompts=prompts.txt
+refused_run 78 'train.sample_tokens' 1 train.sample_tokens=0
 head -c 8000 /dev/zero >tokens.bin
-refused 78 'train.sample_every needs the tokenizer of the data' 1 data.path=tokens.bin data.format=u16
+refused_run 78 'train.sample_every needs the tokenizer of the data' 1 data.path=tokens.bin data.format=u16
 finish

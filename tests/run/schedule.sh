@@ -2,26 +2,10 @@
 # Tests the commands about schedules: orders as CSV, the check of files, drawings, and simulated numbers.
 # usage: schedule.sh TRIREME SCRATCH_DIR
 set -euo pipefail
-trireme=$1
+trireme=$1 scratch=$2
 data=$(cd "$(dirname "$0")/../data" && pwd)
-rm -rf "$2" && mkdir -p "$2" && cd "$2"
-unset OMPI_COMM_WORLD_RANK PMIX_RANK TRIREME_BACKTRACE
-
-fail() {
-    echo "schedule.sh: $1"
-    exit 1
-}
-
-# expect CODE WORDS ARGUMENTS...: the command must end with that exit code, nothing on stdout, and one line on
-# stderr with WORDS.
-expect() {
-    local want=$1 words=$2 code=0
-    shift 2
-    "$trireme" "$@" >out 2>err || code=$?
-    [[ $code == "$want" ]] || fail "trireme $*: exit code $code, not $want"
-    [[ ! -s out && $(wc -l <err) == 1 ]] || fail "trireme $*: not one line on stderr alone"
-    grep -qF -- "$words" err || fail "trireme $*: said '$(<err)', without '$words'"
-}
+source "$(dirname "$0")/common.sh"
+cd "$scratch"
 
 # prints TEXT ARGUMENTS...: the command must end with 0, nothing on stderr, and TEXT on stdout.
 prints() {
@@ -43,7 +27,7 @@ pair=$data/pytorch_csv/zb1p_2rank_2stagep
 prints "$(<"${pair}_comms.csv")" schedule "${pair}_compute.csv" --comms
 prints "$(<"${pair}_comms.csv")" schedule "${pair}_comms.csv" --comms
 prints $'0F0,0SEND_F0,0RECV_B0,0B0\n1RECV_F0,1F0,1B0,1SEND_B0' schedule gpipe -p 2 -m 1 --comms
-expect 64 "check does not write an order" schedule check 1f1b.csv --comms
+refused 64 "check does not write an order" schedule check 1f1b.csv --comms
 
 # 1F1B: (m + p - 1)(F + I + W); rank i holds p - i.
 json='{"makespan": 12, "span": [12, 9], "bubble_makespan": 0.25, "bubble_span": 0.25, "peak": [2, 1]}'
@@ -81,32 +65,32 @@ prints "$json" simulate --schedule order --json
 prints 'auto: makespan 6.25, 0.00% above the lower bound 6.25; 4 stages a rank, made for these costs' \
     schedule auto -p 3 -m 1 -o one.csv
 
-expect 64 "no schedule was named" schedule
-expect 64 "unknown option --fast" schedule gpipe --fast
-expect 64 "--schedule FILE|NAME is missing" simulate --json
-expect 64 "needs the ranks, -p, and micro-batches, -m" simulate --schedule gpipe -p 2
-expect 64 "-p takes a whole number from 1" simulate --schedule gpipe -p 0 -m 2
-expect 64 "not 'X=2'" simulate --schedule gpipe -p 2 -m 2 --costs F=1,X=2
-expect 64 "mB must be 0 or between 1e-30 and 1e+30, not '-1'" schedule gpipe -p 2 -m 2 --memory mB=-1
-expect 64 "-p 3 contradicts 1f1b.csv, which has 2" simulate --schedule 1f1b.csv -p 3
-expect 64 "--memory: mB must be more than 0" schedule auto -p 2 -m 2 --memory mB=0,cap=1
-expect 66 "the schedule file 'no.csv' cannot be opened" schedule check no.csv
-expect 74 "'no/x' cannot be written" schedule gpipe -p 2 -m 2 -o no/x
-expect 78 "unknown schedule '1f2b'; did you mean '1f1b'?" schedule 1f2b -p 2 -m 2
-expect 78 "unknown schedule 'ordr': use one of gpipe, 1f1b" schedule check ordr
-expect 78 "events are too many for a drawing" schedule show gpipe -p 300 -m 3000 --svg large.svg
+refused 64 "no schedule was named" schedule
+refused 64 "unknown option --fast" schedule gpipe --fast
+refused 64 "--schedule FILE|NAME is missing" simulate --json
+refused 64 "needs the ranks, -p, and micro-batches, -m" simulate --schedule gpipe -p 2
+refused 64 "-p takes a whole number from 1" simulate --schedule gpipe -p 0 -m 2
+refused 64 "not 'X=2'" simulate --schedule gpipe -p 2 -m 2 --costs F=1,X=2
+refused 64 "mB must be 0 or between 1e-30 and 1e+30, not '-1'" schedule gpipe -p 2 -m 2 --memory mB=-1
+refused 64 "-p 3 contradicts 1f1b.csv, which has 2" simulate --schedule 1f1b.csv -p 3
+refused 64 "--memory: mB must be more than 0" schedule auto -p 2 -m 2 --memory mB=0,cap=1
+refused 66 "the schedule file 'no.csv' cannot be opened" schedule check no.csv
+refused 74 "'no/x' cannot be written" schedule gpipe -p 2 -m 2 -o no/x
+refused 78 "unknown schedule '1f2b'; did you mean '1f1b'?" schedule 1f2b -p 2 -m 2
+refused 78 "unknown schedule 'ordr': use one of gpipe, 1f1b" schedule check ordr
+refused 78 "events are too many for a drawing" schedule show gpipe -p 300 -m 3000 --svg large.svg
 [[ ! -e large.svg ]] || fail "a drawing that was refused left a file"
 printf '0F0,0B0\n1B0,1F0\n' >stuck.csv
-expect 78 "stuck.csv:2:1: schedule stuck.csv cannot run to its end: rank 1 at 1B0 waits for 1F0" \
+refused 78 "stuck.csv:2:1: schedule stuck.csv cannot run to its end: rank 1 at 1B0 waits for 1F0" \
     schedule check stuck.csv
 printf '0F0,0F1,0B0,0B2\n1F0,1B0,1F1,1B1\n' >typo.csv
-expect 78 "typo.csv:1:5: the schedule has no I or B of stage 0, micro-batch 1 (they are 0 to 2)" schedule check typo.csv
+refused 78 "typo.csv:1:5: the schedule has no I or B of stage 0, micro-batch 1 (they are 0 to 2)" schedule check typo.csv
 printf '0F0,0F2,0B0,0B2\n1F0,1F2,1B0,1B2\n' >hole.csv
-expect 78 "hole.csv:1:1: the schedule has no F of stage 0, micro-batch 1 (they are 0 to 2)" simulate --schedule hole.csv
+refused 78 "hole.csv:1:1: the schedule has no F of stage 0, micro-batch 1 (they are 0 to 2)" simulate --schedule hole.csv
 printf '(0F0;0B0)OVERLAP_F_B\n' >pair.csv
-expect 78 "pair.csv:1:2: rank 0: 0F0 cannot overlap with 0B0" schedule show pair.csv
+refused 78 "pair.csv:1:2: rank 0: 0F0 cannot overlap with 0B0" schedule show pair.csv
 printf '\xef\xbb\xbf0F0,0B0\n' >mark.csv
-expect 78 "mark.csv:1:1: the file begins with a byte order mark" schedule check mark.csv
+refused 78 "mark.csv:1:1: the file begins with a byte order mark" schedule check mark.csv
 printf '0F0,0B0\n1F0,1X0\n' >bad.csv
-expect 78 "bad.csv:2:6: " schedule show bad.csv
-exit 0
+refused 78 "bad.csv:2:6: " schedule show bad.csv
+finish

@@ -3,14 +3,10 @@
 # slow step is and ctest's last lines, and its exit code is not 0 when a step fails.
 # usage: suite.sh TRIREME SCRATCH_DIR
 set -euo pipefail
+trireme=$1 scratch=$2
 here=$(cd "$(dirname "$0")/.." && pwd)
-rm -rf "$2" && mkdir -p "$2/tests" "$2/tools" "$2/bin" && cd "$2"
-failures=0
-fail() {
-    echo "FAIL: $*"
-    sed 's/^/    /' out
-    failures=$((failures + 1))
-}
+source "$(dirname "$0")/common.sh"
+cd "$scratch" && mkdir tests tools bin
 
 # The file `broken` names the substitute that fails.
 sed 's/-t 30 /-t 0.3 /' "$here/run.sh" >tests/run.sh
@@ -47,29 +43,28 @@ suite() {
     local code=0
     echo "$2" >broken
     PATH=$PWD/bin:$PATH bash tests/run.sh >out 2>&1 </dev/null || code=$?
-    [[ $code == "$1" ]] || fail "exit code $code, not $1"
+    [[ $code == "$1" ]] || fail "exit code $code, not $1: $(<out)"
 }
-says() { grep -Eq -- "$1" out || fail "it does not say '$1'"; }
+suite_says() { grep -Eq -- "$1" out || fail "it does not say '$1': $(<out)"; }
 
 suite 0 nothing
-says '^tests \(release\): [0-9]+ s: 1/3 tests have ended; running: (run.slow run.slower|run.slower run.slow)$'
-says '^100% tests passed, 0 tests failed out of 3$'
-says '^tests: all passed in [0-9]+ s$'
+suite_says '^tests \(release\): [0-9]+ s: 1/3 tests have ended; running: (run.slow run.slower|run.slower run.slow)$'
+suite_says '^100% tests passed, 0 tests failed out of 3$'
+suite_says '^tests: all passed in [0-9]+ s$'
 grep -q 'cmake --build build/clang --target all benches' called || fail "nothing was built by clang"
 for process in /proc/[0-9]*; do
     [[ $process == "/proc/$$" || $(readlink "$process/cwd" || true) != "$PWD" ]] || fail "process ${process#/proc/} was left"
 done
 
 suite 1 one-test
-says '^tests \(release\): FAILED after'
-says '^     3/3 Test #13: run.slower'
-says '^    FAIL: the loss is not the same$'
-says '^	 13 - run.slower \(Failed\)$'
-says '^tests: FAILED \(test\) after'
+suite_says '^tests \(release\): FAILED after'
+suite_says '^     3/3 Test #13: run.slower'
+suite_says '^    FAIL: the loss is not the same$'
+suite_says '^	 13 - run.slower \(Failed\)$'
+suite_says '^tests: FAILED \(test\) after'
 
 suite 1 clang
-says '^build of everything by clang: FAILED after'
-says '^    this does not compile$'
-says '^tests: FAILED \(build-clang\) after'
-echo "$failures failures"
-[[ $failures == 0 ]]
+suite_says '^build of everything by clang: FAILED after'
+suite_says '^    this does not compile$'
+suite_says '^tests: FAILED \(build-clang\) after'
+finish

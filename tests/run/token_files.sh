@@ -110,18 +110,18 @@ cat c.txt >>a2.txt && cat c.txt >>b2.txt
 train 0 1 both --resume "${options[@]}" "data.path=0.75 a2.txt 0.25 b2.txt" train.steps=8
 says both "warning: 'a2.txt' has grown from 1000 to 1700 bytes: .*; 'b2.txt' has grown from 400 to 1100 bytes: .*"
 
-# refused RUN PATTERN ARGUMENTS...: a resumption of the mixture.
-refused() {
+# refused_resumption RUN PATTERN ARGUMENTS...: a resumption of the mixture.
+refused_resumption() {
     local run=$1 pattern=$2
     shift 2
     rm -rf "$run" && cp -r again "$run"
     train 78 1 "$run" --resume "${options[@]}" train.steps=16 "$@"
     says "$run" "$pattern"
 }
-refused weights "'a.txt' is not the data that the checkpoint was made with: its weight is 0.7, and was 0.75; .*" "data.path=0.7 a.txt 0.3 b.txt"
-refused fewer "'.*' is not the data .*: data.path mixes 1 corpora, and mixed 2; .*" data.path=a.txt
+refused_resumption weights "'a.txt' is not the data that the checkpoint was made with: its weight is 0.7, and was 0.75; .*" "data.path=0.7 a.txt 0.3 b.txt"
+refused_resumption fewer "'.*' is not the data .*: data.path mixes 1 corpora, and mixed 2; .*" data.path=a.txt
 sed '3s/e/x/' b.txt >other.txt
-refused other "'other.txt' is not the data .*: its 400 bytes have other content; .*" "data.path=0.75 a.txt 0.25 other.txt"
+refused_resumption other "'other.txt' is not the data .*: its 400 bytes have other content; .*" "data.path=0.75 a.txt 0.25 other.txt"
 train 0 1 weights --resume "${options[@]}" train.steps=16 "data.path=0.7 a.txt 0.3 b.txt" data.changed=allow
 says weights "warning: 'a.txt' is not the data that .*: epoch [0-9]+ begins with it"
 train 0 1 weights --resume "${options[@]}" train.steps=18 "data.path=0.7 a.txt 0.3 b.txt"

@@ -2,17 +2,11 @@
 # Tests train --trace: planned and measured times of all ranks in one file that trace viewers can read.
 # usage: trace.sh TRIREME SCRATCH_DIR TRACE_CHECK
 set -euo pipefail
-trireme=$1
-check=$3
-text=$(cd "$(dirname "$0")/../data" && pwd)/devil.txt
-rm -rf "$2" && mkdir -p "$2" && cd "$2"
-unset OMPI_COMM_WORLD_RANK PMIX_RANK TRIREME_BACKTRACE
+trireme=$1 scratch=$2
+check=$(realpath "$3")
+source "$(dirname "$0")/common.sh"
+cd "$scratch"
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
-
-fail() {
-    echo "trace.sh: $1"
-    exit 1
-}
 
 cat >x.yaml <<END
 data.path: $text
@@ -38,4 +32,4 @@ timeout 120 "$trireme" run -n 2 train x.yaml --trace 2 parallel.pp=2 log.dir=gua
 "$trireme" train x.yaml --trace 1 train.steps=1 log.dir=short >log 2>err || fail "$(<err)"
 grep -q 'warning: no trace: it would begin at step 2' err || fail "no warning: $(<err)"
 [[ ! -e short/trace.json ]] || fail "a trace of nothing"
-exit 0
+finish

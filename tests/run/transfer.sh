@@ -100,16 +100,6 @@ Y
 [[ $(ls many/*.safetensors | wc -l) -gt 100 ]] || fail "many/ has $(ls many | wc -l) files"
 for file in many/*.safetensors; do cmp -s "$file" "again/${file#many/}" || fail "$file is not that of again/"; done
 
-# refused CODE TEXT ARGUMENTS...
-refused() {
-    local want=$1 said=$2 code=0
-    shift 2
-    timeout 60 "$trireme" "$@" >said 2>err || code=$?
-    [[ $code == "$want" ]] || fail "$*: exit code $code instead of $want: $(<err)"
-    grep -qF -- "$said" err || fail "$*: no '$said' in: $(<err)"
-    [[ $(wc -l <err) == 1 ]] || fail "$*: more than one line: $(<err)"
-}
-
 # Weights of other types and names, and what a user may name by mistake.
 damage() { # NAME MODEL FROM TO: a copy of a model with words of the same length in its header
     cp -r "$models/$2" "$1"

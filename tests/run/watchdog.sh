@@ -6,11 +6,9 @@
 set -u
 spin=$(realpath "$1")
 scratch=$2
-trireme=$(realpath "$3")
-rm -rf "$scratch"
-mkdir -p "$scratch"
+trireme=$3
+source "$(dirname "$0")/common.sh"
 cd "$scratch" || exit 1
-failures=0
 
 check() { # check WHAT CONDITION...
     local what=$1
@@ -18,9 +16,7 @@ check() { # check WHAT CONDITION...
     if "$@"; then
         echo "ok: $what"
     else
-        echo "FAILED: $what"
-        sed 's/^/    /' out err
-        failures=$((failures + 1))
+        fail "$what: $(sed 's/^/    /' out err)"
     fi
 }
 
@@ -235,4 +231,4 @@ code=$?
 check "an error of all ranks: its code (was $code)" [ "$code" -ge 64 ]
 check "an error of all ranks: said once" [ "$(wc -l <err)" = 1 ]
 
-exit $((failures > 0))
+finish
