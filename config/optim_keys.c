@@ -10,7 +10,10 @@ static const struct {
     const char *optimizer, *key, *value;
 } usual[] = {{"adam", "optim.weight_decay", "0"},
              {"sgd", "optim.weight_decay", "0"},
-             {"lion", "optim.beta2", "0.99"}};
+             {"lion", "optim.beta2", "0.99"},
+             {"lamb", "optim.weight_decay", "0.01"}, /* as in You et al. 2020 */
+             {"lamb", "optim.beta2", "0.999"},
+             {"lamb", "optim.eps", "1e-06"}};
 
 tr_status tr_config_take_optimizer(tr_config *c) {
     for (size_t i = 0; i < sizeof usual / sizeof *usual; i++) {
@@ -18,6 +21,7 @@ tr_status tr_config_take_optimizer(tr_config *c) {
             continue;
         TR_TRY(tr_key_set(&tr_schema[tr_schema_find(usual[i].key)], usual[i].value, c));
     }
+    c->model.tuning.apart = !strcmp(c->optim.name, "lamb");
     return TR_OK;
 }
 
@@ -30,9 +34,9 @@ static const struct {
     const char *key, *readers;
 } own[] = {{"optim.momentum", "sgd"},
            {"optim.nesterov", "sgd"},
-           {"optim.beta1", "adamw adam lion"},
-           {"optim.beta2", "adamw adam lion"},
-           {"optim.eps", "adamw adam"}};
+           {"optim.beta1", "adamw adam lion lamb"},
+           {"optim.beta2", "adamw adam lion lamb"},
+           {"optim.eps", "adamw adam lamb"}};
 
 static bool is_word_of(const char *text, const char *word) {
     const size_t length = strlen(word);

@@ -192,10 +192,11 @@ const tr_key tr_schema[] = {
      .help = "The most tokens that are drawn for a sample."},
 
     {"optim.name", TR_KEY_CHOICE, AT(optim.name), .fallback = "adamw",
-     .choices = "adamw adam sgd lion",
+     .choices = "adamw adam sgd lion lamb",
      .help = "Optimizer: adamw (Adam with decoupled weight decay), adam (weight decay is part of "
              "the gradient), sgd (with optim.momentum and optim.nesterov; weight decay is part of "
-             "the gradient) or lion (the sign of a mean gradient)."},
+             "the gradient), lion (the sign of a mean gradient) or lamb (adamw's direction, with a "
+             "step as long as the tensor's norm allows)."},
     {"optim.schedule", TR_KEY_CHOICE, AT(optim.schedule), .fallback = "cosine",
      .choices = "constant linear cosine inverse-root steps wsd cycles",
      .help = "Learning rate after the warm-up: constant; linear or cosine (falls to optim.min_lr "
@@ -233,7 +234,7 @@ const tr_key tr_schema[] = {
              "it. 0: none."},
     {"optim.weight_decay", FLOAT(optim.weight_decay, 0, 1e3), .fallback = "0.1",
      .help = "Decay of matrices and embeddings (not of biases and norms). Default: 0 for adam and "
-             "sgd, 0.1 for the others."},
+             "sgd, 0.01 for lamb, 0.1 for the others."},
     {"optim.l1", FLOAT(optim.l1, 0, 1e3), .fallback = "0",
      .help = "Weight of L1 regularization: its gradient is added to that of matrices and "
              "embeddings."},
@@ -249,9 +250,9 @@ const tr_key tr_schema[] = {
      .help = "Decay rate of the mean gradient; for lion in the step's sign."},
     {"optim.beta2", FLOAT(optim.beta2, 0, 0.999999), .fallback = "0.95",
      .help = "Decay rate of the mean squared gradient; for lion of the mean gradient. Default: "
-             "0.99 for lion."},
+             "0.99 for lion, 0.999 for lamb."},
     {"optim.eps", FLOAT(optim.eps, 1e-30, 1), .fallback = "1e-08",
-     .help = "Number added to the root of the mean squared gradient."},
+     .help = "Number added to the root of the mean squared gradient. Default: 1e-06 for lamb."},
 
     {"parallel.pp", INT(parallel.pp, 1, 4096), .fallback = "1",
      .help = "Pipeline-parallel ranks: each has some of the layers."},

@@ -273,11 +273,12 @@ TR_HOSTDEVICE static inline float tr_update_gradient(const tr_update_scalars *s,
     return s->regular ? g + (s->l1 * tr_sign(w) + s->l2 * w) : g;
 }
 
-/* Does UPDATE on one element in FP32. The caller must check that the state's skip is not set; m and
- * v may be NULL when the rule does not own them. */
-TR_HOSTDEVICE static inline void tr_update_element(const tr_update_scalars *s, tr_update_rule rule,
-                                                   float grad, float *master, float *m, float *v) {
-    float g = tr_update_gradient(s, grad, *master), update = g;
+/* Does DIRECTION on one element in FP32 and returns it. The caller must check that the state's skip
+ * is not set; m and v may be NULL when the rule does not own them. */
+TR_HOSTDEVICE static inline float tr_update_direction(const tr_update_scalars *s,
+                                                      tr_update_rule rule, float grad, float master,
+                                                      float *m, float *v) {
+    float g = tr_update_gradient(s, grad, master), update = g;
     if (rule == TR_UPDATE_ADAMW) {
         *m = s->beta1 * *m + (1.0f - s->beta1) * g;
         *v = s->beta2 * *v + (1.0f - s->beta2) * g * g;
@@ -289,5 +290,40 @@ TR_HOSTDEVICE static inline void tr_update_element(const tr_update_scalars *s, t
         update = tr_sign(s->beta1 * *m + (1.0f - s->beta1) * g);
         *m = s->beta2 * *m + (1.0f - s->beta2) * g;
     }
-    *master -= s->lr * (update + s->weight_decay * *master);
+    return update + s->weight_decay * master;
+}
+
+/* Does UPDATE on one element in FP32, like tr_update_direction. */
+TR_HOSTDEVICE static inline void tr_update_element(const tr_update_scalars *s, tr_update_rule rule,
+                                                   float grad, float *master, float *m, float *v) {
+    *master -= s->lr * tr_update_direction(s, rule, grad, *master, m, v);
+}
+
+/* Returns r of DESCEND. */
+TR_HOSTDEVICE static inline double tr_descend_ratio(const double *norms, int64_t parts) {
+    double master = 0, direction = 0;
+    for (int64_t i = 0; i < parts; i++) {
+        master += norms[2 * i];
+        direction += norms[2 * i + 1];
+    }
+    return master > 0 && direction > 0 ? sqrt(master) / sqrt(direction) : 1;
+}
+
+/* The scalars of DESCEND in FP32. */
+typedef struct tr_descend_scalars {
+    float lr, factor, weight_decay;
+} tr_descend_scalars;
+
+TR_HOSTDEVICE static inline tr_descend_scalars
+tr_descend_round(const tr_descend_desc *desc, const tr_step_state *state, const double *norms) {
+    tr_descend_scalars s;
+    s.lr = (float)state->lr * (float)desc->lr_scale;
+    s.factor = (float)(desc->factor * tr_descend_ratio(norms, desc->parts));
+    s.weight_decay = (float)desc->weight_decay;
+    return s;
+}
+
+TR_HOSTDEVICE static inline float tr_descend_element(const tr_descend_scalars *s, float u,
+                                                     float master) {
+    return master - s->lr * (s->factor * u + s->weight_decay * master);
 }

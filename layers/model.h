@@ -18,6 +18,7 @@ enum { TR_TUNING_TEXT = 1024 };
 typedef struct tr_tuning {
     char freeze[TR_TUNING_TEXT];   /* key train.freeze: patterns */
     char lr_scale[TR_TUNING_TEXT]; /* key train.lr_scale: a scale, its patterns, a scale, ... */
+    bool apart; /* each tensor is a parameter by itself, for an optimizer that needs its norm */
     bool only_updates; /* set by tr_model_create with lora.rank: all other parameters are frozen */
 } tr_tuning;
 

@@ -57,6 +57,7 @@ static double lr_scale_of(const tr_tuning *tuning, const char *name) {
 /* --- parameters ------------------------------------------------------------------------------- */
 
 bool tr_tuning_alike(const tr_tuning *t, const char *a, const char *b) {
+    if (t && t->apart) return false;
     if (!t || tr_tuning_is_plain(t)) return true;
     const bool frozen = is_frozen(t, a);
     return frozen == is_frozen(t, b) && (frozen || lr_scale_of(t, a) == lr_scale_of(t, b));

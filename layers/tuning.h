@@ -8,8 +8,8 @@
  * is trained. Fails with TR_ERR_INTERNAL when the tensors of the parameter are tuned differently:
  * the layer makes several parameters of them, by tr_tuning_alike. */
 tr_status tr_tuning_apply(const tr_tuning *tuning, tr_param *param);
-/* Returns true when two tensors are both frozen, or both trained equally fast, so that they may
- * belong to one parameter. */
+/* Returns true when two tensors are both frozen, or both trained equally fast, and need not be
+ * apart, so that they may belong to one parameter. */
 bool tr_tuning_alike(const tr_tuning *tuning, const char *name_a, const char *name_b);
 
 /* Returns true when the tuning is that of a model of which all is trained equally fast. */

@@ -6,10 +6,11 @@
 
 static const tr_optim_row rows[TR_OPTIM_KINDS] = {
     [TR_OPTIM_ADAMW] = {"adamw", TR_UPDATE_ADAMW, .state = {"adam_m", "adam_v"}},
-    [TR_OPTIM_ADAM] = {"adam", TR_UPDATE_ADAMW, .couples = true, {"adam_m", "adam_v"}},
+    [TR_OPTIM_ADAM] = {"adam", TR_UPDATE_ADAMW, .couples = true, .state = {"adam_m", "adam_v"}},
     [TR_OPTIM_SGD] = {"sgd", TR_UPDATE_SGD, .couples = true},
-    [TR_OPTIM_MOMENTUM] = {"sgd", TR_UPDATE_MOMENTUM, .couples = true, {"momentum"}},
+    [TR_OPTIM_MOMENTUM] = {"sgd", TR_UPDATE_MOMENTUM, .couples = true, .state = {"momentum"}},
     [TR_OPTIM_LION] = {"lion", TR_UPDATE_LION, .state = {"lion_m"}},
+    [TR_OPTIM_LAMB] = {"lamb", TR_UPDATE_ADAMW, .by_tensor = true, .state = {"adam_m", "adam_v"}},
 };
 
 const tr_optim_row *tr_optim_row_of(tr_optim_kind kind) {
@@ -39,7 +40,7 @@ tr_optim_config tr_optim_of(const tr_config *c) {
 tr_op_desc tr_optim_update(const tr_optim_config *o, int64_t count, tr_dtype dtype, bool decays,
                            double lr_scale) {
     const tr_optim_row *row = &rows[o->kind];
-    return (tr_op_desc){.kind = TR_OP_UPDATE,
+    return (tr_op_desc){.kind = row->by_tensor ? TR_OP_DIRECTION : TR_OP_UPDATE,
                         .update = {.count = count,
                                    .beta1 = o->beta1,
                                    .beta2 = o->beta2,
@@ -53,6 +54,13 @@ tr_op_desc tr_optim_update(const tr_optim_config *o, int64_t count, tr_dtype dty
                                    .l1 = decays ? o->l1 : 0,
                                    .l2 = decays ? o->l2 + (row->couples ? o->weight_decay : 0) : 0,
                                    .nesterov = o->nesterov}};
+}
+
+tr_op_desc tr_optim_descend(int64_t count, int parts, tr_dtype dtype, double lr_scale) {
+    return (tr_op_desc){
+        .kind = TR_OP_DESCEND,
+        .descend = {
+            .count = count, .parts = parts, .lr_scale = lr_scale, .factor = 1, .dtype = dtype}};
 }
 
 void tr_optim_new_states(tr_optim_kind kind, tr_optim_kind before, char *text) {

@@ -11,6 +11,7 @@ typedef enum tr_optim_kind {
     TR_OPTIM_SGD,
     TR_OPTIM_MOMENTUM, /* optim.name sgd with optim.momentum above 0 */
     TR_OPTIM_LION,
+    TR_OPTIM_LAMB,
     TR_OPTIM_KINDS
 } tr_optim_kind;
 
@@ -20,6 +21,8 @@ typedef struct tr_optim_row {
     const char *name; /* optim.name */
     tr_update_rule rule;
     bool couples; /* optim.weight_decay is added to the gradient, like optim.l2 */
+    /* The rule gives directions, and each tensor is stepped along its own (DIRECTION, DESCEND). */
+    bool by_tensor;
     /* The states' groups in checkpoints, in the order of the rule's operands; NULL after the
      * last. Optimizers that continue with each other's state name it alike. */
     const char *state[TR_OPTIM_STATES];
@@ -40,10 +43,14 @@ typedef struct tr_optim_config {
 /* Returns what the config's keys of optim say. */
 tr_optim_config tr_optim_of(const tr_config *config);
 
-/* Describes the step of `count` adjacent elements. decays: these parameters have weight decay, L1
- * and L2. */
+/* Describes the step of `count` adjacent elements, or of an optimizer that steps by tensor their
+ * directions. decays: these parameters have weight decay, L1 and L2. */
 tr_op_desc tr_optim_update(const tr_optim_config *optimizer, int64_t count, tr_dtype dtype,
                            bool decays, double lr_scale);
+
+/* Describes the step of a tensor's `count` elements on this rank along their directions; other
+ * ranks have the other parts of the whole tensor. */
+tr_op_desc tr_optim_descend(int64_t count, int parts, tr_dtype dtype, double lr_scale);
 
 enum { TR_OPTIM_NAMES = 64 };
 /* Writes the groups of the states that an optimizer owns and `before` does not, with ", " between

@@ -54,7 +54,8 @@ static tr_status choose_model(const tr_config *c, const tr_device *device, doubl
     tr_model *made;
     *model = c->model;
     model->layers = 1;
-    model->tuning = (tr_tuning){0}; /* a rate is that of a step that trains everything */
+    /* A rate is that of a step that trains everything. */
+    model->tuning = (tr_tuning){.apart = model->tuning.apart};
     model->recompute[0] = '\0';
     if (model->vocab > MOST_VOCAB) model->vocab = MOST_VOCAB;
     *micro_batch = c->train.micro_batch;

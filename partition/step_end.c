@@ -1,7 +1,6 @@
 #include "partition/step_end.h"
 
 #include "base/memory.h"
-#include "layers/param_layout.h"
 
 #include <stdlib.h>
 
@@ -43,12 +42,21 @@ size_t tr_step_end_vector_bytes(const tr_step_end_vector *vector) {
 }
 
 bool tr_step_end_param_op(const tr_param *param, bool counted, bool shares, tr_op_desc *out) {
-    const int64_t count = param->count;
     const tr_dtype acc = tr_dtype_acc(param->dtype);
     if (shares)
-        *out = (tr_op_desc){.kind = TR_OP_ADD, .rows = {.rows = 1, .width = count, .dtype = acc}};
-    else *out = (tr_op_desc){.kind = TR_OP_SUMSQ, .sumsq = {.count = count, .dtype = acc}};
+        *out = (tr_op_desc){.kind = TR_OP_ADD,
+                            .rows = {.rows = 1, .width = param->count, .dtype = acc}};
+    else *out = tr_step_end_sumsq_op(param);
     return !param->frozen && (shares || counted);
+}
+
+tr_op_desc tr_step_end_sumsq_op(const tr_param *param) {
+    return (tr_op_desc){.kind = TR_OP_SUMSQ,
+                        .sumsq = {.count = param->count, .dtype = tr_dtype_acc(param->dtype)}};
+}
+
+int64_t tr_step_end_tensor_norms(tr_optim_kind optimizer, const tr_param_layout *layout) {
+    return tr_optim_row_of(optimizer)->by_tensor ? 2 * (int64_t)layout->parts : 0;
 }
 
 tr_op_desc tr_step_end_finish_op(const tr_step_end_vector *vector) {
@@ -61,6 +69,8 @@ typedef struct measure {
     const tr_mesh *mesh;
     size_t scratch;   /* of the operator that needs most */
     int64_t elements; /* that this rank updates */
+    tr_optim_kind optimizer;
+    int64_t norms; /* of its tensors */
 } measure;
 
 static tr_status measure_op(measure *sum, const tr_op_desc *desc) {
@@ -71,13 +81,28 @@ static tr_status measure_op(measure *sum, const tr_op_desc *desc) {
     return TR_OK;
 }
 
+/* Measures the step of a tensor by itself. */
+static tr_status measure_tensor(measure *sum, const tr_param *param,
+                                const tr_param_layout *layout) {
+    const tr_op_desc sumsq = tr_step_end_sumsq_op(param),
+                     descend = tr_optim_descend(param->count, layout->parts, param->dtype, 1);
+    const int64_t norms = tr_step_end_tensor_norms(sum->optimizer, layout);
+    if (norms == 0) return TR_OK;
+    sum->norms += norms;
+    TR_TRY(measure_op(sum, &sumsq));
+    return measure_op(sum, &descend);
+}
+
 static tr_status measure_param(void *context, int stage, tr_param *param, bool shares) {
     (void)stage;
     measure *sum = context;
     tr_op_desc desc;
     tr_param_layout layout;
     TR_TRY(tr_param_layout_make(param, sum->mesh, &layout));
-    if (!shares && !param->frozen) sum->elements += param->count;
+    if (!shares && !param->frozen) {
+        sum->elements += param->count;
+        TR_TRY(measure_tensor(sum, param, &layout));
+    }
     return tr_step_end_param_op(param, layout.counted, shares, &desc) ? measure_op(sum, &desc)
                                                                       : TR_OK;
 }
@@ -86,7 +111,7 @@ tr_status tr_step_end_bytes(tr_device *device, const tr_model *model, const tr_p
                             const tr_mesh *mesh, tr_dtype dtype, int micro_batches,
                             bool forward_only, tr_optim_kind optimizer, size_t *bytes) {
     tr_status status = TR_OK;
-    measure sum = {.device = device, .mesh = mesh};
+    measure sum = {.device = device, .mesh = mesh, .optimizer = optimizer};
     tr_step_end_vector vector;
     TR_TRY_OUT(tr_step_end_vector_make(model, mesh, micro_batches, &vector));
     const tr_op_desc finish = tr_step_end_finish_op(&vector);
@@ -99,7 +124,8 @@ tr_status tr_step_end_bytes(tr_device *device, const tr_model *model, const tr_p
             tr_optim_update(&(tr_optim_config){.kind = optimizer}, sum.elements, dtype, true, 1);
         TR_TRY_OUT(measure_op(&sum, &update));
     }
-    *bytes = tr_align_up(tr_step_end_vector_bytes(&vector)) + tr_align_up(sum.scratch);
+    *bytes = tr_align_up(tr_step_end_vector_bytes(&vector)) + tr_align_up(sum.scratch) +
+             tr_align_up((size_t)sum.norms * sizeof(double));
 out:
     tr_step_end_vector_free(&vector);
     return status;

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "device/op.h"
+#include "layers/param_layout.h"
 #include "layers/placement.h"
 #include "partition/optim_row.h"
 
@@ -33,6 +34,11 @@ size_t tr_step_end_vector_bytes(const tr_step_end_vector *vector);
  * added to use 0's on the same rank (shares), SUMSQ when this rank counts the parameter's norm.
  * Returns false when it needs none. */
 bool tr_step_end_param_op(const tr_param *param, bool counted, bool shares, tr_op_desc *out);
+/* Describes the squared norm of a parameter's elements on this rank. */
+tr_op_desc tr_step_end_sumsq_op(const tr_param *param);
+/* Returns the numbers that an optimizer needs for the norms of a parameter's tensor, of all its
+ * parts. */
+int64_t tr_step_end_tensor_norms(tr_optim_kind optimizer, const tr_param_layout *layout);
 tr_op_desc tr_step_end_finish_op(const tr_step_end_vector *vector);
 
 /* Computes the device bytes that tr_optimizer_create takes on the rank at mesh->index. Prepares its

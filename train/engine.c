@@ -114,6 +114,7 @@ static tr_status make_optimizer(tr_engine *e) {
                               .model = e->layout->model,
                               .mesh = &e->desc.mesh,
                               .world = e->world,
+                              .tensor = e->tp,
                               .state = e->state,
                               .micro_batches = e->layout->micro_batches,
                               .forward_only = e->desc.forward_only,

@@ -16,6 +16,7 @@ struct tr_optimizer {
     slot_ops *ops;   /* [store->slots] */
     tr_op **step;    /* [store->runs] */
     int64_t *ticket; /* [store->spans]: of their sums */
+    tr_pace *pace;    /* NULL: `step` does all */
     tr_op *finish;
     double *vector;         /* device: losses, norms, stop */
     tr_step_end_vector map; /* of its entries */
@@ -83,6 +84,8 @@ tr_status tr_optimizer_create(const tr_optimizer_desc *desc, tr_optimizer **out)
     for (int i = 0; i < store->runs && !desc->forward_only; i++)
         TR_TRY_OUT(prepare_update(desc->device, &desc->config, store->dtype, &store->run[i],
                                   &scratch, &o->step[i]));
+    if (!desc->forward_only)
+        TR_TRY_OUT(tr_pace_create(store, desc->mesh, desc->tensor, &scratch, &o->pace));
     TR_TRY_OUT(prepare_finish(o, &scratch));
     if (scratch) TR_TRY_OUT(tr_device_alloc(desc->device, TR_MEMORY_DATA, scratch, &o->scratch));
 out:
@@ -95,6 +98,7 @@ void tr_optimizer_destroy(tr_optimizer *o) {
     if (!o) return;
     for (int i = 0; o->ops && i < o->desc.store->slots; i++) release(&o->ops[i]);
     for (int i = 0; o->step && i < o->desc.store->runs; i++) tr_op_release(o->step[i]);
+    tr_pace_destroy(o->pace);
     tr_op_release(o->finish);
     if (o->vector) tr_device_free(o->desc.device, o->vector);
     if (o->scratch) tr_device_free(o->desc.device, o->scratch);
@@ -210,9 +214,10 @@ static tr_status update_parameters(tr_optimizer *o, tr_stream *stream) {
                   [TR_UPDATE_VALUE] = tr_tensor_vector(run->value, o->desc.store->dtype, n)},
             .scratch = o->scratch,
             .state = o->desc.state};
+        if (o->step[i]->desc.kind == TR_OP_DIRECTION) args.t[TR_UPDATE_VALUE] = (tr_tensor){0};
         TR_TRY(tr_op_run(o->step[i], stream, &args));
     }
-    return TR_OK;
+    return o->pace ? tr_pace_run(o->pace, stream, o->desc.state, o->scratch) : TR_OK;
 }
 
 tr_status tr_optimizer_finish(tr_optimizer *o, bool update) {

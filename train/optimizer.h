@@ -11,6 +11,7 @@
 
 #include "partition/step_end.h"
 #include "train/store.h"
+#include "train/pace.h"
 
 typedef struct tr_optimizer tr_optimizer;
 
@@ -19,7 +20,7 @@ typedef struct tr_optimizer_desc {
     tr_store *store;
     const tr_model *model;
     const tr_mesh *mesh;
-    tr_group *world;
+    tr_group *world, *tensor; /* all ranks; this rank's tensor ranks */
     tr_step_state *state; /* device memory */
     int micro_batches;
     bool forward_only; /* no step updates parameters, and the store is without gradients */

@@ -1,4 +1,4 @@
-/* SUMSQ, STEP_FINISH and UPDATE. */
+/* SUMSQ, STEP_FINISH, UPDATE, DIRECTION and DESCEND. */
 #include "device/cpu/cpu_impl.h"
 #include "device/cpu/vec.h"
 #include "device/elementwise.h"
@@ -25,46 +25,90 @@ static tr_status run_step_finish(tr_op *op, const tr_op_args *args) {
     return TR_OK;
 }
 
-/* Elements at .. end - 1. The rule is a constant where this is inlined. */
+/* Elements at .. end - 1: steps them, or writes their direction to grad. The rule is a constant
+ * where this is inlined. */
 __attribute__((always_inline)) static inline void update_block(const tr_update_scalars *scalars,
-                                                               tr_update_rule rule, int64_t at,
-                                                               int64_t end, const float *grad,
+                                                               tr_update_rule rule, bool steps,
+                                                               int64_t at, int64_t end, float *grad,
                                                                float *master, float *m, float *v) {
     const tr_update_scalars s = *scalars; /* a copy, which no store to an element can change */
     const int states = tr_update_states(rule);
+    if (steps) {
 #pragma omp simd
-    for (int64_t i = at; i < end; i++)
-        tr_update_element(&s, rule, grad[i], &master[i], states > 0 ? &m[i] : NULL,
-                          states > 1 ? &v[i] : NULL);
+        for (int64_t i = at; i < end; i++)
+            tr_update_element(&s, rule, grad[i], &master[i], states > 0 ? &m[i] : NULL,
+                              states > 1 ? &v[i] : NULL);
+    } else {
+#pragma omp simd
+        for (int64_t i = at; i < end; i++)
+            grad[i] = tr_update_direction(&s, rule, grad[i], master[i], states > 0 ? &m[i] : NULL,
+                                          states > 1 ? &v[i] : NULL);
+    }
 }
 
-static void update_elements(const tr_update_scalars *s, tr_update_rule rule, int64_t at,
-                            int64_t end, const float *grad, float *master, float *m, float *v) {
+__attribute__((always_inline)) static inline void
+update_elements(const tr_update_scalars *s, tr_update_rule rule, bool steps, int64_t at,
+                int64_t end, float *grad, float *master, float *m, float *v) {
     switch (rule) {
-    case TR_UPDATE_SGD: update_block(s, TR_UPDATE_SGD, at, end, grad, master, m, v); break;
+    case TR_UPDATE_SGD: update_block(s, TR_UPDATE_SGD, steps, at, end, grad, master, m, v); break;
     case TR_UPDATE_MOMENTUM:
-        update_block(s, TR_UPDATE_MOMENTUM, at, end, grad, master, m, v);
+        update_block(s, TR_UPDATE_MOMENTUM, steps, at, end, grad, master, m, v);
         break;
-    case TR_UPDATE_LION: update_block(s, TR_UPDATE_LION, at, end, grad, master, m, v); break;
-    default: update_block(s, TR_UPDATE_ADAMW, at, end, grad, master, m, v);
+    case TR_UPDATE_LION: update_block(s, TR_UPDATE_LION, steps, at, end, grad, master, m, v); break;
+    default: update_block(s, TR_UPDATE_ADAMW, steps, at, end, grad, master, m, v);
     }
+}
+
+/* Copies elements at .. end - 1 of the master to the value, unless that is absent. */
+static void store_value(tr_dtype dtype, const float *master, void *value, int64_t at, int64_t end) {
+    if (value && dtype == TR_F32)
+        memcpy((float *)value + at, master + at, (size_t)(end - at) * sizeof(float));
+    else if (value) tr_row_store(dtype, value, at, end - at, master + at);
 }
 
 static tr_status run_update(tr_op *op, const tr_op_args *args) {
     const tr_update_desc d = op->desc.update; /* a copy, which no store to MASTER can change */
     if (args->state->skip) return TR_OK;
     const tr_update_scalars scalars = tr_update_round(&d, args->state);
-    const float *grad = args->t[TR_UPDATE_GRAD].data;
+    float *grad = args->t[TR_UPDATE_GRAD].data;
     float *master = args->t[TR_UPDATE_MASTER].data, *m = args->t[TR_UPDATE_M].data,
           *v = args->t[TR_UPDATE_V].data;
     void *value = args->t[TR_UPDATE_VALUE].data == master ? NULL : args->t[TR_UPDATE_VALUE].data;
 #pragma omp parallel for schedule(static) num_threads(tr_cpu_threads(op, d.count))
     for (int64_t at = 0; at < d.count; at += TR_BLOCK) {
         int64_t end = tr_min_i64(d.count, at + TR_BLOCK);
-        update_elements(&scalars, d.rule, at, end, grad, master, m, v);
-        if (value && d.dtype == TR_F32)
-            memcpy((float *)value + at, master + at, (size_t)(end - at) * sizeof(float));
-        else if (value) tr_row_store(d.dtype, value, at, end - at, master + at);
+        update_elements(&scalars, d.rule, true, at, end, grad, master, m, v);
+        store_value(d.dtype, master, value, at, end);
+    }
+    return TR_OK;
+}
+
+static tr_status run_direction(tr_op *op, const tr_op_args *args) {
+    const tr_update_desc d = op->desc.update;
+    if (args->state->skip) return TR_OK;
+    const tr_update_scalars scalars = tr_update_round(&d, args->state);
+    float *grad = args->t[TR_UPDATE_GRAD].data, *master = args->t[TR_UPDATE_MASTER].data,
+          *m = args->t[TR_UPDATE_M].data, *v = args->t[TR_UPDATE_V].data;
+#pragma omp parallel for schedule(static) num_threads(tr_cpu_threads(op, d.count))
+    for (int64_t at = 0; at < d.count; at += TR_BLOCK)
+        update_elements(&scalars, d.rule, false, at, tr_min_i64(d.count, at + TR_BLOCK), grad,
+                        master, m, v);
+    return TR_OK;
+}
+
+static tr_status run_descend(tr_op *op, const tr_op_args *args) {
+    const tr_descend_desc d = op->desc.descend;
+    if (args->state->skip) return TR_OK;
+    const tr_descend_scalars s = tr_descend_round(&d, args->state, args->t[TR_DESCEND_NORMS].data);
+    const float *u = args->t[TR_DESCEND_U].data;
+    float *master = args->t[TR_DESCEND_MASTER].data;
+    void *value = args->t[TR_DESCEND_VALUE].data == master ? NULL : args->t[TR_DESCEND_VALUE].data;
+#pragma omp parallel for schedule(static) num_threads(tr_cpu_threads(op, d.count))
+    for (int64_t at = 0; at < d.count; at += TR_BLOCK) {
+        int64_t end = tr_min_i64(d.count, at + TR_BLOCK);
+#pragma omp simd
+        for (int64_t i = at; i < end; i++) master[i] = tr_descend_element(&s, u[i], master[i]);
+        store_value(d.dtype, master, value, at, end);
     }
     return TR_OK;
 }
@@ -79,4 +123,12 @@ tr_status tr_cpu_prepare_step_finish(const tr_op_context *context, const tr_op_d
 }
 tr_status tr_cpu_prepare_update(const tr_op_context *context, const tr_op_desc *desc, tr_op **out) {
     return tr_host_op_create(context, desc, 0, 0, run_update, out);
+}
+tr_status tr_cpu_prepare_direction(const tr_op_context *context, const tr_op_desc *desc,
+                                   tr_op **out) {
+    return tr_host_op_create(context, desc, 0, 0, run_direction, out);
+}
+tr_status tr_cpu_prepare_descend(const tr_op_context *context, const tr_op_desc *desc,
+                                 tr_op **out) {
+    return tr_host_op_create(context, desc, 0, 0, run_descend, out);
 }

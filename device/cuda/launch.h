@@ -149,6 +149,12 @@ cudaError_t tr_cuda_launch_step_finish(cudaStream_t stream, const tr_step_finish
 cudaError_t tr_cuda_launch_update(cudaStream_t stream, const tr_update_desc *d,
                                   const tr_step_state *state, const float *grad, float *master,
                                   float *m, float *v, void *value);
+cudaError_t tr_cuda_launch_direction(cudaStream_t stream, const tr_update_desc *d,
+                                     const tr_step_state *state, float *grad, const float *master,
+                                     float *m, float *v);
+cudaError_t tr_cuda_launch_descend(cudaStream_t stream, const tr_descend_desc *d,
+                                   const tr_step_state *state, const float *u, const double *norms,
+                                   float *master, void *value);
 
 /* matmul.cu: t by TR_MATMUL_*, as MATMUL. */
 cudaError_t tr_cuda_launch_matmul(cudaStream_t stream, const tr_matmul_desc *desc,

@@ -1,4 +1,4 @@
-/* SUMSQ, STEP_FINISH and UPDATE. */
+/* SUMSQ, STEP_FINISH, UPDATE, DIRECTION and DESCEND. */
 #include "device/cuda/cuda_impl.h"
 #include "device/cuda/launch.h"
 
@@ -24,6 +24,21 @@ static tr_status run_update(tr_op *op, tr_stream *stream, const tr_op_args *args
     return TR_OK;
 }
 
+static tr_status run_direction(tr_op *op, tr_stream *stream, const tr_op_args *args) {
+    TR_CUDA(tr_cuda_launch_direction(tr_cuda_stream_of(stream), &op->desc.update, args->state,
+                                     args->t[TR_UPDATE_GRAD].data, args->t[TR_UPDATE_MASTER].data,
+                                     args->t[TR_UPDATE_M].data, args->t[TR_UPDATE_V].data));
+    return TR_OK;
+}
+
+static tr_status run_descend(tr_op *op, tr_stream *stream, const tr_op_args *args) {
+    void *master = args->t[TR_DESCEND_MASTER].data, *value = args->t[TR_DESCEND_VALUE].data;
+    TR_CUDA(tr_cuda_launch_descend(tr_cuda_stream_of(stream), &op->desc.descend, args->state,
+                                   args->t[TR_DESCEND_U].data, args->t[TR_DESCEND_NORMS].data,
+                                   master, value == master ? NULL : value));
+    return TR_OK;
+}
+
 tr_status tr_cuda_prepare_sumsq(const tr_op_context *context, const tr_op_desc *desc, tr_op **out) {
     size_t scratch = (size_t)tr_cuda_sumsq_blocks(desc->sumsq.count) * sizeof(double);
     return tr_cuda_op_create(context, desc, sizeof(tr_op), scratch, run_sumsq, out);
@@ -35,4 +50,12 @@ tr_status tr_cuda_prepare_step_finish(const tr_op_context *context, const tr_op_
 tr_status tr_cuda_prepare_update(const tr_op_context *context, const tr_op_desc *desc,
                                  tr_op **out) {
     return tr_cuda_op_create(context, desc, sizeof(tr_op), 0, run_update, out);
+}
+tr_status tr_cuda_prepare_direction(const tr_op_context *context, const tr_op_desc *desc,
+                                    tr_op **out) {
+    return tr_cuda_op_create(context, desc, sizeof(tr_op), 0, run_direction, out);
+}
+tr_status tr_cuda_prepare_descend(const tr_op_context *context, const tr_op_desc *desc,
+                                  tr_op **out) {
+    return tr_cuda_op_create(context, desc, sizeof(tr_op), 0, run_descend, out);
 }

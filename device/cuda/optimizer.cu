@@ -1,4 +1,4 @@
-/* Kernels of SUMSQ, STEP_FINISH and UPDATE. */
+/* Kernels of SUMSQ, STEP_FINISH, UPDATE, DIRECTION and DESCEND. */
 #include "device/cuda/kernel.cuh"
 #include "device/cuda/launch.h"
 #include "device/cuda/pack.cuh"
@@ -126,6 +126,80 @@ cudaError_t launch_update(cudaStream_t stream, const tr_update_desc &d, Args... 
     }
 }
 
+/* Like update, but writes directions to grad. */
+template <int N, tr_update_rule RULE>
+__global__ void direction(tr_update_desc d, const tr_step_state *state, float *grad,
+                          const float *master, float *m, float *v) {
+    if (state->skip) return;
+    constexpr bool HAS_M = RULE != TR_UPDATE_SGD, HAS_V = RULE == TR_UPDATE_ADAMW;
+    const tr_update_scalars scalars = tr_update_round(&d, state);
+    const int64_t packs = d.count / N;
+    for (int64_t i = tr_first_item(); i < packs; i += tr_item_stride()) {
+        float g[N], w[N], m1[N], v1[N];
+        tr_load(grad + i * N, g);
+        tr_load(master + i * N, w);
+        if (HAS_M) tr_load(m + i * N, m1);
+        if (HAS_V) tr_load(v + i * N, v1);
+#pragma unroll
+        for (int j = 0; j < N; j++)
+            g[j] = tr_update_direction(&scalars, RULE, g[j], w[j], &m1[j], &v1[j]);
+        tr_store(grad + i * N, g);
+        if (HAS_M) tr_store(m + i * N, m1);
+        if (HAS_V) tr_store(v + i * N, v1);
+    }
+    for (int64_t i = packs * N + tr_first_item(); i < d.count; i += tr_item_stride())
+        grad[i] = tr_update_direction(&scalars, RULE, grad[i], master[i], HAS_M ? m + i : nullptr,
+                                      HAS_V ? v + i : nullptr);
+}
+
+template <tr_update_rule RULE>
+cudaError_t launch_direction(cudaStream_t stream, const tr_update_desc &d,
+                             const tr_step_state *state, float *grad, const float *master, float *m,
+                             float *v) {
+    const unsigned blocks = tr_grid(d.count, 4 * TR_THREADS);
+    return tr_aligned(grad, master, m, v)
+               ? tr_launch(stream, blocks, TR_THREADS, direction<4, RULE>, d, state, grad, master,
+                           m, v)
+               : tr_launch(stream, blocks, TR_THREADS, direction<1, RULE>, d, state, grad, master,
+                           m, v);
+}
+
+/* Packs of N elements, then the last count % N. value may be NULL. Every thread adds the few parts'
+ * norms. */
+template <typename T, int N>
+__global__ void descend(tr_descend_desc d, const tr_step_state *state, const float *u,
+                        const double *norms, float *master, T *value) {
+    if (state->skip) return;
+    const tr_descend_scalars scalars = tr_descend_round(&d, state, norms);
+    const int64_t packs = d.count / N;
+    for (int64_t i = tr_first_item(); i < packs; i += tr_item_stride()) {
+        float g[N], w[N];
+        tr_load(u + i * N, g);
+        tr_load(master + i * N, w);
+#pragma unroll
+        for (int j = 0; j < N; j++) w[j] = tr_descend_element(&scalars, g[j], w[j]);
+        tr_store(master + i * N, w);
+        if (value) tr_store(value + i * N, w);
+    }
+    for (int64_t i = packs * N + tr_first_item(); i < d.count; i += tr_item_stride()) {
+        master[i] = tr_descend_element(&scalars, u[i], master[i]);
+        if (value) tr_store_one(value + i, master[i]);
+    }
+}
+
+template <typename T>
+cudaError_t launch_descend(cudaStream_t stream, const tr_descend_desc &d,
+                           const tr_step_state *state, const float *u, const double *norms,
+                           float *master, void *memory) {
+    const unsigned blocks = tr_grid(d.count, 4 * TR_THREADS);
+    T *value = static_cast<T *>(memory);
+    return tr_aligned(u, master, value)
+               ? tr_launch(stream, blocks, TR_THREADS, descend<T, 4>, d, state, u, norms, master,
+                           value)
+               : tr_launch(stream, blocks, TR_THREADS, descend<T, 1>, d, state, u, norms, master,
+                           value);
+}
+
 } // namespace
 
 cudaError_t tr_cuda_launch_sumsq(cudaStream_t stream, int64_t count, const float *x, double *out,
@@ -151,4 +225,26 @@ cudaError_t tr_cuda_launch_update(cudaStream_t stream, const tr_update_desc *d,
     return d->dtype == TR_F32
                ? launch_update<float>(stream, *d, state, grad, master, m, v, value)
                : launch_update<tr_bf16>(stream, *d, state, grad, master, m, v, value);
+}
+
+cudaError_t tr_cuda_launch_direction(cudaStream_t stream, const tr_update_desc *d,
+                                     const tr_step_state *state, float *grad, const float *master,
+                                     float *m, float *v) {
+    switch (d->rule) {
+    case TR_UPDATE_SGD:
+        return launch_direction<TR_UPDATE_SGD>(stream, *d, state, grad, master, m, v);
+    case TR_UPDATE_MOMENTUM:
+        return launch_direction<TR_UPDATE_MOMENTUM>(stream, *d, state, grad, master, m, v);
+    case TR_UPDATE_LION:
+        return launch_direction<TR_UPDATE_LION>(stream, *d, state, grad, master, m, v);
+    default: return launch_direction<TR_UPDATE_ADAMW>(stream, *d, state, grad, master, m, v);
+    }
+}
+
+cudaError_t tr_cuda_launch_descend(cudaStream_t stream, const tr_descend_desc *d,
+                                   const tr_step_state *state, const float *u, const double *norms,
+                                   float *master, void *value) {
+    return d->dtype == TR_F32
+               ? launch_descend<float>(stream, *d, state, u, norms, master, value)
+               : launch_descend<tr_bf16>(stream, *d, state, u, norms, master, value);
 }

@@ -1,4 +1,4 @@
-/* SUMSQ, STEP_FINISH and UPDATE. */
+/* SUMSQ, STEP_FINISH, UPDATE, DIRECTION and DESCEND. */
 #include "device/elementwise.h"
 #include "device/ref/ref_impl.h"
 
@@ -55,8 +55,15 @@ static double direction(const tr_update_desc *d, const tr_op_args *args, int64_t
            (sqrt(square / scalar(d, args->state->bias_correction2)) + scalar(d, d->eps));
 }
 
-tr_status tr_ref_update(tr_op *op, const tr_op_args *args) {
-    const tr_update_desc *d = &op->desc.update;
+/* Stores an element of the master and of its copy in the model's dtype. */
+static void store(const tr_op_args *args, int master, int value, int64_t i, double x) {
+    tr_ref_set(args, master, i, x);
+    /* The copy is the rounded stored master, as everywhere that it is computed. */
+    if (args->t[value].data) tr_ref_set(args, value, i, tr_ref_get(args, master, i));
+}
+
+/* Does UPDATE, or DIRECTION. */
+static tr_status update(const tr_update_desc *d, const tr_op_args *args, bool steps) {
     const tr_step_state *state = args->state;
     if (state->skip) return TR_OK;
     const double lr = scalar(d, scalar(d, state->lr) * scalar(d, d->lr_scale));
@@ -65,14 +72,37 @@ tr_status tr_ref_update(tr_op *op, const tr_op_args *args) {
     const double factor = scalar(d, state->gradient_factor);
     for (int64_t i = 0; i < d->count; i++) {
         double g = tr_ref_get(args, TR_UPDATE_GRAD, i) * factor;
-        double master = tr_ref_get(args, TR_UPDATE_MASTER, i);
+        const double master = tr_ref_get(args, TR_UPDATE_MASTER, i);
         if (bound > 0 && fabs(g) > bound) g = copysign(bound, g);
         if (l1 > 0 || l2 > 0) g += l1 * ((master > 0) - (master < 0)) + l2 * master;
-        master -= lr * (direction(d, args, i, g) + decay * master);
-        tr_ref_set(args, TR_UPDATE_MASTER, i, master);
-        /* The copy is the rounded stored master, as everywhere that it is computed. */
-        if (args->t[TR_UPDATE_VALUE].data)
-            tr_ref_set(args, TR_UPDATE_VALUE, i, tr_ref_get(args, TR_UPDATE_MASTER, i));
+        const double u = direction(d, args, i, g) + decay * master;
+        if (steps) store(args, TR_UPDATE_MASTER, TR_UPDATE_VALUE, i, master - lr * u);
+        else tr_ref_set(args, TR_UPDATE_GRAD, i, u);
+    }
+    return TR_OK;
+}
+
+tr_status tr_ref_update(tr_op *op, const tr_op_args *args) {
+    return update(&op->desc.update, args, true);
+}
+
+tr_status tr_ref_direction(tr_op *op, const tr_op_args *args) {
+    return update(&op->desc.update, args, false);
+}
+
+tr_status tr_ref_descend(tr_op *op, const tr_op_args *args) {
+    const tr_descend_desc *d = &op->desc.descend;
+    const tr_step_state *state = args->state;
+    if (state->skip) return TR_OK;
+    const double lr = tr_ref_scalar(d->dtype, tr_ref_scalar(d->dtype, state->lr) *
+                                                  tr_ref_scalar(d->dtype, d->lr_scale));
+    const double ratio = tr_descend_ratio(args->t[TR_DESCEND_NORMS].data, d->parts);
+    const double factor = tr_ref_scalar(d->dtype, d->factor * ratio);
+    const double decay = tr_ref_scalar(d->dtype, d->weight_decay);
+    for (int64_t i = 0; i < d->count; i++) {
+        const double master = tr_ref_get(args, TR_DESCEND_MASTER, i);
+        const double u = factor * tr_ref_get(args, TR_DESCEND_U, i) + decay * master;
+        store(args, TR_DESCEND_MASTER, TR_DESCEND_VALUE, i, master - lr * u);
     }
     return TR_OK;
 }

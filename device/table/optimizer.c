@@ -94,3 +94,52 @@ const tr_op_row tr_op_row_update = {
     .same = same_update,
     .operands = update_operands,
 };
+
+static void direction_operands(const tr_op_desc *desc, tr_tensor *t) {
+    update_operands(desc, t);
+    t[TR_UPDATE_VALUE] = (tr_tensor){0};
+}
+
+const tr_op_row tr_op_row_direction = {
+    .name = "direction",
+    .slot = {[TR_UPDATE_GRAD] = {"grad", TR_SLOT_BOTH, TR_TYPES_ACC},
+             [TR_UPDATE_MASTER] = {"master", TR_SLOT_IN, TR_TYPES_ACC},
+             [TR_UPDATE_M] = {"m", TR_SLOT_BOTH, TR_TYPES_ACC},
+             [TR_UPDATE_V] = {"v", TR_SLOT_BOTH, TR_TYPES_ACC}},
+    .fault = update_fault,
+    .same = same_update,
+    .operands = direction_operands,
+};
+
+static const char *descend_fault(const tr_op_desc *desc) {
+    const tr_descend_desc *d = &desc->descend;
+    if (!tr_op_sizes_fit(0, d->count, 1, 1) || !tr_op_sizes_fit(0, d->parts, 2, 1))
+        return "count and parts are out of range";
+    if (!(d->lr_scale > 0 && d->factor > 0)) return "lr_scale and factor must be above 0";
+    return d->weight_decay >= 0 ? NULL : "weight_decay must not be negative";
+}
+
+static bool same_descend(const tr_op_desc *x, const tr_op_desc *y) {
+    const tr_descend_desc *a = &x->descend, *b = &y->descend;
+    return a->count == b->count && a->parts == b->parts && a->lr_scale == b->lr_scale &&
+           a->factor == b->factor && a->weight_decay == b->weight_decay && a->dtype == b->dtype;
+}
+
+static void descend_operands(const tr_op_desc *desc, tr_tensor *t) {
+    const tr_descend_desc *d = &desc->descend;
+    t[TR_DESCEND_U] = t[TR_DESCEND_MASTER] =
+        tr_tensor_vector(NULL, tr_dtype_acc(d->dtype), d->count);
+    if (d->parts > 0) t[TR_DESCEND_NORMS] = tr_tensor_matrix(NULL, TR_F64, d->parts, 2);
+    t[TR_DESCEND_VALUE] = tr_tensor_vector(NULL, d->dtype, d->count);
+}
+
+const tr_op_row tr_op_row_descend = {
+    .name = "descend",
+    .slot = {[TR_DESCEND_U] = {"u", TR_SLOT_IN, TR_TYPES_ACC},
+             [TR_DESCEND_NORMS] = {"norms", TR_SLOT_IN, TR_TYPES_F64},
+             [TR_DESCEND_MASTER] = {"master", TR_SLOT_BOTH, TR_TYPES_ACC},
+             [TR_DESCEND_VALUE] = {"value", TR_SLOT_OUT | TR_SLOT_OPTIONAL, TR_TYPES_STORAGE}},
+    .fault = descend_fault,
+    .same = same_descend,
+    .operands = descend_operands,
+};

@@ -4,7 +4,8 @@
     pip install numpy torch
     python3 tests/golden/make_optimizers.py [--out FILE] [--seed N]
 
-SGD, Adam and AdamW are PyTorch's in FP64; Lion is written here from its paper (Chen et al. 2023, algorithm 2). The first line is
+SGD, Adam and AdamW are PyTorch's in FP64; Lion and LAMB are written here from their papers (Chen et al. 2023, algorithm 2; You et al.
+2020, algorithm 2, with phi(x) = x). For LAMB the parameters are the tensors of TENSORS. The first line is
 "N STEPS", the second one the N parameters, then a line for the gradient of each step. Two lines a case follow: Trireme's keys, with
 "; " between them, and the parameters after the last step. Gradients are of FP32, so that every precision begins with the same. No
 step of Lion depends on a sign that rounding could change: where the mean is below 1e-6 the gradient is drawn again.
@@ -17,6 +18,7 @@ import torch
 
 HERE = pathlib.Path(__file__).parent
 N, STEPS, LR = 96, 20, 3e-3
+TENSORS = (40, 32, 24)  # elements; unit.test_optimizers has the same
 
 
 class Lion:
@@ -28,6 +30,24 @@ class Lion:
         mean = b1 * self.m + (1 - b1) * g
         self.m = b2 * self.m + (1 - b2) * g
         return w - lr * (np.sign(mean) + self.weight_decay * w), np.abs(mean)
+
+
+class Lamb:
+    def __init__(self, betas=(0.9, 0.999), eps=1e-6, weight_decay=0.01):
+        self.betas, self.eps, self.weight_decay = betas, eps, weight_decay
+        self.m, self.v, self.t = np.zeros(N), np.zeros(N), 0
+
+    def step(self, x, g, lr=LR):
+        b1, b2 = self.betas
+        self.t += 1
+        self.m = b1 * self.m + (1 - b1) * g
+        self.v = b2 * self.v + (1 - b2) * g**2
+        r = self.m / (1 - b1**self.t) / (np.sqrt(self.v / (1 - b2**self.t)) + self.eps) + self.weight_decay * x
+        steps, ends = [], np.cumsum(TENSORS)[:-1]
+        for x_i, r_i in zip(np.split(x, ends), np.split(r, ends)):
+            size, length = np.linalg.norm(x_i), np.linalg.norm(r_i)
+            steps.append(lr * (size / length if size > 0 and length > 0 else 1) * r_i)
+        return x - np.concatenate(steps), None
 
 
 def draw(rng):
@@ -54,9 +74,9 @@ def follow(make, w, gradients, change=lambda g, w: g):
     return p.detach().numpy()
 
 
-def follow_lion(lion, w, gradients):
+def follow_own(optimizer, w, gradients):
     for g in gradients:
-        w, _ = lion.step(w, g)
+        w, _ = optimizer.step(w, g)
     return w
 
 
@@ -77,8 +97,10 @@ def cases(w, gradients):
         lambda p: o.SGD(p, lr=LR, momentum=0.8, nesterov=True, weight_decay=0.05), w, gradients)
     yield "optim.name=sgd; optim.clip_value=0.5; optim.l1=0.1", follow(
         lambda p: o.SGD(p, lr=LR, momentum=0.9), w, gradients, lambda g, p: g.clamp(-0.5, 0.5) + 0.1 * p.sign())
-    yield "optim.name=lion", follow_lion(Lion((0.9, 0.99), 0.1), w, gradients)
-    yield "optim.name=lion; optim.beta1=0.8; optim.beta2=0.95; optim.weight_decay=0", follow_lion(Lion((0.8, 0.95), 0), w, gradients)
+    yield "optim.name=lion", follow_own(Lion((0.9, 0.99), 0.1), w, gradients)
+    yield "optim.name=lion; optim.beta1=0.8; optim.beta2=0.95; optim.weight_decay=0", follow_own(Lion((0.8, 0.95), 0), w, gradients)
+    yield "optim.name=lamb", follow_own(Lamb(), w, gradients)
+    yield f"optim.name=lamb; {betas}; optim.weight_decay=0.2", follow_own(Lamb((0.8, 0.97), 1e-7, 0.2), w, gradients)
 
 
 def text(values):

@@ -21,13 +21,13 @@ holds() {
 # states NAME: those of an optimizer in a checkpoint.
 states() {
     case $1 in
-    adam | adamw) echo adam_m adam_v ;;
+    adam | adamw | lamb) echo adam_m adam_v ;;
     sgd) echo momentum ;;
     *) echo "$1_m" ;;
     esac
 }
 
-for name in sgd adam adamw lion; do
+for name in sgd adam adamw lion lamb; do
     one=("${options[@]}" optim.name=$name)
     train 0 1 $name "${one[@]}" train.steps=6
     as_planned $name
@@ -42,11 +42,18 @@ done
 train 0 1 plain "${options[@]}" optim.name=sgd optim.momentum=0 train.steps=3
 as_planned plain
 holds plain 3
-for a in plain sgd lion adam adamw; do
-    for b in plain sgd lion adam adamw; do
+for a in plain sgd lion adam adamw lamb; do
+    for b in plain sgd lion adam adamw lamb; do
         [[ $a == "$b" ]] || ! diff <(field $a loss | sed -n 3p) <(field $b loss | sed -n 3p) >/dev/null || fail "$a and $b: the same losses"
     done
 done
+
+# Tensor ranks sum the norms of their parts, and their checkpoint is continued by one rank and by data ranks.
+train 0 2 lamb-tensor "${options[@]}" optim.name=lamb train.steps=3 parallel.tp=2
+as_planned lamb-tensor
+train 0 2 lamb-tensor "${options[@]}" optim.name=lamb train.steps=6 parallel.dp=2 --resume
+as_planned lamb-tensor
+[[ ! -s lamb-tensor.err ]] || fail "lamb-tensor: said '$(<lamb-tensor.err)'"
 
 # Another optimizer: what it shares with the saved one goes on, the rest begins at zero.
 cp -r plain plain-on

@@ -303,10 +303,10 @@ static void checks_name_place_and_remedy(void **state) {
          "optim.nesterov out"},
         {"optim: {name: sgd, beta1: 0.8}\n", 1,
          "x.yaml:2:27: optim.name sgd does not read optim.beta1: leave optim.beta1 out, or set "
-         "optim.name to one of: adamw adam lion"},
+         "optim.name to one of: adamw adam lion lamb"},
         {"optim: {name: lion, eps: 1e-6}\n", 1,
          "x.yaml:2:26: optim.name lion does not read optim.eps: leave optim.eps out, or set "
-         "optim.name to one of: adamw adam"},
+         "optim.name to one of: adamw adam lamb"},
         {"optim.restarts: 10 900\ntrain.steps: 900\n", 1,
          "x.yaml:2:17: optim.restarts has step 900, but the schedule ends at step 900 "
          "(optim.horizon, which is train.steps unless it is set): raise optim.horizon, or leave "

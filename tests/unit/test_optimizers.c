@@ -1,6 +1,7 @@
-/* Compares UPDATE with PyTorch's SGD, Adam and AdamW and with a reference for Lion: 20 steps on
- * given gradients (tests/golden/optimizers.txt, which tests/golden/make_optimizers.py writes), from
- * the config's keys. FP64 (ref) within 1e-10, FP32 (ref, cpu) within 2e-5 of the parameters' norm.
+/* Compares UPDATE with PyTorch's SGD, Adam and AdamW and with references for Lion and LAMB: 20
+ * steps on given gradients (tests/golden/optimizers.txt, which tests/golden/make_optimizers.py
+ * writes), from the config's keys. FP64 (ref) within 1e-10, FP32 (ref, cpu) within 2e-5 of the
+ * parameters' norm.
  */
 #include "device/device.h"
 #include "partition/optim_row.h"
@@ -62,18 +63,61 @@ static void set(void *memory, tr_dtype dtype, int i, double x) {
     else ((float *)memory)[i] = (float)x;
 }
 
+/* Runs an operator of this description. */
+static void run(tr_device *device, const tr_op_desc *desc, tr_op_args args) {
+    tr_op *op;
+    if (tr_op_prepare(&(tr_op_context){.device = device}, desc, &op) != TR_OK)
+        fail_msg("%s", tr_error_message());
+    void *scratch = op->scratch_bytes ? malloc(op->scratch_bytes) : NULL;
+    args.scratch = scratch;
+    assert_int_equal(tr_op_run(op, tr_device_compute(device), &args), TR_OK);
+    assert_int_equal(tr_stream_sync(tr_device_compute(device)), TR_OK);
+    free(scratch);
+    tr_op_release(op);
+}
+
+/* make_optimizers.py has the same. */
+static const int64_t tensors[] = {40, 32, 24};
+
+/* Steps each tensor along its direction, with the norms of its halves, as two ranks have them. */
+static void descend(tr_device *device, tr_dtype dtype, tr_step_state *step, char *w,
+                    const char *grad) {
+    enum { PARTS = 2 };
+    const size_t size = tr_dtype_size(dtype);
+    for (size_t k = 0; k < sizeof tensors / sizeof *tensors; k++) {
+        const int64_t n = tensors[k], part = n / PARTS;
+        const tr_op_desc sumsq = {.kind = TR_OP_SUMSQ, .sumsq = {.count = part, .dtype = dtype}};
+        const tr_op_desc along = tr_optim_descend(n, PARTS, dtype, 1);
+        double norms[PARTS][2];
+        for (int p = 0; p < PARTS; p++)
+            for (int of = 0; of < 2; of++) {
+                const char *x = (of ? grad : w) + (size_t)(p * part) * size;
+                run(device, &sumsq,
+                    (tr_op_args){
+                        .t = {[TR_SUMSQ_X] = tr_tensor_vector(x, dtype, part),
+                              [TR_SUMSQ_OUT] = tr_tensor_vector(&norms[p][of], TR_F64, 1)}});
+            }
+        run(device, &along,
+            (tr_op_args){.t = {[TR_DESCEND_U] = tr_tensor_vector(grad, dtype, n),
+                               [TR_DESCEND_NORMS] = tr_tensor_matrix(norms, TR_F64, PARTS, 2),
+                               [TR_DESCEND_MASTER] = tr_tensor_vector(w, dtype, n),
+                               [TR_DESCEND_VALUE] = tr_tensor_vector(w, dtype, n)},
+                         .state = step});
+        w += (size_t)n * size;
+        grad += (size_t)n * size;
+    }
+}
+
 /* Takes the steps of the config's optimizer from given.start to w. */
 static void take_steps(const char *device_name, tr_dtype dtype, const tr_config *c, void *w) {
     tr_device *device;
-    tr_op *op;
     const tr_optim_config o = tr_optim_of(c);
     const int64_t n = given.count;
     double grad[MOST], state[TR_OPTIM_STATES][MOST] = {{0}}; /* of either type */
     assert_int_equal(tr_device_open(device_name, &(tr_device_options){.threads = 1}, &device),
                      TR_OK);
     const tr_op_desc desc = tr_optim_update(&o, n, dtype, true, 1);
-    if (tr_op_prepare(&(tr_op_context){.device = device}, &desc, &op) != TR_OK)
-        fail_msg("%s", tr_error_message());
+    const bool by_tensor = tr_optim_row_of(o.kind)->by_tensor;
     for (int i = 0; i < n; i++) set(w, dtype, i, given.start[i]);
     for (int t = 1; t <= given.steps; t++) {
         tr_step_state step = {.lr = c->optim.lr,
@@ -82,15 +126,14 @@ static void take_steps(const char *device_name, tr_dtype dtype, const tr_config 
                               .bias_correction2 = 1 - pow(o.beta2, t)};
         for (int i = 0; i < n; i++) set(grad, dtype, i, given.gradient[t - 1][i]);
         tr_op_args args = {.t = {[TR_UPDATE_GRAD] = tr_tensor_vector(grad, dtype, n),
-                                 [TR_UPDATE_MASTER] = tr_tensor_vector(w, dtype, n),
-                                 [TR_UPDATE_VALUE] = tr_tensor_vector(w, dtype, n)},
+                                 [TR_UPDATE_MASTER] = tr_tensor_vector(w, dtype, n)},
                            .state = &step};
+        if (!by_tensor) args.t[TR_UPDATE_VALUE] = tr_tensor_vector(w, dtype, n);
         for (int k = 0; k < tr_optim_states(o.kind); k++)
             args.t[TR_UPDATE_M + k] = tr_tensor_vector(state[k], dtype, n);
-        assert_int_equal(tr_op_run(op, tr_device_compute(device), &args), TR_OK);
-        assert_int_equal(tr_stream_sync(tr_device_compute(device)), TR_OK);
+        run(device, &desc, args);
+        if (by_tensor) descend(device, dtype, &step, w, (const char *)grad);
     }
-    tr_op_release(op);
     tr_device_close(device);
 }
 
@@ -152,7 +195,7 @@ static void rows_are_whole(void **state) {
 static void decay_is_of_matrices(void **state) {
     (void)state;
     static tr_config config;
-    static const char *const names[] = {"adamw", "adam", "sgd", "lion"};
+    static const char *const names[] = {"adamw", "adam", "sgd", "lion", "lamb"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         char keys[128];
         (void)snprintf(keys, sizeof keys,

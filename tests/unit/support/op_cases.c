@@ -130,9 +130,11 @@
     {                                                                                              \
         .kind = TR_OP_STEP_FINISH, .step_finish = {.losses = l, .norms = n }                       \
     }
-#define UPDATE(n, ...)                                                                             \
+#define UPDATE(n, ...)    UPDATE_OF(UPDATE, n, __VA_ARGS__)
+#define DIRECTION(n, ...) UPDATE_OF(DIRECTION, n, __VA_ARGS__)
+#define UPDATE_OF(KIND, n, ...)                                                                    \
     {                                                                                              \
-        .kind = TR_OP_UPDATE, .update = {                                                          \
+        .kind = TR_OP_##KIND, .update = {                                                          \
             .count = n,                                                                            \
             .beta1 = 0.9f,                                                                         \
             .beta2 = 0.95f,                                                                        \
@@ -140,6 +142,16 @@
             .weight_decay = 0.1f,                                                                  \
             .lr_scale = 0.5,                                                                       \
             __VA_ARGS__                                                                            \
+        }                                                                                          \
+    }
+#define DESCEND(n, p, decay)                                                                       \
+    {                                                                                              \
+        .kind = TR_OP_DESCEND, .descend = {                                                        \
+            .count = n,                                                                            \
+            .parts = p,                                                                            \
+            .lr_scale = 0.5,                                                                       \
+            .factor = 0.7,                                                                         \
+            .weight_decay = decay                                                                  \
         }                                                                                          \
     }
 
@@ -339,6 +351,18 @@ const tr_op_case tr_op_cases[] = {
     {UPDATE(64, .clip_value = 0), TR_CASE_NO_BIAS},
     {UPDATE(64, .clip_value = 0), TR_CASE_SKIP},
     {UPDATE(64, .rule = TR_UPDATE_LION), TR_CASE_SKIP},
+    {DIRECTION(1, .clip_value = 0), 0},
+    {DIRECTION(1037, .clip_value = 0.1, .l1 = 0.03, .l2 = 0.2), 0},
+    {DIRECTION(1037, .rule = TR_UPDATE_SGD), 0},
+    {DIRECTION(1037, .rule = TR_UPDATE_MOMENTUM, .momentum = 0.9f, .nesterov = true), 0},
+    {DIRECTION(1037, .rule = TR_UPDATE_LION), 0},
+    {DIRECTION(64, .clip_value = 0), TR_CASE_SKIP},
+    {DESCEND(1, 0, 0.1f), 0},
+    {DESCEND(1037, 0, 0.1f), 0},
+    {DESCEND(1037, 1, 0), 0},
+    {DESCEND(1037, 3, 0), 0},
+    {DESCEND(64, 2, 0), TR_CASE_NO_BIAS},
+    {DESCEND(64, 2, 0), TR_CASE_SKIP},
 };
 const size_t tr_op_case_count = sizeof tr_op_cases / sizeof *tr_op_cases;
 
@@ -382,5 +406,7 @@ const tr_op_case tr_op_large_cases[] = {
     {UPDATE(20011, .clip_value = 0), 0},
     {UPDATE(20011, .rule = TR_UPDATE_MOMENTUM, .momentum = 0.9f), 0},
     {UPDATE(20011, .rule = TR_UPDATE_LION), 0},
+    {DIRECTION(20011, .clip_value = 0), 0},
+    {DESCEND(20011, 2, 0), 0},
 };
 const size_t tr_op_large_case_count = sizeof tr_op_large_cases / sizeof *tr_op_large_cases;

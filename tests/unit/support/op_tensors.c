@@ -41,7 +41,9 @@ tr_op_desc tr_op_case_desc(const tr_op_case *c, tr_dtype storage) {
     case TR_OP_XENT_SUM:
     case TR_OP_XENT_LOSS:
     case TR_OP_XENT_DGRAD: desc.xent.dtype = storage; break;
-    case TR_OP_UPDATE: desc.update.dtype = storage; break;
+    case TR_OP_UPDATE:
+    case TR_OP_DIRECTION: desc.update.dtype = storage; break;
+    case TR_OP_DESCEND: desc.descend.dtype = storage; break;
     case TR_OP_SUMSQ:
     case TR_OP_STEP_FINISH: break;
     default: desc.rows.dtype = storage; desc.rows.to = other(storage);
@@ -392,15 +394,28 @@ static void optimizer_tensors(const tr_op_desc *desc, unsigned options, tr_op_te
         t[TR_STEP_FINISH_STATE] = exact(TR_U8, sizeof(tr_step_state));
         t[TR_STEP_FINISH_STATE].fill = TR_FILL_STATE;
         break;
+    case TR_OP_DESCEND:
+        count = desc->descend.count;
+        t[TR_DESCEND_U] = input(TR_F32, count, TR_FILL_NORMAL);
+        if (desc->descend.parts > 0)
+            t[TR_DESCEND_NORMS] = input(TR_F64, 2 * desc->descend.parts, TR_FILL_SQUARE);
+        t[TR_DESCEND_MASTER] = output(TR_F32, count, terms, 1);
+        if (!(options & TR_CASE_NO_BIAS))
+            t[TR_DESCEND_VALUE] = output(desc->descend.dtype, count, terms, 1);
+        break;
     default:
         t[TR_UPDATE_GRAD] = input(TR_F32, count, TR_FILL_NORMAL);
         t[TR_UPDATE_MASTER] = output(TR_F32, count, terms, 1);
+        if (desc->kind == TR_OP_DIRECTION) {
+            t[TR_UPDATE_GRAD] = output(TR_F32, count, terms, 1);
+            t[TR_UPDATE_MASTER] = input(TR_F32, count, TR_FILL_NORMAL);
+        }
         if (states > 0) t[TR_UPDATE_M] = output(TR_F32, count, terms, 1);
         if (states > 1) {
             t[TR_UPDATE_V] = output(TR_F32, count, terms, 0); /* of squares */
             t[TR_UPDATE_V].fill = TR_FILL_SQUARE;
         }
-        if (!(options & TR_CASE_NO_BIAS))
+        if (!(options & TR_CASE_NO_BIAS) && desc->kind == TR_OP_UPDATE)
             t[TR_UPDATE_VALUE] = output(desc->update.dtype, count, terms, 1);
     }
 }
@@ -436,7 +451,9 @@ void tr_op_case_tensors(const tr_op_desc *desc, unsigned options,
     case TR_OP_XENT_DGRAD: xent_tensors(desc, t); break;
     case TR_OP_SUMSQ:
     case TR_OP_STEP_FINISH:
-    case TR_OP_UPDATE: optimizer_tensors(desc, options, t); break;
+    case TR_OP_UPDATE:
+    case TR_OP_DIRECTION:
+    case TR_OP_DESCEND: optimizer_tensors(desc, options, t); break;
     default: rows_tensors(desc, options, t);
     }
 }

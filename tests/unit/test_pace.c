@@ -1,0 +1,236 @@
+/* Tests optimizers that choose the length of each tensor's step, in whole engines in FP64: the
+ * length of LAMB's steps, parameters that do not depend on the layout, and bytes as planned. */
+#include "support/small_engine.h"
+
+#include "base/memory.h"
+
+#include <math.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+enum { RANKS = 4, TENSORS = 64 };
+static const double LR = 0.01;
+
+/* The global tensors of a model, before and after some steps. */
+typedef struct tensors {
+    int count;
+    char name[TENSORS][TR_NAME_SIZE];
+    int64_t size[TENSORS];
+    double *value[TENSORS][2];
+} tensors;
+
+typedef struct layout {
+    const tr_model_config *model;
+    tr_optim_config optimizer;
+    int pp, dp, tp, steps;
+} layout;
+
+typedef struct member {
+    const layout *layout;
+    tr_world *world;
+    const tr_schedule *schedule;
+    pthread_mutex_t *lock;
+    tensors *out;
+    int rank;
+    char error[256];
+} member;
+
+static int find(tensors *t, const tr_global *global) {
+    int k = 0;
+    while (k < t->count && strcmp(t->name[k], global->name) != 0) k++;
+    assert_true(k < TENSORS);
+    if (k < t->count) return k;
+    t->count++;
+    memcpy(t->name[k], global->name, TR_NAME_SIZE);
+    t->size[k] = tr_global_count(global);
+    for (int when = 0; when < 2; when++)
+        t->value[k][when] = calloc((size_t)t->size[k], sizeof(double));
+    return k;
+}
+
+static void take_box(const tr_global *global, const tr_box *box, const double *local, double *out) {
+    int64_t at[TR_PARAM_RANK] = {0}, elements = 1;
+    for (int d = 0; d < global->rank; d++) elements *= box->extent[d];
+    for (int64_t i = 0; i < elements; i++) {
+        int64_t from = box->local_offset, to = 0;
+        for (int d = 0; d < global->rank; d++) {
+            from += at[d] * box->local_stride[d];
+            to = to * global->shape[d] + box->offset[d] + at[d];
+        }
+        out[to] = local[from];
+        for (int d = global->rank - 1; d >= 0 && ++at[d] == box->extent[d]; d--) at[d] = 0;
+    }
+}
+
+static void collect(const member *m, tr_engine *engine, int when) {
+    const tr_store *store = tr_engine_store(engine);
+    (void)pthread_mutex_lock(m->lock);
+    for (int i = 0; i < store->slots; i++) {
+        const tr_store_slot *slot = &store->slot[i];
+        for (int k = 0; k < slot->param->tensors && slot->shares < 0; k++) {
+            const tr_global *global = &slot->param->tensor[k];
+            const int t = find(m->out, global);
+            for (int b = 0; b < global->boxes; b++)
+                take_box(global, &global->box[b], slot->master, m->out->value[t][when]);
+        }
+    }
+    (void)pthread_mutex_unlock(m->lock);
+}
+
+static tr_status fetch_words(void *context, bool validation, int64_t sample, const tr_fetch *wanted,
+                             int count) {
+    (void)context, (void)validation;
+    for (int k = 0; k < count; k++)
+        for (int i = 0; i < 16; i++)
+            ((int32_t *)wanted[k].to)[i] = (int32_t)((sample * 7 + i * i) % 64);
+    return TR_OK;
+}
+
+static tr_status take_steps(member *m, tr_device *device) {
+    const layout *l = m->layout;
+    tr_engine *engine;
+    tr_step_result result;
+    tr_memory_plan plan;
+    tr_engine_desc desc = small(m->world, device, (tr_schedule *)m->schedule);
+    desc.model = *l->model;
+    desc.model.tuning.apart = tr_optim_row_of(l->optimizer.kind)->by_tensor;
+    desc.dtype = TR_F64;
+    desc.fetch = fetch_words;
+    desc.optimizer = l->optimizer;
+    TR_TRY(tr_mesh_make(l->pp, l->dp, l->tp, m->rank, l->pp * l->dp * l->tp, &desc.mesh));
+    TR_TRY(tr_engine_create(&desc, &engine));
+    tr_status status = tr_store_init(tr_engine_store(engine), 3, NULL);
+    if (status == TR_OK) collect(m, engine, 0);
+    for (int t = 1; t <= l->steps && status == TR_OK; t++)
+        status = tr_engine_step(engine, t, t, 8 * (t - 1), LR, &result);
+    if (status == TR_OK) collect(m, engine, 1);
+    tr_engine_plan(engine, &plan);
+    for (int k = 0; k < TR_MEMORY_CLASSES && status == TR_OK; k++)
+        if (plan.of[k] != tr_device_peak(device, (int)k))
+            status = TR_FAIL(TR_ERR_INTERNAL, "class %d: %zu bytes planned, %zu taken", k,
+                             plan.of[k], tr_device_peak(device, (int)k));
+    tr_engine_destroy(engine);
+    return status;
+}
+
+static void *member_main(void *argument) {
+    member *m = argument;
+    tr_device *device = NULL;
+    tr_status status = tr_device_open("ref", &(tr_device_options){.threads = 1}, &device);
+    if (status == TR_OK) status = take_steps(m, device);
+    if (status != TR_OK) {
+        (void)snprintf(m->error, sizeof m->error, "%s", tr_error_message());
+        tr_world_abort(m->world, TR_ERR_INTERNAL);
+    }
+    if (device) tr_device_close(device);
+    tr_world_close(m->world);
+    return NULL;
+}
+
+static void run(const layout *l, tensors *out) {
+    const int ranks = l->pp * l->dp * l->tp;
+    tr_world *world[RANKS];
+    member m[RANKS];
+    pthread_t thread[RANKS];
+    pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    tr_schedule *schedule = schedule_of("1f1b", l->pp, 4 / l->dp);
+    out->count = 0;
+    assert_int_equal(tr_world_open_local(ranks, world), TR_OK);
+    for (int i = 0; i < ranks; i++) {
+        m[i] = (member){l, world[i], schedule, &lock, out, i, ""};
+        assert_int_equal(pthread_create(&thread[i], NULL, member_main, &m[i]), 0);
+    }
+    for (int i = 0; i < ranks; i++) assert_int_equal(pthread_join(thread[i], NULL), 0);
+    for (int i = 0; i < ranks; i++)
+        if (m[i].error[0]) fail_msg("pp %d dp %d tp %d: %s", l->pp, l->dp, l->tp, m[i].error);
+    tr_schedule_destroy(schedule);
+}
+
+static void free_tensors(tensors *t) {
+    for (int k = 0; k < t->count; k++) {
+        free(t->value[k][0]);
+        free(t->value[k][1]);
+    }
+}
+
+static double norm(const double *x, const double *minus, int64_t n) {
+    double sum = 0;
+    for (int64_t i = 0; i < n; i++) {
+        const double d = x[i] - (minus ? minus[i] : 0);
+        sum += d * d;
+    }
+    return sqrt(sum);
+}
+
+static const tr_model_config models[] = {
+    {.family = "gpt2", .layers = 2, .width = 32, .heads = 4, .context = 16, .vocab = 64},
+    {.family = "llama",
+     .layers = 2,
+     .width = 32,
+     .heads = 4,
+     .kv_heads = 1, /* tensor ranks share it */
+     .context = 16,
+     .vocab = 64},
+};
+enum { MODELS = sizeof models / sizeof *models };
+
+static const tr_optim_config optimizers[] = {
+    {.kind = TR_OPTIM_LAMB, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-6, .weight_decay = 0.01},
+};
+enum { OPTIMIZERS = sizeof optimizers / sizeof *optimizers };
+
+/* After one step of LAMB each tensor has moved by lr times its own norm; one that was 0 by lr times
+ * the direction's, all elements of which are about 1. */
+static void steps_are_as_long_as_tensors(void **state) {
+    (void)state;
+    for (int m = 0; m < MODELS; m++) {
+        tensors t;
+        run(&(layout){&models[m], optimizers[0], 1, 1, 2, 1}, &t);
+        assert_true(t.count > 10);
+        for (int k = 0; k < t.count; k++) {
+            const double before = norm(t.value[k][0], NULL, t.size[k]);
+            const double moved = norm(t.value[k][1], t.value[k][0], t.size[k]);
+            if (before > 0 && fabs(moved - LR * before) > 1e-12 * before)
+                fail_msg("%s moved by %.17g, not %.17g", t.name[k], moved, LR * before);
+            if (before == 0 && !(moved > 0 && moved <= 1.0001 * LR * sqrt((double)t.size[k])))
+                fail_msg("%s moved by %g", t.name[k], moved);
+        }
+        free_tensors(&t);
+    }
+}
+
+static void layouts_agree(void **state) {
+    (void)state;
+    static const int mesh[][3] = {{2, 1, 1}, {1, 2, 1}, {1, 1, 2}, {2, 1, 2}, {1, 2, 2}, {1, 1, 4}};
+    for (int m = 0; m < MODELS; m++)
+        for (int o = 0; o < OPTIMIZERS; o++) {
+            tensors one, other;
+            run(&(layout){&models[m], optimizers[o], 1, 1, 1, 3}, &one);
+            for (size_t i = 0; i < sizeof mesh / sizeof *mesh; i++) {
+                run(&(layout){&models[m], optimizers[o], mesh[i][0], mesh[i][1], mesh[i][2], 3},
+                    &other);
+                assert_int_equal(one.count, other.count);
+                for (int k = 0; k < one.count; k++) {
+                    int j = 0;
+                    while (strcmp(one.name[k], other.name[j]) != 0) j++;
+                    const double off = norm(one.value[k][1], other.value[j][1], one.size[k]);
+                    const double moved = norm(one.value[k][1], one.value[k][0], one.size[k]);
+                    if (!(off <= 1e-7 * moved))
+                        fail_msg("%s, optimizer %d, pp %d dp %d tp %d: off by %g of %g",
+                                 one.name[k], o, mesh[i][0], mesh[i][1], mesh[i][2], off, moved);
+                }
+                free_tensors(&other);
+            }
+            free_tensors(&one);
+        }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(steps_are_as_long_as_tensors),
+                                       cmocka_unit_test(layouts_agree)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
