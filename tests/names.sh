@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Checks that a name has one meaning: no struct, union or enum has two definitions, no macro of a header is defined in
 # another one, and no word of names (tr_<word>_ of functions, tags and types, TR_<WORD>_ of constants and macros) is
-# declared on two floors, except the words below, which mean one thing there.
+# declared on two floors, except the words below, which mean one thing there. Tests of whole runs do not redefine a
+# function of tests/run/common.sh: the script that redefined `finish` could not fail.
 # Usage: names.sh [SOURCE_DIR]
 set -euo pipefail
 cd "${1:-$(dirname "${BASH_SOURCE[0]}")/..}"
@@ -86,4 +87,9 @@ done
 for word in "${!shared[@]}"; do
     [[ ${on[$word]:-} == *' '*' '* ]] || tell "tests/names.sh shares the word $word, which is on one floor"
 done
+while IFS=: read -r script name; do
+    [[ $script:$name == tests/run/hosts.sh:trireme_on ]] || # on several hosts
+        tell "$script redefines $name of tests/run/common.sh"
+done < <(grep -HoE '^ *[a-z_]+\(\)' tests/run/*.sh | tr -d ' ()' | grep -v '^tests/run/common.sh:' |
+    grep -E ":($(grep -oE '^[a-z_]+\(\)' tests/run/common.sh | tr -d '()' | paste -sd '|'))\$")
 ((faults == 0)) || exit 1

@@ -25,7 +25,7 @@ step() {
     timeout 100 "${command[@]}" >"$1.out" 2>"$1.err" </dev/null || fail "$1 ended with $?: $(<"$1.err")"
 }
 loss() { sed -n 's/.*; loss \([0-9.]*\)$/\1/p' "$1.out"; }
-says() { grep -q -- "$2" "$1.out" || fail "$1: no '$2' in: $(<"$1.out")"; }
+shows() { grep -q -- "$2" "$1.out" || fail "$1: no '$2' in: $(<"$1.out")"; }
 same_loss() { [[ -n $(loss one) && $(loss "$1") == "$(loss one)" ]] || fail "$1: loss $(loss "$1"), not $(loss one)"; }
 
 step one 1 micro_batch=8
@@ -35,13 +35,13 @@ step micro 1 micro_batch=2 threads=0
 same_loss micro
 step staged 2 micro_batch=2 pp=2 device=guarded:0
 same_loss staged
-says staged '^2 ranks, messages: .*staged on the host'
+shows staged '^2 ranks, messages: .*staged on the host'
 if [[ -n $mock ]]; then
     export LD_LIBRARY_PATH=$mock${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
     for axis in pp dp tp; do
         step nccl-$axis 2 micro_batch=2 $axis=2 device=guarded transport=nccl
         same_loss nccl-$axis
-        says nccl-$axis '^2 ranks, messages: NCCL '
+        shows nccl-$axis '^2 ranks, messages: NCCL '
     done
 fi
 code=0

@@ -26,16 +26,16 @@ refuses() {
 }
 # number FILE KEY: prints a number of a line of JSON.
 number() { sed -n "s/.*\"$2\":\([^,}]*\).*/\1/p" "$1"; }
-# near A B TOLERANCE
-near() { awk -v a="$1" -v b="$2" -v t="$3" 'BEGIN { d = a - b; exit !(d <= t * b && -d <= t * b) }'; }
+# close_to A B TOLERANCE
+close_to() { awk -v a="$1" -v b="$2" -v t="$3" 'BEGIN { d = a - b; exit !(d <= t * b && -d <= t * b) }'; }
 
 # 189 held-out windows are 21 batches of 9.
 train 0 2 run train.steps=10 train.batch=9 train.micro_batch=3 train.validate_batches=0 data.validation=0.1 parallel.pp=2 optim.lr=0.01
 evaluate 1 one run --json
-near "$(number one loss)" "$(field run val_loss | tail -n 1)" 1e-14 || fail "the loss is $(number one loss), not that of the run"
+close_to "$(number one loss)" "$(field run val_loss | tail -n 1)" 1e-14 || fail "the loss is $(number one loss), not that of the run"
 [[ $(number one tokens) == 6048 && $(number one bytes) == 6048 ]] || fail "other tokens: $(<one)"
-near "$(number one perplexity)" "$(awk -v l="$(number one loss)" 'BEGIN { print exp(l) }')" 1e-4 || fail "the perplexity of $(<one)"
-near "$(number one bits_per_byte)" "$(awk -v l="$(number one loss)" 'BEGIN { print l / log(2) }')" 1e-5 || fail "bits of $(<one)"
+close_to "$(number one perplexity)" "$(awk -v l="$(number one loss)" 'BEGIN { print exp(l) }')" 1e-4 || fail "the perplexity of $(<one)"
+close_to "$(number one bits_per_byte)" "$(awk -v l="$(number one loss)" 'BEGIN { print l / log(2) }')" 1e-5 || fail "bits of $(<one)"
 for layout in '2 parallel.pp=2' '4 ' '2 parallel.dp=2' '4 parallel.pp=2 parallel.dp=2'; do
     read -ra words <<<"$layout"
     evaluate "${words[0]}" several run --json train.threads=1 "${words[@]:1}"
@@ -44,7 +44,7 @@ done
 for layout in '2 parallel.tp=2' '4 parallel.pp=2 parallel.tp=2'; do
     read -ra words <<<"$layout"
     evaluate "${words[0]}" several run --json train.threads=1 "${words[@]:1}"
-    near "$(number several loss)" "$(number one loss)" 1e-6 || fail "another loss with $layout: $(<several)"
+    close_to "$(number several loss)" "$(number one loss)" 1e-6 || fail "another loss with $layout: $(<several)"
 done
 evaluate 1 words run
 for line in loss perplexity 'bits per byte'; do grep -q "^$line  *[0-9]" words || fail "no line of $line"; done
@@ -114,7 +114,7 @@ for model in gpt2-hub qwen3; do
         read -ra words <<<"$layout"
         evaluate "${words[0]}" answered "$golden/hf/$model" --data "$golden/questions/$model.bin" --json "${words[@]:1}"
         for key in acc acc_norm acc_stderr acc_norm_stderr; do
-            near "$(number answered $key)" "$(number want $key)" 1e-12 || fail "$model $layout: $(<answered), not $(<want)"
+            close_to "$(number answered $key)" "$(number want $key)" 1e-12 || fail "$model $layout: $(<answered), not $(<want)"
         done
     done
 done
@@ -161,7 +161,7 @@ train 0 1 tokens model.vocab=320 data.format=text data.tokenizer=tokenizer.json 
 head -c 2000 "$text" >some.txt
 evaluate 1 of_run tokens --data some.txt --json
 evaluate 2 of_folder folder --data some.txt --json parallel.pp=2
-near "$(number of_folder loss)" "$(number of_run loss)" 1e-14 || fail "another loss of the folder: $(<of_folder), not $(<of_run)"
+close_to "$(number of_folder loss)" "$(number of_run loss)" 1e-14 || fail "another loss of the folder: $(<of_folder), not $(<of_run)"
 # The first token is no label.
 (($(number of_run bytes) >= 1990 && $(number of_run bytes) <= 2000 && $(number of_run tokens) < 1900)) || fail "bytes of $(<of_run)"
 evaluate 1 held tokens --json

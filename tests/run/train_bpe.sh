@@ -7,81 +7,81 @@ trireme=$1 scratch=$2
 source "$(dirname "$0")/common.sh"
 cd "$scratch"
 
-# train WANT ARGUMENTS...
-train() {
+# learn WANT ARGUMENTS...
+learn() {
     local want=$1 code=0
     shift
     timeout 120 "$trireme" data train-bpe "$@" >out 2>err || code=$?
     [[ $code == "$want" ]] || fail "train-bpe $*: exit code $code, not $want: $(<err)"
 }
 
-train 0 "$text" --vocab 600 -o a.json
+learn 0 "$text" --vocab 600 -o a.json
 grep -q '^trained  600 tokens' out || fail "the output: $(<out)"
 mkdir folder
-train 0 "$text" -o folder --vocab 600
+learn 0 "$text" -o folder --vocab 600
 cmp -s a.json folder/tokenizer.json || fail "a folder gets another tokenizer"
-train 0 --vocab 600 "$text" -o new/
+learn 0 --vocab 600 "$text" -o new/
 cmp -s a.json new/tokenizer.json || fail "a new folder gets another tokenizer"
-train 0 "$text" --vocab 600 -o other.json --pattern llama3
+learn 0 "$text" --vocab 600 -o other.json --pattern llama3
 cmp -s a.json other.json && fail "the pattern changes nothing"
 printf 'abab' >short.txt
-train 0 short.txt --vocab 1000 -o short.json
+learn 0 short.txt --vocab 1000 -o short.json
 grep -q '^note .* 259 tokens instead of 1000' out || fail "a short text: $(<out)"
 
 # A compressed text is the same text.
 gzip -c "$text" >text.gz
-train 0 text.gz --vocab 600 -o packed.json
+learn 0 text.gz --vocab 600 -o packed.json
 cmp -s a.json packed.json || fail "a compressed text gives another tokenizer"
 
 # Texts are read in parts, which leaves the tokenizer as it is: the same text often, also compressed.
 for i in $(seq 30); do cat "$text"; done >once.txt
 for i in 1 2 3; do gzip -1c once.txt; done >often.txt.gz
-train 0 often.txt.gz --vocab 600 -o often.json
+learn 0 often.txt.gz --vocab 600 -o often.json
 cmp -s a.json often.json || fail "a text of several parts gives another tokenizer"
 awk '{ gsub(/\\/, "\\\\"); gsub(/"/, "\\\""); printf "{\"text\": \"%s\"}\n", $0 }' once.txt >once.jsonl
 for i in 1 2 3; do gzip -1c once.jsonl; done >often.jsonl.gz
-train 0 once.jsonl --vocab 600 -o once.json
-train 0 often.jsonl.gz --vocab 600 -o often.json
+learn 0 once.jsonl --vocab 600 -o once.json
+learn 0 often.jsonl.gz --vocab 600 -o often.json
 cmp -s once.json often.json || fail "lines of JSON in several parts give another tokenizer"
 
 # A few bytes that decompress to one endless word are refused, without the memory for all of them.
 head -c 16777216 /dev/zero | gzip -1c >zeros
 for i in 1 2 3 4 5 6; do cat zeros; done >zeros.gz
-train 65 zeros.gz --vocab 600 -o b.json
+learn 65 zeros.gz --vocab 600 -o b.json
 grep -q "'zeros.gz' has 67108864 bytes of text without a place where the pattern always cuts: divide them" err || fail "zeros: $(<err)"
 head -c 17000000 /dev/zero >zeros.txt
-train 65 "$text" zeros.txt --vocab 600 -o b.json
+learn 65 "$text" zeros.txt --vocab 600 -o b.json
 grep -q "the text has a piece of 17000000 bytes that the pattern does not cut" err || fail "a long word: $(<err)"
 rm -f zeros* often* once*
 
 # Lines of JSON, with a byte-order mark: the same text as one line each. Every line of the text is a document.
 { printf '\xef\xbb\xbf'; awk '{ gsub(/\\/, "\\\\"); gsub(/"/, "\\\""); printf "{\"id\": 1, \"body\": \"%s\"}\n", $0 }' "$text"; } >body.jsonl
-train 0 body.jsonl --vocab 600 -o body.json --key body
+learn 0 body.jsonl --vocab 600 -o body.json --key body
 tr -d '\n' <"$text" >joined.txt
-train 0 joined.txt --vocab 600 -o joined.json
+learn 0 joined.txt --vocab 600 -o joined.json
 cmp -s body.json joined.json && fail "lines of JSON were joined"
-train 64 --vocab 600 -o b.json
-train 64 "$text" -o b.json
-train 64 "$text" --vocab 600
-train 64 "$text" --vocab 256 -o b.json
-train 64 "$text" --vocab 99999999999 -o b.json
-train 64 "$text" --vocab 600 -o b.json --pattern words
-train 64 "$text" --vocab 600 -o b.json --fast
+learn 64 --vocab 600 -o b.json
+learn 64 "$text" -o b.json
+learn 64 "$text" --vocab 600
+learn 64 "$text" --vocab 256 -o b.json
+learn 64 "$text" --vocab 99999999999 -o b.json
+learn 64 "$text" --vocab 600 -o b.json --pattern words
+learn 64 "$text" --vocab 600 -o b.json --fast
 printf '{"text":"lines"}\n{"text": 3}\n' >lines.jsonl
-train 65 lines.jsonl --vocab 600 -o b.json
+learn 65 lines.jsonl --vocab 600 -o b.json
 grep -q "'lines.jsonl', line 2, byte 10: .* (the key is \"text\")" err || fail "lines: $(<err)"
-train 65 lines.jsonl --vocab 600 -o b.json --key body
+learn 65 lines.jsonl --vocab 600 -o b.json --key body
 code=0
 "$trireme" data tokenise x >out 2>err || code=$?
 [[ $code == 64 ]] && grep -q "did you mean 'tokenize'" err || fail "tokenise: $code, $(<err)"
 : >empty.txt
-train 65 empty.txt --vocab 600 -o b.json
+learn 65 empty.txt --vocab 600 -o b.json
 printf 'word caf\351' >latin.txt
-train 65 "$text" latin.txt --vocab 600 -o b.json
+learn 65 "$text" latin.txt --vocab 600 -o b.json
 grep -q "'latin.txt' is not UTF-8: byte 8 of its text (0xe9) " err || fail "latin: $(<err)"
-train 66 no-such-file --vocab 600 -o b.json
-train 74 "$text" --vocab 600 -o no/such/folder/b.json
-train 74 "$text" --vocab 600 -o /proc/b.json
+learn 66 no-such-file --vocab 600 -o b.json
+learn 74 "$text" --vocab 600 -o no/such/folder/b.json
+learn 74 "$text" --vocab 600 -o /proc/b.json
 [[ ! -e b.json && -z $(find . -name '*.partial*') ]] || fail "bad input left a file: $(ls)"
 
 python=${TRIREME_PYTHON:-python3}

@@ -23,14 +23,7 @@ check() { # check WHAT CONDITION...
 lines_of() { grep -c "$1" err; }
 # An ended process may wait for its new parent to collect it, and a killed process ends only when it is
 # scheduled again.
-no_rank_left() {
-    local i
-    for ((i = 0; i < 100; i++)); do
-        all_ranks_ended && return
-        sleep 0.1
-    done
-    return 1
-}
+no_rank_left() { until_true 10 all_ranks_ended; }
 all_ranks_ended() {
     local p state
     for p in $(pids); do
@@ -43,40 +36,25 @@ pids() { sed -n 's/^rank [0-9]* pid \([0-9]*\).*/\1/p' out | tr -d '\r'; }
 pid_of() { sed -n "s/^rank $1 pid \([0-9]*\).*/\1/p" out | tr -d '\r'; }
 # For ranks that print no pid: each has this job's mode among its arguments.
 children() { grep -lzx "[u]nborn" /proc/[0-9]*/cmdline 2>/dev/null | grep -qv "/proc/$job/"; }
-until_child() {
-    local i
-    for ((i = 0; i < 600; i++)); do
-        children && return
-        sleep 0.1
-    done
-}
-no_child_left() {
-    local i
-    for ((i = 0; i < 100; i++)); do
-        children || return 0
-        sleep 0.1
-    done
-    return 1
-}
+no_children() { ! children; }
+no_child_left() { until_true 10 no_children; }
 board_gone() { ! ls /dev/shm/trireme-"$UID"-"$job"-* >/dev/null 2>&1; }
 
 # start RANKS ARGUMENTS...: starts a job in the background, and returns when all ranks are in their first
 # action.
 start() {
-    local ranks=$1 i
+    local ranks=$1
     shift
     rm -f out err # the job's shell may empty them after the first look
     "$spin" run "$ranks" spin "$@" >out 2>err &
     job=$!
-    for ((i = 0; i < 600; i++)); do
-        [[ -e out && $(pids | wc -l) == "$ranks" ]] && break
-        kill -0 "$job" 2>/dev/null || break
-        sleep 0.1
-    done
+    until_true 60 has_begun "$ranks"
 }
+# has_begun RANKS: succeeds when all ranks are there, or the job has ended.
+has_begun() { [[ -e out && $(pids | wc -l) == "$1" ]] || ! kill -0 "$job" 2>/dev/null; }
 
-# finish: waits for the job; $code is its exit code, $took its seconds.
-finish() {
+# await_end: waits for the job; $code is its exit code, $took its seconds.
+await_end() {
     local begin=$SECONDS
     wait "$job"
     code=$?
@@ -86,7 +64,7 @@ finish() {
 for signal in KILL STOP; do
     start 3 steps 1000 0.3
     kill -"$signal" "$(pid_of 1)"
-    finish
+    await_end
     check "SIG$signal: exit code 77 (was $code)" [ "$code" = 77 ]
     check "SIG$signal: over within 25 s (took $took)" [ "$took" -le 25 ]
     check "SIG$signal: one message" [ "$(wc -l <err)" = 1 ]
@@ -100,7 +78,7 @@ done
 for signal in KILL STOP; do
     start 2 far 1 3
     kill -"$signal" "$(pid_of 1)"
-    finish
+    await_end
     check "SIG$signal far away: exit code 77 (was $code)" [ "$code" = 77 ]
     check "SIG$signal far away: over within 25 s (took $took)" [ "$took" -le 25 ]
     check "SIG$signal far away: one message" [ "$(wc -l <err)" = 1 ]
@@ -114,7 +92,7 @@ check "SIGSTOP far away: rank 1 is named" grep -q 'rank 0 waited [0-9.]* s for r
 for signal in KILL STOP; do
     "$spin" run 3 spin early 1 "$(kill -l $signal)" >out 2>err &
     job=$!
-    finish
+    await_end
     check "SIG$signal early: exit code 77 (was $code)" [ "$code" = 77 ]
     check "SIG$signal early: over within 25 s (took $took)" [ "$took" -le 25 ]
     check "SIG$signal early: one message" [ "$(wc -l <err)" = 1 ]
@@ -126,7 +104,7 @@ done
 for signal in KILL STOP; do
     "$spin" run 3 spin unborn 1 "$(kill -l $signal)" >out 2>err &
     job=$!
-    finish
+    await_end
     cp err err.$signal
     check "SIG$signal before main: exit code 77 (was $code)" [ "$code" = 77 ]
     check "SIG$signal before main: over within 25 s (took $took)" [ "$took" -le 25 ]
@@ -141,23 +119,20 @@ check "SIGSTOP before main: it names rank 1" grep -q 'lost rank 1 (pid [0-9]*): 
 # A request to stop ends such a job too; when a rank does not begin, a second request ends the job at once.
 "$spin" run 3 spin unborn 1 "$(kill -l STOP)" >out 2>err &
 job=$!
-until_child
+until_true 60 children
 kill -TERM $job
-finish
+await_end
 check "SIGTERM next to a stopped rank: exit code 77 (was $code)" [ "$code" = 77 ]
 check "SIGTERM next to a stopped rank: over within 25 s (took $took)" [ "$took" -le 25 ]
 check "SIGTERM next to a stopped rank: no process is left" no_child_left
 "$spin" run 3 spin unborn 1 0 >out 2>err &
 job=$!
-until_child
+until_true 60 children
 kill -TERM $job
-for ((i = 0; i < 300; i++)); do
-    grep -q "finishing this step and saving" err && break
-    sleep 0.1
-done
+until_true 30 grep -q "finishing this step and saving" err
 sleep 1 # a second signal within half a second counts as the first
 kill -TERM $job
-finish
+await_end
 check "two SIGTERM before a rank begins: exit code 77 (was $code)" [ "$code" = 77 ]
 check "two SIGTERM before a rank begins: over within 25 s (took $took)" [ "$took" -le 25 ]
 check "two SIGTERM before a rank begins: no process is left" no_child_left
@@ -179,13 +154,13 @@ check "no board for a rank: its message" grep -q '^trireme: shared memory' err
 # A rank is killed in the middle of an action, which the message names.
 start 2 steps 1000 20
 kill -KILL "$(pid_of 1)"
-finish
+await_end
 check "in an action: code 77 (was $code)" [ "$code" = 77 ]
 check "in an action: named" grep -q 'lost rank 1 .*stage 1, micro-batch 41, forward (F) for' err
 
 # An action of 30 s, three times the heartbeat's limit.
 start 2 steps 1 30
-finish
+await_end
 check "a long action survives (code $code)" [ "$code" = 0 ]
 check "a long action: both ranks done" [ "$(grep -c " done" out)" = 2 ]
 check "a long action: nothing said" [ ! -s err ]
@@ -193,7 +168,7 @@ check "a long action: nothing said" [ ! -s err ]
 for signal in TERM USR1; do
     start 2 steps 1000 0.3
     kill -"$signal" "$job"
-    finish
+    await_end
     check "SIG$signal to the launcher: 75 (was $code)" [ "$code" = 75 ]
     check "SIG$signal to the launcher: one line" [ "$(wc -l <err)" = 1 ]
 done
