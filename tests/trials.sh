@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
-# Random trials of faults, signals and bad input. A trial has a kind and a number; the same number repeats it:
+# Random trials of faults, signals, bad input and layouts. A trial has a kind and a number, which repeats it:
 #   lost     a rank is killed or stopped at a random moment: it is named, 77; --resume reaches the same bits
 #   restart  a rank is killed once or more often in a job with --restarts 2: it ends with 0 and the bits of an
 #            undisturbed one, or with 77 after the third time
 #   stop     signals reach the launcher, mpirun, a rank or all of them: 75, saved; --resume reaches the same bits
 #   race     two jobs of several ranks want one log.dir: one of them gets it, the steps are those of one run
 #   damage   a checkpoint's files are damaged: refused or skipped, never loaded
+#   families a family's tiny preset on a random layout: the bits of one rank, or near ones; planned bytes are allocated
 #   hostile  invalid files and arguments: one sentence and a documented exit code
 # Timing in a trial of several ranks depends on the machine's load too; the expectations hold for any timing.
 #

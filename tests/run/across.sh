@@ -12,8 +12,7 @@ device=${TRIREME_TEST_DEVICE:-cpu}
 copied() {
     mkdir -p "$scratch/$1.from" "$scratch/$1"
     cp -r "$(step_dir "$2" 10)" "$scratch/$1.from"
-    OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1 timeout 300 \
-        mpirun -q --bind-to none -n "$3" "$tools/ckpt_relayout" "$scratch/base.yaml" "$scratch/$1.from" \
+    plain_mpirun -n "$3" "$tools/ckpt_relayout" "$scratch/base.yaml" "$scratch/$1.from" \
         "$scratch/$1/ckpt" "${@:4}" </dev/null || fail "$1: loading or saving failed"
     same_tensors "$1" "$2" 10
 }

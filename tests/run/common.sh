@@ -64,6 +64,12 @@ train() {
     tail -n 5 "$scratch/$run.out" "$scratch/$run.err"
 }
 
+# plain_mpirun ARGUMENTS...: mpirun without `trireme run`, also as root and with more ranks than cores.
+plain_mpirun() {
+    OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1 timeout 300 \
+        mpirun -q --bind-to none "$@"
+}
+
 # field RUN KEY: prints its value at each step that has one, as text.
 field() { sed -n "s/.*\"$2\": *\([^,}]*\).*/\1/p" "$scratch/$1/metrics.jsonl"; }
 
@@ -82,6 +88,15 @@ same_curve() {
 same_tensors() {
     "$tools/ckpt_compare" exact "$(step_dir "$1" "$3")" "$(step_dir "$2" "$3")" ||
         fail "$1 and $2: tensors of step $3 differ"
+}
+
+# near RUN REFERENCE [KEY LIMIT]: both must have the same number of losses, which agree except for the order of FP32
+# sums; or another key's values, within that relative limit.
+near() {
+    paste <(field "$1" "${3:-loss}") <(field "$2" "${3:-loss}") | awk -v first="${4:-1e-6}" -v limit="${4:-1e-5}" '
+        { d = ($1 - $2) / $2; if (d < 0) d = -d }
+        NF != 2 || d > (NR == 1 ? first : limit) { print "line " NR ": " $1 " and " $2; bad = 1 }
+        END { exit bad || !NR }' || fail "$1 and $2: ${3:-loss} too far apart"
 }
 
 # as_planned RUN: at its end the run must report that each class of memory took the planned bytes on every

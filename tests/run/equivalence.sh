@@ -26,10 +26,8 @@ parallel: {transport: ${TRIREME_TEST_TRANSPORT:-auto}}
 Y
 
 run() { # NAME PP TP DP SCHEDULE [STEPS]: in the background once there is a place
-  local n=$(($2 * $3 * $4)) launch=()
-  [ $n -gt 1 ] && launch=(run -n $n)
   while [ "$(jobs -pr | wc -l)" -ge "${TRIREME_TEST_JOBS:-1}" ]; do wait -n || true; done
-  "$trireme" "${launch[@]}" train "$scratch/base.yaml" parallel.pp="$2" parallel.tp="$3" parallel.dp="$4" \
+  trireme_on $(($2 * $3 * $4)) train "$scratch/base.yaml" parallel.pp="$2" parallel.tp="$3" parallel.dp="$4" \
     parallel.schedule="$5" log.dir="$scratch/$1" ${6:+train.steps=$6 checkpoint.every=$6} >"$scratch/$1.out" 2>&1 ||
     { echo $? >"$scratch/$1.failed"; } &
 }
@@ -49,12 +47,6 @@ layouts() { # COMMAND ARGUMENT...: for each layout, with its name, degrees and s
 same_bits() { # NAME REFERENCE
   same_curve "$1" "$2"
   same_tensors "$1" "$2" 20
-}
-
-near() { # NAME REFERENCE: losses within the tolerances
-  paste <(field "$1" loss) <(field "$2" loss) |
-    awk -v what="$1 and $2" '{ d = ($1 - $2) / $2; if (d < 0) d = -d; if (d > (NR == 1 ? 1e-6 : 1e-5)) { print what ": step " NR ": " $1 " and " $2; bad = 1 } }
-         END { exit bad || NR != 20 }' || fail "$1 and $2: losses too far apart"
 }
 
 count=0

@@ -8,7 +8,6 @@ set -euo pipefail
 trireme=$1
 scratch=$2
 source "$(dirname "$0")/common.sh"
-compare=$(dirname "$scratch")/ckpt_compare
 cat >"$scratch/base.yaml" <<Y
 model: {layers: 4, width: 32, heads: 4, kv_heads: 2, context: 32, vocab: 300, window: 9}
 data: {path: $text}
@@ -20,17 +19,8 @@ Y
 
 # same_bits A B: losses, norms and parameters must be the same bits.
 same_bits() {
-    diff <(field "$1" loss; field "$1" grad_norm; field "$1" val_loss) \
-        <(field "$2" loss; field "$2" grad_norm; field "$2" val_loss) >/dev/null || fail "$1 and $2: losses differ in bits"
-    "$compare" exact "$scratch/$1/ckpt/step-00000006" "$scratch/$2/ckpt/step-00000006" >/dev/null ||
-        fail "$1 and $2: parameters differ in bits"
-}
-
-# near A B: losses of every step must agree except for the order of FP32 sums.
-near() {
-    paste <(field "$1" loss) <(field "$2" loss) |
-        awk '{ d = ($1 - $2) / $2; if (d < 0) d = -d; if (d > (NR == 1 ? 1e-6 : 1e-5)) exit 1 } END { exit NR != 6 }' ||
-        fail "$1 and $2: losses too far apart"
+    same_curve "$1" "$2"
+    same_tensors "$1" "$2" 6
 }
 
 # The schedule of each family's pipeline: its ranks, name and stages of a rank.
@@ -49,7 +39,7 @@ family() {
     if [[ $name == gpt2 ]]; then tp=2 dp=2; fi # ranks cannot share key heads of its fused projection
     train 0 $((tp * dp)) "$name-tp" parallel.tp=$tp parallel.dp=$dp "$@"
     near "$name-tp" "$name"
-    "$compare" gradients "$scratch/$name-tp/ckpt/step-00000001" "$scratch/$name/ckpt/step-00000001" 1e-5 ||
+    "$tools/ckpt_compare" gradients "$(step_dir "$name-tp" 1)" "$(step_dir "$name" 1)" 1e-5 ||
         fail "$name: gradients of step 1 under tp $tp dp $dp"
 }
 

@@ -10,13 +10,6 @@ scratch=$2
 source "$(dirname "$0")/common.sh"
 cd "$scratch"
 
-# near A B [FIELD LIMIT]: losses of every step must agree except for the order of FP32 sums, or another field within a limit.
-near() {
-    paste <(field "$1" "${3:-loss}") <(field "$2" "${3:-loss}") |
-        awk -v limit="${4:-1e-5}" '{ d = ($1 - $2) / $2; if (d < 0) d = -d; if (d > limit) bad = 1 } END { exit bad || NR != 6 }' ||
-        fail "$1 and $2: ${3:-loss} too far apart"
-}
-
 # The model, and runs that update it. lora RUN RANKS ARGUMENTS...
 small=(train.steps=1 checkpoint.every=0 model.dropout=0 model.vocab=300 model.layers=2 model.width=16)
 train 0 1 born model.family=llama model.kv_heads=2 "${small[@]}"

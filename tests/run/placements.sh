@@ -19,13 +19,10 @@ parallel: {transport: ${TRIREME_TEST_TRANSPORT:-auto}}
 Y
 
 run() { # NAME RANKS KEY=VALUE...
-  local name=$1 launch=()
-  [ "$2" -gt 1 ] && launch=(run -n "$2")
-  "$trireme" "${launch[@]}" train "$scratch/base.yaml" parallel.pp="${pp:-$2}" log.dir="$scratch/$name" "${@:3}" \
-    >"$scratch/$name.out" 2>&1 || { fail "$name ended with $?"; tail -5 "$scratch/$name.out"; }
+  train 0 "$2" "$1" parallel.pp="${pp:-$2}" "${@:3}"
 }
 
-same_bits() { # NAME REFERENCE STEPS
+same_bits() { # NAME REFERENCE
   same_curve "$1" "$2"
   [ "$(field "$1" loss | wc -l)" = 6 ] || fail "$1: not 6 steps"
   same_tensors "$1" "$2" 6
@@ -85,8 +82,7 @@ done
 # Ranks that were given different orders report that instead of waiting for each other.
 two=(train "$scratch/base.yaml" parallel.pp=2 log.dir="$scratch/orders")
 code=0
-export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1
-timeout 60 mpirun -q --bind-to none -n 1 "$trireme" "${two[@]}" parallel.schedule=zb-h1 \
+plain_mpirun -n 1 "$trireme" "${two[@]}" parallel.schedule=zb-h1 \
   : -n 1 "$trireme" "${two[@]}" parallel.schedule=1f1b >"$scratch/orders.out" 2>&1 || code=$?
 [ $code = 78 ] && [ "$(grep -c 'rank 1 has another order of micro-batches, or another choice of train.recompute, than rank 0' "$scratch/orders.out")" = 1 ] ||
   fail "two orders ended with $code: $(<"$scratch/orders.out")"

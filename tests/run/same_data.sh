@@ -87,8 +87,7 @@ sed 's/the/thf/' old.txt >other.txt
 printf '#!/bin/sh\n[ "$OMPI_COMM_WORLD_RANK" = 0 ] || set -- "$@" data.path=other.txt\nexec "%s" "$@"\n' "$trireme" >ranks.sh
 chmod +x ranks.sh
 code=0
-OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1 timeout 60 \
-    mpirun -q --bind-to none -n 2 ./ranks.sh train base.yaml log.dir=apart "${options[@]}" parallel.dp=2 \
+plain_mpirun -n 2 ./ranks.sh train base.yaml log.dir=apart "${options[@]}" parallel.dp=2 \
     >apart.out 2>apart.err </dev/null || code=$?
 [[ $code == 65 ]] || fail "apart: ended with $code, not 65"
 says apart "the data file 'other.txt' has other content here than where rank 0 reads it: give every host the same file"

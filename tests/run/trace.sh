@@ -6,7 +6,6 @@ trireme=$1 scratch=$2
 check=$(realpath "$3")
 source "$(dirname "$0")/common.sh"
 cd "$scratch"
-export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 
 cat >x.yaml <<END
 data.path: $text
