@@ -148,7 +148,7 @@ static void a_resumed_run_keeps_its_defaults(void **state) {
     assert_false(set.train.deterministic);
 }
 
-static void every_error_has_its_place(void **state) {
+static void an_unknown_key_has_its_place(void **state) {
     (void)state;
     refused("data.path: a\ntrain:\n  stepz: 5\n",
             "x.yaml:3:3: unknown key 'train.stepz'; did you mean train.steps?");
@@ -160,12 +160,10 @@ static void every_error_has_its_place(void **state) {
     refused("train.lr: 5\n", "x.yaml:1:1: unknown key 'train.lr'; did you mean optim.lr?");
     refused("xyzzy.plugh: 5\n",
             "x.yaml:1:1: unknown key 'xyzzy.plugh'; `trireme help` lists all keys");
-    refused_beginning(
-        "model.family: llama\nmodel.rope_theta: 0\n",
-        "x.yaml:2:19: model.rope_theta must be above 1, not 0: leave it out for 10000,");
-    refused_beginning(
-        "model.preset: llama-3-8b\nmodel.rope_theta: 0\n",
-        "x.yaml:2:19: model.rope_theta must be above 1, not 0: leave it out for 500000,");
+}
+
+static void a_wrong_value_has_its_place(void **state) {
+    (void)state;
     refused("train:\n  steps: many\n",
             "x.yaml:2:10: train.steps must be an integer (for example 1000), not 'many'");
     refused("train: {steps: 1.5}\n",
@@ -178,6 +176,19 @@ static void every_error_has_its_place(void **state) {
                                          "example 16GiB), not '5 apples'");
     refused("data:\n  path:\n",
             "x.yaml:2:8: data.path must be text (for example corpus.txt), not ''");
+    refused("parallel.virtual: -1\n",
+            "x.yaml:1:19: parallel.virtual must be between 0 and 4096, not -1");
+    refused("train.steps: 0\n",
+            "x.yaml:1:14: train.steps must be between 1 and 1099511627776, not 0");
+    refused("train.steps: 99999999999999999999\n", "x.yaml:1:14: train.steps must be between 1 and "
+                                                   "1099511627776, not 99999999999999999999");
+    refused("model.dropout: -0.1\n",
+            "x.yaml:1:16: model.dropout must be between 0 and 0.95, not -0.1");
+    refused("model.qk_norm: 1\n", "x.yaml:1:16: model.qk_norm must be true or false, not '1'");
+}
+
+static void an_unknown_choice_has_its_place(void **state) {
+    (void)state;
     refused("train.precision: fp16\n",
             "x.yaml:1:18: train.precision must be one of fp32, bf16, fp64, not 'fp16'");
     refused_beginning("parallel.schedule: zb\n",
@@ -190,14 +201,10 @@ static void every_error_has_its_place(void **state) {
     refused_ending("parallel.schedule: 1f2b\n", ", not '1f2b'; did you mean '1f1b'?");
     refused_beginning("parallel.schedule: forward\n",
                       "x.yaml:1:20: parallel.schedule must be one of gpipe, 1f1b");
-    refused("parallel.virtual: -1\n",
-            "x.yaml:1:19: parallel.virtual must be between 0 and 4096, not -1");
-    refused("train.steps: 0\n",
-            "x.yaml:1:14: train.steps must be between 1 and 1099511627776, not 0");
-    refused("train.steps: 99999999999999999999\n", "x.yaml:1:14: train.steps must be between 1 and "
-                                                   "1099511627776, not 99999999999999999999");
-    refused("model.dropout: -0.1\n",
-            "x.yaml:1:16: model.dropout must be between 0 and 0.95, not -0.1");
+}
+
+static void a_wrong_form_has_its_place(void **state) {
+    (void)state;
     refused("train:\n  steps: 5\ntrain.steps: 6\n",
             "x.yaml:3:1: train.steps is set twice, first in line 2");
     refused("model: 5\n",
@@ -210,13 +217,22 @@ static void every_error_has_its_place(void **state) {
     refused("data.path: a\n---\ndata.path: b\n",
             "x.yaml:2:1: a config must be one YAML document: remove the others");
     refused("data.path: \"a\\0b\"\n", "x.yaml:1:12: a value must not hold a NUL character");
+}
+
+static void a_wrong_model_has_its_place(void **state) {
+    (void)state;
+    refused_beginning(
+        "model.family: llama\nmodel.rope_theta: 0\n",
+        "x.yaml:2:19: model.rope_theta must be above 1, not 0: leave it out for 10000,");
+    refused_beginning(
+        "model.preset: llama-3-8b\nmodel.rope_theta: 0\n",
+        "x.yaml:2:19: model.rope_theta must be above 1, not 0: leave it out for 500000,");
     refused_beginning("model.family: gpt2\nmodel.preset: gpt3\n",
                       "x.yaml:2:15: model.preset must be one of tiny, gpt2-124m, ");
     refused(
         "model.family: llama\nmodel.preset: gpt2-124m\n",
         "x.yaml:2:15: model.preset gpt2-124m is of family gpt2, but model.family is llama: leave "
         "one of the two out");
-    refused("model.qk_norm: 1\n", "x.yaml:1:16: model.qk_norm must be true or false, not '1'");
 }
 
 static void broken_yaml_has_its_place(void **state) {
@@ -570,7 +586,11 @@ int main(void) {
         cmocka_unit_test(block_and_dotted_keys_are_one),
         cmocka_unit_test(defaults_follow_the_device),
         cmocka_unit_test(a_resumed_run_keeps_its_defaults),
-        cmocka_unit_test(every_error_has_its_place),
+        cmocka_unit_test(an_unknown_key_has_its_place),
+        cmocka_unit_test(a_wrong_value_has_its_place),
+        cmocka_unit_test(an_unknown_choice_has_its_place),
+        cmocka_unit_test(a_wrong_form_has_its_place),
+        cmocka_unit_test(a_wrong_model_has_its_place),
         cmocka_unit_test(broken_yaml_has_its_place),
         cmocka_unit_test(overrides_win_and_are_checked),
         cmocka_unit_test(checks_name_place_and_remedy),
