@@ -13,7 +13,9 @@ static const struct {
              {"lion", "optim.beta2", "0.99"},
              {"lamb", "optim.weight_decay", "0.01"}, /* as in You et al. 2020 */
              {"lamb", "optim.beta2", "0.999"},
-             {"lamb", "optim.eps", "1e-06"}};
+             {"lamb", "optim.eps", "1e-06"},
+             {"muon", "optim.momentum", "0.95"}, /* as in Jordan et al. 2024 */
+             {"muon", "optim.nesterov", "true"}};
 
 tr_status tr_config_take_optimizer(tr_config *c) {
     for (size_t i = 0; i < sizeof usual / sizeof *usual; i++) {
@@ -21,7 +23,7 @@ tr_status tr_config_take_optimizer(tr_config *c) {
             continue;
         TR_TRY(tr_key_set(&tr_schema[tr_schema_find(usual[i].key)], usual[i].value, c));
     }
-    c->model.tuning.apart = !strcmp(c->optim.name, "lamb");
+    c->model.tuning.apart = !strcmp(c->optim.name, "lamb") || !strcmp(c->optim.name, "muon");
     return TR_OK;
 }
 
@@ -32,11 +34,11 @@ int64_t tr_config_horizon(const tr_config *c) {
 /* Keys that only some optimizers read. */
 static const struct {
     const char *key, *readers;
-} own[] = {{"optim.momentum", "sgd"},
-           {"optim.nesterov", "sgd"},
-           {"optim.beta1", "adamw adam lion lamb"},
-           {"optim.beta2", "adamw adam lion lamb"},
-           {"optim.eps", "adamw adam lamb"}};
+} own[] = {{"optim.momentum", "sgd muon"},
+           {"optim.nesterov", "sgd muon"},
+           {"optim.beta1", "adamw adam lion lamb muon"},
+           {"optim.beta2", "adamw adam lion lamb muon"},
+           {"optim.eps", "adamw adam lamb muon"}};
 
 static bool is_word_of(const char *text, const char *word) {
     const size_t length = strlen(word);

@@ -154,7 +154,8 @@ const tr_key tr_schema[] = {
          "(outputs of norms and of the MLP's activation); full (a block keeps only its input); "
          "auto (for each stage the first of these that fits device.memory); or "
          "a list by block, MODE:FIRST-LAST or MODE:NUMBER, where blocks are numbered from 0 as in "
-         "the names of their tensors, and the others recompute nothing. The bits of a run stay. In a file "
+         "the names of their tensors, and the others recompute nothing. The bits of a run stay. In "
+         "a file "
          "also a list."},
     {"train.steps", INT(train.steps, 1, BIG), .fallback = "1000",
      .help = "Optimizer steps of the whole run."},
@@ -192,11 +193,14 @@ const tr_key tr_schema[] = {
      .help = "The most tokens that are drawn for a sample."},
 
     {"optim.name", TR_KEY_CHOICE, AT(optim.name), .fallback = "adamw",
-     .choices = "adamw adam sgd lion lamb",
-     .help = "Optimizer: adamw (Adam with decoupled weight decay), adam (weight decay is part of "
-             "the gradient), sgd (with optim.momentum and optim.nesterov; weight decay is part of "
-             "the gradient), lion (the sign of a mean gradient) or lamb (adamw's direction, with a "
-             "step as long as the tensor's norm allows)."},
+     .choices = "adamw adam sgd lion lamb muon",
+     .help =
+         "Optimizer: adamw (Adam with decoupled weight decay), adam (weight decay is part of "
+         "the gradient), sgd (with optim.momentum and optim.nesterov; weight decay is part of "
+         "the gradient), lion (the sign of a mean gradient), lamb (adamw's direction, with a "
+         "step as long as the tensor's norm allows) or muon (for the matrices of linear layers a "
+         "momentum that is made orthogonal, with steps about as long as adamw's; adamw for the "
+         "others)."},
     {"optim.schedule", TR_KEY_CHOICE, AT(optim.schedule), .fallback = "cosine",
      .choices = "constant linear cosine inverse-root steps wsd cycles",
      .help = "Learning rate after the warm-up: constant; linear or cosine (falls to optim.min_lr "
@@ -242,10 +246,11 @@ const tr_key tr_schema[] = {
      .help = "Weight of L2 regularization: l2 times the parameter is added to the gradient of "
              "matrices and embeddings."},
     {"optim.momentum", FLOAT(optim.momentum, 0, 0.999999), .fallback = "0.9",
-     .help = "For optim.name sgd: factor of the sum of earlier gradients; with 0 the optimizer "
-             "keeps no state."},
+     .help = "For optim.name sgd and muon: factor of the sum of earlier gradients; with 0 sgd "
+             "keeps no state. Default: 0.95 for muon."},
     {"optim.nesterov", TR_KEY_BOOL, AT(optim.nesterov), .fallback = "false",
-     .help = "For optim.name sgd: whether the momentum looks a step ahead (Nesterov)."},
+     .help = "For optim.name sgd and muon: whether the momentum looks a step ahead (Nesterov). "
+             "Default: true for muon."},
     {"optim.beta1", FLOAT(optim.beta1, 0, 0.999999), .fallback = "0.9",
      .help = "Decay rate of the mean gradient; for lion in the step's sign."},
     {"optim.beta2", FLOAT(optim.beta2, 0, 0.999999), .fallback = "0.95",

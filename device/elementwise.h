@@ -309,6 +309,13 @@ TR_HOSTDEVICE static inline double tr_descend_ratio(const double *norms, int64_t
     return master > 0 && direction > 0 ? sqrt(master) / sqrt(direction) : 1;
 }
 
+/* Returns what RESCALE multiplies by. */
+TR_HOSTDEVICE static inline double tr_rescale_factor(const double *norms, int64_t parts) {
+    double sum = 0;
+    for (int64_t i = 0; i < parts; i++) sum += norms[2 * i + 1];
+    return 1 / (sqrt(sum) + 1e-7);
+}
+
 /* The scalars of DESCEND in FP32. */
 typedef struct tr_descend_scalars {
     float lr, factor, weight_decay;

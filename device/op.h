@@ -56,7 +56,8 @@
     X(STEP_FINISH, step_finish)                                                                    \
     X(UPDATE, update)                                                                              \
     X(DIRECTION, direction)                                                                        \
-    X(DESCEND, descend)
+    X(DESCEND, descend)                                                                            \
+    X(RESCALE, rescale)
 
 typedef enum tr_op_kind {
 #define TR_OP_ENUM(UPPER, lower) TR_OP_##UPPER,
@@ -424,19 +425,26 @@ typedef struct tr_update_desc {
 } tr_update_desc;
 enum { TR_UPDATE_GRAD, TR_UPDATE_MASTER, TR_UPDATE_M, TR_UPDATE_V, TR_UPDATE_VALUE };
 
-/* DIRECTION: as UPDATE, but GRAD becomes u + weight_decay * MASTER, and MASTER keeps its values: for
- * optimizers that choose the length of each tensor's step. Has UPDATE's description and operands,
- * without VALUE, and does not read lr.
- * DESCEND: the step along such a direction U f32[count]: MASTER -= lr * lr_scale * (factor * r * U +
- * weight_decay * MASTER); VALUE as of UPDATE. NORMS f64[parts][2] has the squared norms of the parts
- * of the whole tensor, of its MASTER and of its U; r is the ratio of their roots, added in ascending
- * order, or 1 where one of them is 0 (You et al. 2020, algorithm 2). parts 0: r is 1, without NORMS.
- * Reads lr and skip from the state. */
+/* DIRECTION: as UPDATE, but GRAD becomes u + weight_decay * MASTER, and MASTER keeps its values:
+ * for optimizers that choose the length of each tensor's step. Has UPDATE's description and
+ * operands, without VALUE, and does not read lr. DESCEND: the step along such a direction U
+ * f32[count]: MASTER -= lr * lr_scale * (factor * r * U + weight_decay * MASTER); VALUE as of
+ * UPDATE. NORMS f64[parts][2] has the squared norms of the parts of the whole tensor, of its MASTER
+ * and of its U; r is the ratio of their roots, added in ascending order, or 1 where one of them is
+ * 0 (You et al. 2020, algorithm 2). parts 0: r is 1, without NORMS. Reads lr and skip from the
+ * state. */
 typedef struct tr_descend_desc {
     int64_t count, parts;
     double lr_scale, factor, weight_decay;
     tr_dtype dtype;
 } tr_descend_desc;
+/* RESCALE: X f32[count] = X / (the root of the sum of its parts' squared norms, as DESCEND adds
+ * those of U, + 1e-7). dtype: the storage's, or X's own. */
+typedef struct tr_rescale_desc {
+    int64_t count, parts;
+    tr_dtype dtype;
+} tr_rescale_desc;
+enum { TR_RESCALE_X, TR_RESCALE_NORMS };
 enum { TR_DESCEND_U, TR_DESCEND_NORMS, TR_DESCEND_MASTER, TR_DESCEND_VALUE };
 
 typedef struct tr_op_desc {
@@ -458,6 +466,7 @@ typedef struct tr_op_desc {
         tr_step_finish_desc step_finish;
         tr_update_desc update; /* UPDATE, DIRECTION */
         tr_descend_desc descend;
+        tr_rescale_desc rescale;
     };
 } tr_op_desc;
 

@@ -29,6 +29,7 @@ static tr_status make_param(tr_built_layer *layer, const tr_linear_desc *d, int 
             slice[slices++] = (tr_slice){.range = t->part[i], .tensor = k};
     }
     param->init_inputs = !axis;
+    param->is_linear = !bias;
     *out = param;
     if (d->split == TR_SPLIT_COLUMNS) {
         TR_TRY(tr_param_keep(param, axis, slice, slices));

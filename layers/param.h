@@ -60,6 +60,7 @@ typedef struct tr_param {
     float init_std;
     int init_inputs; /* the axis of a matrix's inputs */
     bool decay;      /* weight decay applies */
+    bool is_linear;  /* a matrix of a linear layer inside the model, without low-rank updates */
     /* Set by tr_tuning_apply when the layer is created; tr_param_describe makes a parameter that is
      * trained. */
     bool frozen; /* never changes: it has no optimizer state and no part in the gradient's norm */

@@ -77,7 +77,7 @@ static tr_status estimate(search *x, double *time, double *memory) {
     *memory = 0;
     for (int r = 0; r < s->ranks && status == TR_OK; r++) {
         size_t values, gradients, moments;
-        tr_param_memory params = tr_memory_of_params(x->model, &placement, r);
+        tr_param_memory params = tr_memory_of_params(x->model, &placement, r, x->optimizer);
         tr_memory_params_bytes(&params, x->model->shape.dtype, x->optimizer, &values, &gradients,
                                &moments);
         *memory = fmax(*memory, (double)(values + gradients + moments) + e->peak[r]);

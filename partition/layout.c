@@ -211,7 +211,8 @@ void tr_layout_memory_known(const tr_layout *l, int pp_rank, tr_memory_plan *out
     *out = (tr_memory_plan){.of = {[TR_MEMORY_DATA] = tr_align_up(sizeof(tr_step_state))}};
     for (int i = 0; i < inputs; i++)
         out->of[TR_MEMORY_DATA] += tr_align_up(tr_layout_step_bytes(l, &input[i]));
-    tr_param_memory params = tr_memory_of_params(l->model, &l->placement, pp_rank);
+    tr_param_memory params =
+        tr_memory_of_params(l->model, &l->placement, pp_rank, l->desc.optimizer);
     tr_memory_params_bytes(&params, l->desc.dtype, l->desc.optimizer,
                            &out->of[TR_MEMORY_PARAMETERS], &out->of[TR_MEMORY_GRADIENTS],
                            &out->of[TR_MEMORY_OPTIMIZER]);

@@ -105,7 +105,7 @@ static tr_status measure(const tr_model *model, const tr_schedule *s, tr_optim_k
     tr_status status = tr_lower(s, &x.table, &set);
     for (int r = 0; r < s->ranks && status == TR_OK; r++) {
         size_t values, gradients, moments;
-        tr_param_memory params = tr_memory_of_params(model, &placement, r);
+        tr_param_memory params = tr_memory_of_params(model, &placement, r, optimizer);
         tr_memory_params_bytes(&params, model->shape.dtype, optimizer, &values, &gradients,
                                &moments);
         need n = {.arena = (double)set->program[r].arena_bytes};

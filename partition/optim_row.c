@@ -11,10 +11,15 @@ static const tr_optim_row rows[TR_OPTIM_KINDS] = {
     [TR_OPTIM_MOMENTUM] = {"sgd", TR_UPDATE_MOMENTUM, .couples = true, .state = {"momentum"}},
     [TR_OPTIM_LION] = {"lion", TR_UPDATE_LION, .state = {"lion_m"}},
     [TR_OPTIM_LAMB] = {"lamb", TR_UPDATE_ADAMW, .by_tensor = true, .state = {"adam_m", "adam_v"}},
+    [TR_OPTIM_MUON] = {"muon", TR_UPDATE_MOMENTUM, .by_tensor = true, .state = {"muon_m"}},
 };
 
 const tr_optim_row *tr_optim_row_of(tr_optim_kind kind) {
     return &rows[kind];
+}
+
+tr_optim_kind tr_optim_kind_for(tr_optim_kind kind, const tr_param *param) {
+    return kind == TR_OPTIM_MUON && !param->is_linear ? TR_OPTIM_ADAMW : kind;
 }
 
 int tr_optim_states(tr_optim_kind kind) {
@@ -40,20 +45,22 @@ tr_optim_config tr_optim_of(const tr_config *c) {
 tr_op_desc tr_optim_update(const tr_optim_config *o, int64_t count, tr_dtype dtype, bool decays,
                            double lr_scale) {
     const tr_optim_row *row = &rows[o->kind];
-    return (tr_op_desc){.kind = row->by_tensor ? TR_OP_DIRECTION : TR_OP_UPDATE,
-                        .update = {.count = count,
-                                   .beta1 = o->beta1,
-                                   .beta2 = o->beta2,
-                                   .eps = o->eps,
-                                   .weight_decay = decays && !row->couples ? o->weight_decay : 0,
-                                   .dtype = dtype,
-                                   .lr_scale = lr_scale,
-                                   .rule = row->rule,
-                                   .momentum = o->momentum,
-                                   .clip_value = o->clip_value,
-                                   .l1 = decays ? o->l1 : 0,
-                                   .l2 = decays ? o->l2 + (row->couples ? o->weight_decay : 0) : 0,
-                                   .nesterov = o->nesterov}};
+    return (tr_op_desc){
+        .kind = row->by_tensor ? TR_OP_DIRECTION : TR_OP_UPDATE,
+        .update = {.count = count,
+                   .beta1 = o->beta1,
+                   .beta2 = o->beta2,
+                   .eps = o->eps,
+                   .weight_decay =
+                       decays && !row->couples && o->kind != TR_OPTIM_MUON ? o->weight_decay : 0,
+                   .dtype = dtype,
+                   .lr_scale = lr_scale,
+                   .rule = row->rule,
+                   .momentum = o->momentum,
+                   .clip_value = o->clip_value,
+                   .l1 = decays ? o->l1 : 0,
+                   .l2 = decays ? o->l2 + (row->couples ? o->weight_decay : 0) : 0,
+                   .nesterov = o->nesterov}};
 }
 
 tr_op_desc tr_optim_descend(int64_t count, int parts, tr_dtype dtype, double lr_scale) {
@@ -63,13 +70,34 @@ tr_op_desc tr_optim_descend(int64_t count, int parts, tr_dtype dtype, double lr_
             .count = count, .parts = parts, .lr_scale = lr_scale, .factor = 1, .dtype = dtype}};
 }
 
+/* Lists the groups of all states of a run by this optimizer. */
+static int names_of(tr_optim_kind kind, const char *name[2 * TR_OPTIM_STATES]) {
+    int count = 0;
+    for (int k = 0; k < tr_optim_states(kind); k++) name[count++] = rows[kind].state[k];
+    for (int k = 0; kind == TR_OPTIM_MUON && k < TR_OPTIM_STATES; k++)
+        name[count++] = rows[TR_OPTIM_ADAMW].state[k];
+    return count;
+}
+
+static bool has_name(tr_optim_kind kind, const char *name) {
+    const char *all[2 * TR_OPTIM_STATES];
+    for (int k = names_of(kind, all) - 1; k >= 0; k--)
+        if (!strcmp(all[k], name)) return true;
+    return false;
+}
+
+bool tr_optim_restarts(tr_optim_kind kind, tr_optim_kind before) {
+    const char *moment = rows[TR_OPTIM_ADAMW].state[0];
+    return has_name(kind, moment) && !has_name(before, moment);
+}
+
 void tr_optim_new_states(tr_optim_kind kind, tr_optim_kind before, char *text) {
+    const char *name[2 * TR_OPTIM_STATES];
+    const int count = names_of(kind, name);
     text[0] = '\0';
-    for (int k = 0; k < tr_optim_states(kind); k++) {
-        bool had = false;
-        for (int b = 0; b < tr_optim_states(before); b++)
-            had |= !strcmp(rows[kind].state[k], rows[before].state[b]);
-        if (!had)
-            tr_text_add(text, TR_OPTIM_NAMES, "%s%s", text[0] ? ", " : "", rows[kind].state[k]);
-    }
+    for (int k = 0; k < count; k++)
+        if (!has_name(before, name[k]))
+            tr_text_add(text, TR_OPTIM_NAMES, "%s%s", text[0] ? ", " : "", name[k]);
+    if (before == TR_OPTIM_MUON && kind != before && has_name(kind, rows[TR_OPTIM_ADAMW].state[0]))
+        tr_text_add(text, TR_OPTIM_NAMES, "adam_m and adam_v of matrices");
 }

@@ -4,6 +4,7 @@
 
 #include "config/config.h"
 #include "device/op.h"
+#include "layers/param.h"
 
 typedef enum tr_optim_kind {
     TR_OPTIM_ADAMW,
@@ -12,6 +13,7 @@ typedef enum tr_optim_kind {
     TR_OPTIM_MOMENTUM, /* optim.name sgd with optim.momentum above 0 */
     TR_OPTIM_LION,
     TR_OPTIM_LAMB,
+    TR_OPTIM_MUON, /* of matrices; the other parameters are AdamW's */
     TR_OPTIM_KINDS
 } tr_optim_kind;
 
@@ -29,7 +31,9 @@ typedef struct tr_optim_row {
 } tr_optim_row;
 
 const tr_optim_row *tr_optim_row_of(tr_optim_kind kind);
-/* Returns how many numbers the optimizer keeps for each trained element. */
+/* Returns the optimizer that steps the parameter when the run's is `kind`. */
+tr_optim_kind tr_optim_kind_for(tr_optim_kind kind, const tr_param *param);
+/* Returns how many numbers an optimizer keeps for each element that it steps. */
 int tr_optim_states(tr_optim_kind kind);
 
 /* An optimizer and its coefficients. */
@@ -53,6 +57,9 @@ tr_op_desc tr_optim_update(const tr_optim_config *optimizer, int64_t count, tr_d
 tr_op_desc tr_optim_descend(int64_t count, int parts, tr_dtype dtype, double lr_scale);
 
 enum { TR_OPTIM_NAMES = 64 };
+/* Returns true when an optimizer has Adam's moments and `before` has none, so that their count of
+ * steps begins again. */
+bool tr_optim_restarts(tr_optim_kind kind, tr_optim_kind before);
 /* Writes the groups of the states that an optimizer owns and `before` does not, with ", " between
  * them, to text[TR_OPTIM_NAMES]. */
 void tr_optim_new_states(tr_optim_kind kind, tr_optim_kind before, char *text);

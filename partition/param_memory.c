@@ -15,24 +15,34 @@ size_t tr_memory_states_begin(const tr_param *param, size_t end) {
     return param->joined && !param[-1].frozen ? end : tr_memory_params_align(end);
 }
 
+typedef struct measure {
+    tr_param_memory sum;
+    tr_optim_kind optimizer;
+} measure;
+
 static tr_status measure_param(void *context, int stage, tr_param *param, bool shares) {
     (void)stage;
-    tr_param_memory *sum = context;
+    measure *m = context;
+    tr_param_memory *sum = &m->sum;
     sum->params++;
     const size_t count = (size_t)param->count;
     if (param->has_grad) sum->grads = tr_memory_params_begin(param, sum->grads) + count;
     if (shares) return TR_OK;
     sum->values = tr_memory_params_begin(param, sum->values) + count;
     if (!param->frozen) sum->states = tr_memory_states_begin(param, sum->states) + count;
+    if (!param->frozen && tr_optim_states(tr_optim_kind_for(m->optimizer, param)) > 1)
+        sum->second = tr_memory_states_begin(param, sum->second) + count;
     return TR_OK;
 }
 
 tr_param_memory tr_memory_of_params(const tr_model *model, const tr_placement *placement,
-                                    int pp_rank) {
-    tr_param_memory sum = {0};
-    (void)tr_placement_visit(placement, model, pp_rank, measure_param, &sum); /* cannot fail */
+                                    int pp_rank, tr_optim_kind optimizer) {
+    measure m = {.optimizer = optimizer};
+    (void)tr_placement_visit(placement, model, pp_rank, measure_param, &m); /* cannot fail */
+    tr_param_memory sum = m.sum;
     sum.values = tr_memory_params_align(sum.values);
     sum.states = tr_memory_params_align(sum.states);
+    sum.second = tr_memory_params_align(sum.second);
     sum.grads = tr_memory_params_align(sum.grads);
     return sum;
 }
@@ -45,12 +55,18 @@ void tr_memory_params_bytes(const tr_param_memory *memory, tr_dtype dtype, tr_op
                             size_t *values, size_t *grads, size_t *states) {
     *values = memory->values * tr_dtype_size(dtype) + memory->states * tr_memory_master_size(dtype);
     *grads = memory->grads * tr_dtype_size(tr_dtype_acc(dtype));
-    *states =
-        memory->states * (size_t)tr_optim_states(optimizer) * tr_dtype_size(tr_dtype_acc(dtype));
+    *states = ((tr_optim_states(optimizer) > 0 ? memory->states : 0) + memory->second) *
+              tr_dtype_size(tr_dtype_acc(dtype));
 }
 
 double tr_memory_of_checkpoint(const tr_model *model, tr_optim_kind optimizer) {
-    const double size = (double)tr_dtype_size(TR_F32);
-    return size * ((double)tr_model_parameters(model) +
-                   tr_optim_states(optimizer) * (double)tr_model_trained_parameters(model));
+    double elements = (double)tr_model_parameters(model);
+    for (int i = 0; i < model->count; i++)
+        for (int j = 0; j < model->layers[i]->params_count; j++) {
+            const tr_param *param = &model->layers[i]->params[j];
+            const int states = tr_optim_states(tr_optim_kind_for(optimizer, param));
+            for (int k = 0; k < param->tensors && param->use == 0 && !param->frozen; k++)
+                elements += states * (double)tr_global_count(&param->tensor[k]);
+        }
+    return (double)tr_dtype_size(TR_F32) * elements;
 }

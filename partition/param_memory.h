@@ -8,14 +8,15 @@
 /* The elements of all parameters of one rank, including gaps between them. */
 typedef struct tr_param_memory {
     size_t values;
-    size_t states; /* of masters and of each state: of trained parameters */
+    size_t states; /* of masters and of the first state: of trained parameters */
+    size_t second; /* of the second state: of parameters with an optimizer that has one */
     size_t grads;  /* every use of a tied parameter has its own */
     int params;    /* parameters of the rank, every use counted */
 } tr_param_memory;
 
 /* Measures the parameters of pipeline rank pp_rank; allocates nothing. */
 tr_param_memory tr_memory_of_params(const tr_model *model, const tr_placement *placement,
-                                    int pp_rank);
+                                    int pp_rank, tr_optim_kind optimizer);
 /* Returns the bytes of a master; 0 in FP32 and FP64, where the value is the master. */
 size_t tr_memory_master_size(tr_dtype dtype);
 /* Computes bytes by class: values and masters, gradients, the optimizer's states. */

@@ -1,6 +1,7 @@
 #include "partition/step_end.h"
 
 #include "base/memory.h"
+#include "partition/muon.h"
 
 #include <stdlib.h>
 
@@ -55,8 +56,10 @@ tr_op_desc tr_step_end_sumsq_op(const tr_param *param) {
                         .sumsq = {.count = param->count, .dtype = tr_dtype_acc(param->dtype)}};
 }
 
-int64_t tr_step_end_tensor_norms(tr_optim_kind optimizer, const tr_param_layout *layout) {
-    return tr_optim_row_of(optimizer)->by_tensor ? 2 * (int64_t)layout->parts : 0;
+int64_t tr_step_end_tensor_norms(tr_optim_kind optimizer, const tr_param *param,
+                                 const tr_param_layout *layout) {
+    const tr_optim_row *row = tr_optim_row_of(tr_optim_kind_for(optimizer, param));
+    return row->by_tensor ? 2 * (int64_t)layout->parts : 0;
 }
 
 tr_op_desc tr_step_end_finish_op(const tr_step_end_vector *vector) {
@@ -70,14 +73,32 @@ typedef struct measure {
     size_t scratch;   /* of the operator that needs most */
     int64_t elements; /* that this rank updates */
     tr_optim_kind optimizer;
-    int64_t norms; /* of its tensors */
+    int64_t norms;       /* of its tensors */
+    size_t part, square; /* of the largest of muon's matrices */
 } measure;
 
 static tr_status measure_op(measure *sum, const tr_op_desc *desc) {
     tr_op *op;
-    TR_TRY(tr_op_prepare(&(tr_op_context){.device = sum->device}, desc, &op));
+    TR_TRY(
+        tr_op_prepare(&(tr_op_context){.device = sum->device, .deterministic = true}, desc, &op));
     if (op->scratch_bytes > sum->scratch) sum->scratch = op->scratch_bytes;
     tr_op_release(op);
+    return TR_OK;
+}
+
+static tr_status measure_matrix(measure *sum, const tr_param *param,
+                                const tr_param_layout *layout) {
+    tr_muon muon;
+    TR_TRY(tr_muon_make(param, layout, &muon));
+    const tr_op_desc once[] = {tr_muon_rescale(&muon, layout->parts), tr_muon_square(&muon),
+                               tr_muon_sum(&muon), tr_muon_apply(&muon)};
+    for (size_t i = 0; i < sizeof once / sizeof *once; i++) TR_TRY(measure_op(sum, &once[i]));
+    for (int k = 0; k < TR_MUON_STEPS; k++) {
+        const tr_op_desc product = tr_muon_product(&muon, k);
+        TR_TRY(measure_op(sum, &product));
+    }
+    if (tr_muon_part_bytes(&muon) > sum->part) sum->part = tr_muon_part_bytes(&muon);
+    if (tr_muon_square_bytes(&muon) > sum->square) sum->square = tr_muon_square_bytes(&muon);
     return TR_OK;
 }
 
@@ -86,11 +107,12 @@ static tr_status measure_tensor(measure *sum, const tr_param *param,
                                 const tr_param_layout *layout) {
     const tr_op_desc sumsq = tr_step_end_sumsq_op(param),
                      descend = tr_optim_descend(param->count, layout->parts, param->dtype, 1);
-    const int64_t norms = tr_step_end_tensor_norms(sum->optimizer, layout);
+    const int64_t norms = tr_step_end_tensor_norms(sum->optimizer, param, layout);
     if (norms == 0) return TR_OK;
     sum->norms += norms;
     TR_TRY(measure_op(sum, &sumsq));
-    return measure_op(sum, &descend);
+    TR_TRY(measure_op(sum, &descend));
+    return sum->optimizer == TR_OPTIM_MUON ? measure_matrix(sum, param, layout) : TR_OK;
 }
 
 static tr_status measure_param(void *context, int stage, tr_param *param, bool shares) {
@@ -125,7 +147,7 @@ tr_status tr_step_end_bytes(tr_device *device, const tr_model *model, const tr_p
         TR_TRY_OUT(measure_op(&sum, &update));
     }
     *bytes = tr_align_up(tr_step_end_vector_bytes(&vector)) + tr_align_up(sum.scratch) +
-             tr_align_up((size_t)sum.norms * sizeof(double));
+             tr_align_up((size_t)sum.norms * sizeof(double)) + 2 * (sum.part + sum.square);
 out:
     tr_step_end_vector_free(&vector);
     return status;

@@ -38,7 +38,8 @@ bool tr_step_end_param_op(const tr_param *param, bool counted, bool shares, tr_o
 tr_op_desc tr_step_end_sumsq_op(const tr_param *param);
 /* Returns the numbers that an optimizer needs for the norms of a parameter's tensor, of all its
  * parts. */
-int64_t tr_step_end_tensor_norms(tr_optim_kind optimizer, const tr_param_layout *layout);
+int64_t tr_step_end_tensor_norms(tr_optim_kind optimizer, const tr_param *param,
+                                 const tr_param_layout *layout);
 tr_op_desc tr_step_end_finish_op(const tr_step_end_vector *vector);
 
 /* Computes the device bytes that tr_optimizer_create takes on the rank at mesh->index. Prepares its

@@ -45,7 +45,9 @@ static tr_status prepare_param(tr_device *device, const tr_param *param, bool co
 
 static tr_status prepare_update(tr_device *device, const tr_optim_config *config, tr_dtype dtype,
                                 const tr_run *run, size_t *scratch, tr_op **out) {
-    const tr_op_desc desc = tr_optim_update(config, run->count, dtype, run->decay, run->lr_scale);
+    tr_optim_config own = *config;
+    own.kind = run->optimizer;
+    const tr_op_desc desc = tr_optim_update(&own, run->count, dtype, run->decay, run->lr_scale);
     return prepare(device, &desc, scratch, out);
 }
 
@@ -85,7 +87,7 @@ tr_status tr_optimizer_create(const tr_optimizer_desc *desc, tr_optimizer **out)
         TR_TRY_OUT(prepare_update(desc->device, &desc->config, store->dtype, &store->run[i],
                                   &scratch, &o->step[i]));
     if (!desc->forward_only)
-        TR_TRY_OUT(tr_pace_create(store, desc->mesh, desc->tensor, &scratch, &o->pace));
+        TR_TRY_OUT(tr_pace_create(store, &desc->config, desc->mesh, desc->tensor, &scratch, &o->pace));
     TR_TRY_OUT(prepare_finish(o, &scratch));
     if (scratch) TR_TRY_OUT(tr_device_alloc(desc->device, TR_MEMORY_DATA, scratch, &o->scratch));
 out:

@@ -296,7 +296,8 @@ static tr_status check_saved(tr_session *s) {
         if (status == TR_OK && saved->step > 0) {
             keep_horizon(s, then);
             tr_optim_new_states(tr_optim_of(s->config).kind, tr_optim_of(then).kind, s->new_states);
-            if (s->new_states[0]) s->state->moments_since = s->state->optimizer_step;
+            if (tr_optim_restarts(tr_optim_of(s->config).kind, tr_optim_of(then).kind))
+                s->state->moments_since = s->state->optimizer_step;
         }
     }
     free(then);

@@ -48,7 +48,6 @@ static void fill_all(const tr_store *store, const tr_store_slot *slot, const cha
 tr_status tr_snapshot_tensors(const tr_store *store, const tr_mesh *mesh, tr_ckpt_tensor **out,
                               int *count) {
     enum { KINDS = 1 + TR_OPTIM_STATES };
-    const tr_optim_row *row = tr_optim_row_of(store->optimizer);
     tr_ckpt_tensor *tensors;
     int64_t *load;
     TR_TRY(tr_calloc((size_t)mesh->degree[TR_AXIS_DP], sizeof *load, &load));
@@ -61,6 +60,7 @@ tr_status tr_snapshot_tensors(const tr_store *store, const tr_mesh *mesh, tr_ckp
     for (int i = 0; i < store->slots; i++) {
         const tr_store_slot *slot = &store->slot[i];
         if (slot->shares >= 0) continue; /* the same memory as use 0's */
+        const tr_optim_row *row = tr_optim_row_of(slot->optimizer);
         tr_dtype dtype;
         void *local[KINDS] = {tr_store_slot_saved(store, slot, &dtype)};
         for (int k = 1; k < KINDS; k++) local[k] = slot->state[k - 1];

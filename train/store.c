@@ -46,9 +46,9 @@ typedef struct place {
     const tr_placement *placement;
     int last_stage;
     /* The first elements of each kind of memory, and elements used of it: by values, by masters and
-     * states, by gradients. */
+     * first states, by second states, by gradients. */
     char *master, *state[TR_OPTIM_STATES], *value, *grad;
-    size_t values, states, grads;
+    size_t values, states, second, grads;
     size_t size;              /* bytes of an element, except of values */
     bool run_ends, span_ends; /* the next parameter begins another run; another span */
 } place;
@@ -70,6 +70,7 @@ static tr_status list_param(void *context, int stage, tr_param *param, bool shar
     *slot = (tr_store_slot){.param = param,
                             .stage = store->stages - 1,
                             .bucket = tr_placement_bucket(at->placement, at->model, stage, param),
+                            .optimizer = tr_optim_kind_for(store->optimizer, param),
                             .shares = shares ? slot_of(store, tr_param_name(param), 0) : -1};
     store->slots++;
     TR_TRY(tr_param_layout_make(param, at->mesh, &slot->layout));
@@ -118,11 +119,13 @@ static void add_to_run(place *at, const tr_store_slot *slot) {
     tr_store *store = at->store;
     const tr_param *param = slot->param;
     tr_run *run = store->runs ? &store->run[store->runs - 1] : NULL;
-    if (!run || at->run_ends || run->decay != param->decay || run->lr_scale != param->lr_scale) {
+    if (!run || at->run_ends || run->decay != param->decay || run->lr_scale != param->lr_scale ||
+        run->optimizer != slot->optimizer) {
         run = &store->run[store->runs++];
         *run = (tr_run){.grad = param->grad,
                         .master = slot->master,
                         .value = param->value,
+                        .optimizer = slot->optimizer,
                         .decay = param->decay,
                         .lr_scale = param->lr_scale};
         for (int k = 0; k < TR_OPTIM_STATES; k++) run->state[k] = slot->state[k];
@@ -141,9 +144,13 @@ static void place_own(place *at, tr_store_slot *slot) {
     if (!param->frozen) {
         at->states = tr_memory_states_begin(param, at->states);
         if (at->master) slot->master = element(at, at->master, at->states);
-        for (int k = 0; k < TR_OPTIM_STATES; k++)
-            slot->state[k] = element(at, at->state[k], at->states);
+        slot->state[0] = element(at, at->state[0], at->states);
         at->states += (size_t)param->count;
+        if (tr_optim_states(slot->optimizer) > 1) {
+            at->second = tr_memory_states_begin(param, at->second);
+            slot->state[1] = element(at, at->state[1], at->second);
+            at->second += (size_t)param->count;
+        }
     }
     place_grad(at, slot);
     if (param->frozen) at->run_ends = true;
@@ -231,7 +238,7 @@ tr_status tr_store_create(tr_device *device, tr_world *world, const tr_mesh *mes
     tr_status status = TR_OK;
     tr_store *store = NULL;
     int pp_rank = mesh->index[TR_AXIS_PP];
-    tr_param_memory sum = tr_memory_of_params(model, placement, pp_rank);
+    tr_param_memory sum = tr_memory_of_params(model, placement, pp_rank, optimizer);
     TR_TRY(tr_calloc(1, sizeof *store, &store));
     store->device = device;
     store->world = world;
@@ -251,8 +258,10 @@ tr_status tr_store_create(tr_device *device, tr_world *world, const tr_mesh *mes
                 .value = store->values + (masters ? states : 0),
                 .grad = store->grads,
                 .size = size};
-    for (int k = 0; store->states && k < tr_optim_states(optimizer); k++)
-        at.state[k] = store->states + (size_t)k * states;
+    if (store->states) {
+        at.state[0] = store->states;
+        at.state[1] = store->states + states;
+    }
     TR_TRY_OUT(tr_placement_visit(placement, model, pp_rank, list_param, &at));
     TR_TRY_OUT(place_all(&at));
     if (groups) TR_TRY_OUT(tr_placement_visit_ties(placement, model, mesh, set_tie, &at));

@@ -20,9 +20,10 @@ typedef struct tr_store_slot {
     /* [param->count] in the store's acc; frozen: no states, and in BF16 no master. States that the
      * optimizer does not own are NULL. */
     void *master, *state[TR_OPTIM_STATES];
-    int stage;     /* of this rank's: 0, 1, ... */
-    int bucket;    /* of its stage: the gradients that are reduced at the same time */
-    int shares;    /* slot of the use on this rank that has its value and state, or -1 */
+    int stage;               /* of this rank's: 0, 1, ... */
+    int bucket;              /* of its stage: the gradients that are reduced at the same time */
+    tr_optim_kind optimizer; /* that steps it */
+    int shares;              /* slot of the use on this rank that has its value and state, or -1 */
     tr_group *sum; /* group that sums its gradient; NULL without gradients, and if frozen */
     tr_group *tie; /* group that then sums the gradients of uses on other ranks; NULL: none */
 } tr_store_slot;
@@ -35,13 +36,14 @@ typedef struct tr_span {
     int64_t count;
 } tr_span;
 
-/* Adjacent trained parameters of one stage that all decay, or all do not, and have one lr_scale.
- * They have the same offsets from the first in each kind of memory, with zeros between them, so the
- * optimizer steps them as one. */
+/* Adjacent trained parameters of one stage that all decay, or all do not, and have one optimizer
+ * and lr_scale. They have the same offsets from the first in each kind of memory, with zeros
+ * between them, so the optimizer steps them as one. */
 typedef struct tr_run {
     char *grad, *master, *state[TR_OPTIM_STATES];
     void *value;
     int64_t count;
+    tr_optim_kind optimizer;
     bool decay;
     double lr_scale;
 } tr_run;

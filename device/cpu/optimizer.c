@@ -113,6 +113,15 @@ static tr_status run_descend(tr_op *op, const tr_op_args *args) {
     return TR_OK;
 }
 
+static tr_status run_rescale(tr_op *op, const tr_op_args *args) {
+    const tr_rescale_desc d = op->desc.rescale;
+    const float factor = (float)tr_rescale_factor(args->t[TR_RESCALE_NORMS].data, d.parts);
+    float *x = args->t[TR_RESCALE_X].data;
+#pragma omp parallel for simd schedule(static) num_threads(tr_cpu_threads(op, d.count))
+    for (int64_t i = 0; i < d.count; i++) x[i] *= factor;
+    return TR_OK;
+}
+
 tr_status tr_cpu_prepare_sumsq(const tr_op_context *context, const tr_op_desc *desc, tr_op **out) {
     size_t blocks = ((size_t)desc->sumsq.count + TR_SUMSQ_BLOCK - 1) / TR_SUMSQ_BLOCK;
     return tr_host_op_create(context, desc, 0, blocks * sizeof(double), run_sumsq, out);
@@ -131,4 +140,8 @@ tr_status tr_cpu_prepare_direction(const tr_op_context *context, const tr_op_des
 tr_status tr_cpu_prepare_descend(const tr_op_context *context, const tr_op_desc *desc,
                                  tr_op **out) {
     return tr_host_op_create(context, desc, 0, 0, run_descend, out);
+}
+tr_status tr_cpu_prepare_rescale(const tr_op_context *context, const tr_op_desc *desc,
+                                 tr_op **out) {
+    return tr_host_op_create(context, desc, 0, 0, run_rescale, out);
 }

@@ -155,6 +155,8 @@ cudaError_t tr_cuda_launch_direction(cudaStream_t stream, const tr_update_desc *
 cudaError_t tr_cuda_launch_descend(cudaStream_t stream, const tr_descend_desc *d,
                                    const tr_step_state *state, const float *u, const double *norms,
                                    float *master, void *value);
+cudaError_t tr_cuda_launch_rescale(cudaStream_t stream, const tr_rescale_desc *d, float *x,
+                                   const double *norms);
 
 /* matmul.cu: t by TR_MATMUL_*, as MATMUL. */
 cudaError_t tr_cuda_launch_matmul(cudaStream_t stream, const tr_matmul_desc *desc,

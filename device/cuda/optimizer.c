@@ -39,6 +39,12 @@ static tr_status run_descend(tr_op *op, tr_stream *stream, const tr_op_args *arg
     return TR_OK;
 }
 
+static tr_status run_rescale(tr_op *op, tr_stream *stream, const tr_op_args *args) {
+    TR_CUDA(tr_cuda_launch_rescale(tr_cuda_stream_of(stream), &op->desc.rescale,
+                                   args->t[TR_RESCALE_X].data, args->t[TR_RESCALE_NORMS].data));
+    return TR_OK;
+}
+
 tr_status tr_cuda_prepare_sumsq(const tr_op_context *context, const tr_op_desc *desc, tr_op **out) {
     size_t scratch = (size_t)tr_cuda_sumsq_blocks(desc->sumsq.count) * sizeof(double);
     return tr_cuda_op_create(context, desc, sizeof(tr_op), scratch, run_sumsq, out);
@@ -58,4 +64,8 @@ tr_status tr_cuda_prepare_direction(const tr_op_context *context, const tr_op_de
 tr_status tr_cuda_prepare_descend(const tr_op_context *context, const tr_op_desc *desc,
                                   tr_op **out) {
     return tr_cuda_op_create(context, desc, sizeof(tr_op), 0, run_descend, out);
+}
+tr_status tr_cuda_prepare_rescale(const tr_op_context *context, const tr_op_desc *desc,
+                                  tr_op **out) {
+    return tr_cuda_op_create(context, desc, sizeof(tr_op), 0, run_rescale, out);
 }

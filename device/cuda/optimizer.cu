@@ -200,6 +200,21 @@ cudaError_t launch_descend(cudaStream_t stream, const tr_descend_desc &d,
                            value);
 }
 
+template <int N>
+__global__ void rescale(tr_rescale_desc d, float *x, const double *norms) {
+    const float factor = (float)tr_rescale_factor(norms, d.parts);
+    const int64_t packs = d.count / N;
+    for (int64_t i = tr_first_item(); i < packs; i += tr_item_stride()) {
+        float v[N];
+        tr_load(x + i * N, v);
+#pragma unroll
+        for (int j = 0; j < N; j++) v[j] *= factor;
+        tr_store(x + i * N, v);
+    }
+    for (int64_t i = packs * N + tr_first_item(); i < d.count; i += tr_item_stride())
+        x[i] *= factor;
+}
+
 } // namespace
 
 cudaError_t tr_cuda_launch_sumsq(cudaStream_t stream, int64_t count, const float *x, double *out,
@@ -247,4 +262,11 @@ cudaError_t tr_cuda_launch_descend(cudaStream_t stream, const tr_descend_desc *d
     return d->dtype == TR_F32
                ? launch_descend<float>(stream, *d, state, u, norms, master, value)
                : launch_descend<tr_bf16>(stream, *d, state, u, norms, master, value);
+}
+
+cudaError_t tr_cuda_launch_rescale(cudaStream_t stream, const tr_rescale_desc *d, float *x,
+                                     const double *norms) {
+    const unsigned blocks = tr_grid(d->count, 4 * TR_THREADS);
+    return tr_aligned(x) ? tr_launch(stream, blocks, TR_THREADS, rescale<4>, *d, x, norms)
+                         : tr_launch(stream, blocks, TR_THREADS, rescale<1>, *d, x, norms);
 }

@@ -106,3 +106,12 @@ tr_status tr_ref_descend(tr_op *op, const tr_op_args *args) {
     }
     return TR_OK;
 }
+
+tr_status tr_ref_rescale(tr_op *op, const tr_op_args *args) {
+    const tr_rescale_desc *d = &op->desc.rescale;
+    const double factor =
+        tr_ref_scalar(d->dtype, tr_rescale_factor(args->t[TR_RESCALE_NORMS].data, d->parts));
+    for (int64_t i = 0; i < d->count; i++)
+        tr_ref_set(args, TR_RESCALE_X, i, tr_ref_get(args, TR_RESCALE_X, i) * factor);
+    return TR_OK;
+}

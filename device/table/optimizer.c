@@ -143,3 +143,30 @@ const tr_op_row tr_op_row_descend = {
     .same = same_descend,
     .operands = descend_operands,
 };
+
+static const char *rescale_fault(const tr_op_desc *desc) {
+    const tr_rescale_desc *d = &desc->rescale;
+    if (!tr_op_sizes_fit(0, d->count, 1, 1) || !tr_op_sizes_fit(1, d->parts, 2, 1))
+        return "count and parts are out of range";
+    return NULL;
+}
+
+static bool same_rescale(const tr_op_desc *x, const tr_op_desc *y) {
+    const tr_rescale_desc *a = &x->rescale, *b = &y->rescale;
+    return a->count == b->count && a->parts == b->parts && a->dtype == b->dtype;
+}
+
+static void rescale_operands(const tr_op_desc *desc, tr_tensor *t) {
+    const tr_rescale_desc *d = &desc->rescale;
+    t[TR_RESCALE_X] = tr_tensor_vector(NULL, tr_dtype_acc(d->dtype), d->count);
+    t[TR_RESCALE_NORMS] = tr_tensor_matrix(NULL, TR_F64, d->parts, 2);
+}
+
+const tr_op_row tr_op_row_rescale = {
+    .name = "rescale",
+    .slot = {[TR_RESCALE_X] = {"x", TR_SLOT_BOTH, TR_TYPES_ACC},
+             [TR_RESCALE_NORMS] = {"norms", TR_SLOT_IN, TR_TYPES_F64}},
+    .fault = rescale_fault,
+    .same = same_rescale,
+    .operands = rescale_operands,
+};

@@ -5,7 +5,8 @@
     python3 tests/golden/make_optimizers.py [--out FILE] [--seed N]
 
 SGD, Adam and AdamW are PyTorch's in FP64; Lion and LAMB are written here from their papers (Chen et al. 2023, algorithm 2; You et al.
-2020, algorithm 2, with phi(x) = x). For LAMB the parameters are the tensors of TENSORS. The first line is
+2020, algorithm 2, with phi(x) = x), and Muon from its author's page (kellerjordan.github.io/posts/muon), with the length of Liu et al.
+2025, section 2.2. For LAMB and Muon the parameters are the tensors of TENSORS. The first line is
 "N STEPS", the second one the N parameters, then a line for the gradient of each step. Two lines a case follow: Trireme's keys, with
 "; " between them, and the parameters after the last step. Gradients are of FP32, so that every precision begins with the same. No
 step of Lion depends on a sign that rounding could change: where the mean is below 1e-6 the gradient is drawn again.
@@ -18,7 +19,8 @@ import torch
 
 HERE = pathlib.Path(__file__).parent
 N, STEPS, LR = 96, 20, 3e-3
-TENSORS = (40, 32, 24)  # elements; unit.test_optimizers has the same
+TENSORS = ((8, 5), (4, 8), (24,))  # unit.test_optimizers has the same
+ENDS = np.cumsum([np.prod(shape) for shape in TENSORS])[:-1]
 
 
 class Lion:
@@ -43,11 +45,50 @@ class Lamb:
         self.m = b1 * self.m + (1 - b1) * g
         self.v = b2 * self.v + (1 - b2) * g**2
         r = self.m / (1 - b1**self.t) / (np.sqrt(self.v / (1 - b2**self.t)) + self.eps) + self.weight_decay * x
-        steps, ends = [], np.cumsum(TENSORS)[:-1]
-        for x_i, r_i in zip(np.split(x, ends), np.split(r, ends)):
+        steps = []
+        for x_i, r_i in zip(np.split(x, ENDS), np.split(r, ENDS)):
             size, length = np.linalg.norm(x_i), np.linalg.norm(r_i)
             steps.append(lr * (size / length if size > 0 and length > 0 else 1) * r_i)
         return x - np.concatenate(steps), None
+
+
+class Muon:
+    """Nesterov's momentum of each matrix, made orthogonal; PyTorch's AdamW for the vectors."""
+
+    def __init__(self, momentum=0.95, nesterov=True, weight_decay=0.1):
+        self.momentum, self.nesterov, self.weight_decay = momentum, nesterov, weight_decay
+        self.buffer, self.vector, self.adamw = np.zeros(N), None, None
+
+    def step(self, x, g, lr=LR):
+        self.buffer = self.momentum * self.buffer + g
+        u = g + self.momentum * self.buffer if self.nesterov else self.buffer
+        after = []
+        for shape, x_i, u_i, g_i in zip(TENSORS, np.split(x, ENDS), np.split(u, ENDS), np.split(g, ENDS)):
+            if len(shape) == 1:
+                after.append(self.step_vector(x_i, g_i, lr))
+                continue
+            length = 0.2 * np.sqrt(max(shape))
+            o = newton_schulz(u_i.reshape(shape)).reshape(-1)
+            after.append(x_i - lr * (length * o + self.weight_decay * x_i))
+        return np.concatenate(after), None
+
+    def step_vector(self, x, g, lr):
+        if self.adamw is None:
+            self.vector = torch.nn.Parameter(torch.tensor(x))
+            self.adamw = torch.optim.AdamW([self.vector], lr=lr, betas=(0.9, 0.95), weight_decay=self.weight_decay)
+        self.vector.grad = torch.tensor(g)
+        self.adamw.step()
+        return self.vector.detach().numpy().copy()
+
+
+def newton_schulz(g, a=3.4445, b=-4.7750, c=2.0315):
+    x = g / (np.linalg.norm(g) + 1e-7)
+    if g.shape[0] > g.shape[1]:
+        x = x.T
+    for _ in range(5):
+        m = x @ x.T
+        x = a * x + (b * m + c * m @ m) @ x
+    return x.T if g.shape[0] > g.shape[1] else x
 
 
 def draw(rng):
@@ -100,6 +141,9 @@ def cases(w, gradients):
     yield "optim.name=lion", follow_own(Lion((0.9, 0.99), 0.1), w, gradients)
     yield "optim.name=lion; optim.beta1=0.8; optim.beta2=0.95; optim.weight_decay=0", follow_own(Lion((0.8, 0.95), 0), w, gradients)
     yield "optim.name=lamb", follow_own(Lamb(), w, gradients)
+    yield "optim.name=muon", follow_own(Muon(), w, gradients)
+    yield "optim.name=muon; optim.momentum=0.8; optim.nesterov=false; optim.weight_decay=0.3", follow_own(
+        Muon(0.8, False, 0.3), w, gradients)
     yield f"optim.name=lamb; {betas}; optim.weight_decay=0.2", follow_own(Lamb((0.8, 0.97), 1e-7, 0.2), w, gradients)
 
 

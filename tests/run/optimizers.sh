@@ -23,11 +23,12 @@ states() {
     case $1 in
     adam | adamw | lamb) echo adam_m adam_v ;;
     sgd) echo momentum ;;
+    muon) echo adam_m adam_v muon_m ;;
     *) echo "$1_m" ;;
     esac
 }
 
-for name in sgd adam adamw lion lamb; do
+for name in sgd adam adamw lion lamb muon; do
     one=("${options[@]}" optim.name=$name)
     train 0 1 $name "${one[@]}" train.steps=6
     as_planned $name
@@ -42,18 +43,22 @@ done
 train 0 1 plain "${options[@]}" optim.name=sgd optim.momentum=0 train.steps=3
 as_planned plain
 holds plain 3
-for a in plain sgd lion adam adamw lamb; do
-    for b in plain sgd lion adam adamw lamb; do
+for a in plain sgd lion adam adamw lamb muon; do
+    for b in plain sgd lion adam adamw lamb muon; do
         [[ $a == "$b" ]] || ! diff <(field $a loss | sed -n 3p) <(field $b loss | sed -n 3p) >/dev/null || fail "$a and $b: the same losses"
     done
 done
 
-# Tensor ranks sum the norms of their parts, and their checkpoint is continued by one rank and by data ranks.
-train 0 2 lamb-tensor "${options[@]}" optim.name=lamb train.steps=3 parallel.tp=2
-as_planned lamb-tensor
-train 0 2 lamb-tensor "${options[@]}" optim.name=lamb train.steps=6 parallel.dp=2 --resume
-as_planned lamb-tensor
-[[ ! -s lamb-tensor.err ]] || fail "lamb-tensor: said '$(<lamb-tensor.err)'"
+# Tensor ranks sum the norms of their parts, or the products of muon's matrices with themselves; one rank and data ranks
+# continue their checkpoint.
+for name in lamb muon; do
+    one=("${options[@]}" optim.name=$name)
+    train 0 2 $name-tensor "${one[@]}" train.steps=3 train.precision=bf16 parallel.tp=2
+    as_planned $name-tensor
+    train 0 2 $name-tensor "${one[@]}" train.steps=6 train.precision=bf16 parallel.dp=2 --resume
+    as_planned $name-tensor
+    [[ ! -s $name-tensor.err ]] || fail "$name-tensor: said '$(<$name-tensor.err)'"
+done
 
 # Another optimizer: what it shares with the saved one goes on, the rest begins at zero.
 cp -r plain plain-on
@@ -72,6 +77,10 @@ train 0 1 counted "${options[@]}" optim.name=adamw train.steps=5 --resume
 train 0 1 counted "${options[@]}" optim.name=adamw train.steps=6 --resume
 train 0 1 fresh "${options[@]}" optim.name=adamw train.steps=6 --resume
 same_tensors counted fresh 6
+train 0 1 lamb "${options[@]}" optim.name=muon train.steps=7 --resume
+says lamb "warning: the checkpoint is of another optimizer than muon: the optimizer's state \(muon_m\) begins at zero"
+train 0 1 muon "${options[@]}" optim.name=adamw train.steps=7 --resume
+says muon "warning: the checkpoint is of another optimizer than adamw: the optimizer's state \(adam_m and adam_v of matrices\) begins at zero"
 train 78 1 ahead "${options[@]}" optim.nesterov=true train.steps=2
-says ahead "optim.name adamw does not read optim.nesterov: leave optim.nesterov out, or set optim.name to one of: sgd"
+says ahead "optim.name adamw does not read optim.nesterov: leave optim.nesterov out, or set optim.name to one of: sgd muon"
 finish

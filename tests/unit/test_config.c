@@ -313,16 +313,16 @@ static void checks_name_place_and_remedy(void **state) {
         {"optim.min_lr: 1\n", 1, "x.yaml:2:15: optim.min_lr 1 is above optim.lr 0.001"},
         {"optim.nesterov: true\n", 1,
          "x.yaml:2:17: optim.name adamw does not read optim.nesterov: leave optim.nesterov out, or "
-         "set optim.name to one of: sgd"},
+         "set optim.name to one of: sgd muon"},
         {"optim: {name: sgd, nesterov: true, momentum: 0}\n", 1,
          "x.yaml:2:30: optim.nesterov needs optim.momentum above 0: set it, or leave "
          "optim.nesterov out"},
         {"optim: {name: sgd, beta1: 0.8}\n", 1,
          "x.yaml:2:27: optim.name sgd does not read optim.beta1: leave optim.beta1 out, or set "
-         "optim.name to one of: adamw adam lion lamb"},
+         "optim.name to one of: adamw adam lion lamb muon"},
         {"optim: {name: lion, eps: 1e-6}\n", 1,
          "x.yaml:2:26: optim.name lion does not read optim.eps: leave optim.eps out, or set "
-         "optim.name to one of: adamw adam lamb"},
+         "optim.name to one of: adamw adam lamb muon"},
         {"optim.restarts: 10 900\ntrain.steps: 900\n", 1,
          "x.yaml:2:17: optim.restarts has step 900, but the schedule ends at step 900 "
          "(optim.horizon, which is train.steps unless it is set): raise optim.horizon, or leave "

@@ -110,9 +110,9 @@ static tr_status take_steps(member *m, tr_device *device) {
     if (status == TR_OK) collect(m, engine, 1);
     tr_engine_plan(engine, &plan);
     for (int k = 0; k < TR_MEMORY_CLASSES && status == TR_OK; k++)
-        if (plan.of[k] != tr_device_peak(device, (int)k))
+        if (plan.of[k] != tr_device_peak(device, (tr_memory)k))
             status = TR_FAIL(TR_ERR_INTERNAL, "class %d: %zu bytes planned, %zu taken", k,
-                             plan.of[k], tr_device_peak(device, (int)k));
+                             plan.of[k], tr_device_peak(device, (tr_memory)k));
     tr_engine_destroy(engine);
     return status;
 }
@@ -180,6 +180,13 @@ enum { MODELS = sizeof models / sizeof *models };
 
 static const tr_optim_config optimizers[] = {
     {.kind = TR_OPTIM_LAMB, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-6, .weight_decay = 0.01},
+    {.kind = TR_OPTIM_MUON,
+     .beta1 = 0.9,
+     .beta2 = 0.95,
+     .eps = 1e-8,
+     .weight_decay = 0.1,
+     .momentum = 0.95,
+     .nesterov = true},
 };
 enum { OPTIMIZERS = sizeof optimizers / sizeof *optimizers };
 

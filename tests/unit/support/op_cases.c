@@ -144,6 +144,10 @@
             __VA_ARGS__                                                                            \
         }                                                                                          \
     }
+#define RESCALE(n, p)                                                                              \
+    {                                                                                              \
+        .kind = TR_OP_RESCALE, .rescale = {.count = n, .parts = p }                                \
+    }
 #define DESCEND(n, p, decay)                                                                       \
     {                                                                                              \
         .kind = TR_OP_DESCEND, .descend = {                                                        \
@@ -363,6 +367,8 @@ const tr_op_case tr_op_cases[] = {
     {DESCEND(1037, 3, 0), 0},
     {DESCEND(64, 2, 0), TR_CASE_NO_BIAS},
     {DESCEND(64, 2, 0), TR_CASE_SKIP},
+    {RESCALE(1, 1), 0},
+    {RESCALE(1037, 3), 0},
 };
 const size_t tr_op_case_count = sizeof tr_op_cases / sizeof *tr_op_cases;
 
@@ -408,5 +414,6 @@ const tr_op_case tr_op_large_cases[] = {
     {UPDATE(20011, .rule = TR_UPDATE_LION), 0},
     {DIRECTION(20011, .clip_value = 0), 0},
     {DESCEND(20011, 2, 0), 0},
+    {RESCALE(20011, 1), 0},
 };
 const size_t tr_op_large_case_count = sizeof tr_op_large_cases / sizeof *tr_op_large_cases;

@@ -44,6 +44,7 @@ tr_op_desc tr_op_case_desc(const tr_op_case *c, tr_dtype storage) {
     case TR_OP_UPDATE:
     case TR_OP_DIRECTION: desc.update.dtype = storage; break;
     case TR_OP_DESCEND: desc.descend.dtype = storage; break;
+    case TR_OP_RESCALE: desc.rescale.dtype = storage; break;
     case TR_OP_SUMSQ:
     case TR_OP_STEP_FINISH: break;
     default: desc.rows.dtype = storage; desc.rows.to = other(storage);
@@ -394,6 +395,10 @@ static void optimizer_tensors(const tr_op_desc *desc, unsigned options, tr_op_te
         t[TR_STEP_FINISH_STATE] = exact(TR_U8, sizeof(tr_step_state));
         t[TR_STEP_FINISH_STATE].fill = TR_FILL_STATE;
         break;
+    case TR_OP_RESCALE:
+        t[TR_RESCALE_X] = output(TR_F32, desc->rescale.count, 1, 1);
+        t[TR_RESCALE_NORMS] = input(TR_F64, 2 * desc->rescale.parts, TR_FILL_SQUARE);
+        break;
     case TR_OP_DESCEND:
         count = desc->descend.count;
         t[TR_DESCEND_U] = input(TR_F32, count, TR_FILL_NORMAL);
@@ -453,7 +458,8 @@ void tr_op_case_tensors(const tr_op_desc *desc, unsigned options,
     case TR_OP_STEP_FINISH:
     case TR_OP_UPDATE:
     case TR_OP_DIRECTION:
-    case TR_OP_DESCEND: optimizer_tensors(desc, options, t); break;
+    case TR_OP_DESCEND:
+    case TR_OP_RESCALE: optimizer_tensors(desc, options, t); break;
     default: rows_tensors(desc, options, t);
     }
 }

@@ -1,0 +1,72 @@
+#include "partition/muon.h"
+
+#include "base/memory.h"
+
+#include <math.h>
+
+/* Jordan et al. 2024: the steepest polynomial at 0 that takes [0, 1] near 1 in five steps. */
+static const double A = 3.4445, B = -4.7750, C = 2.0315;
+/* Liu et al. 2025, section 2.2: elements move as far as AdamW's, so that both take one optim.lr. */
+static const double RMS = 0.2;
+
+tr_status tr_muon_make(const tr_param *param, const tr_param_layout *layout, tr_muon *out) {
+    const tr_global *global = &param->tensor[0];
+    const bool turned = global->box[0].local_stride[0] == 1 && param->local[1] != 1;
+    const int64_t rows = global->shape[turned], cols = global->shape[!turned];
+    const bool rows_whole = param->local[0] == rows, cols_whole = param->local[1] == cols;
+    if (param->tensors > 1 || global->rank != 2 || !(rows_whole || cols_whole))
+        return TR_FAIL(TR_ERR_INTERNAL, "%s is not a matrix that ranks divide along one axis",
+                       tr_param_name(param));
+    const bool left = rows_whole && cols_whole ? rows <= cols : rows_whole;
+    *out =
+        (tr_muon){.rows = param->local[0],
+                  .cols = param->local[1],
+                  .side = left ? param->local[0] : param->local[1],
+                  .left = left,
+                  .sums = layout->parts > 1,
+                  .length = pow(A, TR_MUON_STEPS) * RMS * sqrt((double)(rows > cols ? rows : cols)),
+                  .dtype = tr_dtype_acc(param->dtype)};
+    return TR_OK;
+}
+
+size_t tr_muon_part_bytes(const tr_muon *m) {
+    return tr_align_up((size_t)(m->rows * m->cols) * tr_dtype_size(m->dtype));
+}
+
+size_t tr_muon_square_bytes(const tr_muon *m) {
+    return tr_align_up((size_t)(m->side * m->side) * tr_dtype_size(m->dtype));
+}
+
+static tr_op_desc product(const tr_muon *m, tr_matmul_desc desc) {
+    desc.a = desc.b = desc.c = m->dtype;
+    return (tr_op_desc){.kind = TR_OP_MATMUL, .matmul = desc};
+}
+
+tr_op_desc tr_muon_rescale(const tr_muon *m, int parts) {
+    return (tr_op_desc){.kind = TR_OP_RESCALE,
+                        .rescale = {.count = m->rows * m->cols, .parts = parts, .dtype = m->dtype}};
+}
+
+tr_op_desc tr_muon_product(const tr_muon *m, int k) {
+    return product(m, (tr_matmul_desc){.m = m->side,
+                                       .n = m->side,
+                                       .k = m->left ? m->cols : m->rows,
+                                       .scale = B / A * pow(A, 2 * k),
+                                       .trans_a = !m->left,
+                                       .trans_b = m->left});
+}
+
+tr_op_desc tr_muon_square(const tr_muon *m) {
+    return product(
+        m, (tr_matmul_desc){.m = m->side, .n = m->side, .k = m->side, .scale = C * A / (B * B)});
+}
+
+tr_op_desc tr_muon_sum(const tr_muon *m) {
+    return (tr_op_desc){.kind = TR_OP_ADD,
+                        .rows = {.rows = m->side, .width = m->side, .dtype = m->dtype}};
+}
+
+tr_op_desc tr_muon_apply(const tr_muon *m) {
+    return product(
+        m, (tr_matmul_desc){.m = m->rows, .n = m->cols, .k = m->side, .fused = {.residual = true}});
+}

@@ -1,0 +1,37 @@
+/* Muon's direction of a matrix (Jordan et al. 2024): five Newton-Schulz steps take the momentum,
+ * divided by its norm, to nearly the nearest matrix with orthonormal rows or columns. The part of a
+ * tensor rank is stepped from the left or from the right, on the side that the ranks do not divide,
+ * so that they exchange only sums of its products with itself. */
+#pragma once
+
+#include "device/op.h"
+#include "layers/param_layout.h"
+
+enum { TR_MUON_STEPS = 5 };
+
+typedef struct tr_muon {
+    int64_t rows, cols; /* of this rank's part */
+    int64_t side;       /* the products of rows, or of columns, with each other are [side, side] */
+    bool left;          /* of rows */
+    bool sums;          /* the tensor ranks sum them */
+    double length;      /* of the step: the direction's factor */
+    tr_dtype dtype;     /* of the directions */
+} tr_muon;
+
+/* Fails with TR_ERR_INTERNAL when the parameter is not one matrix that is divided along one axis.
+ */
+tr_status tr_muon_make(const tr_param *param, const tr_param_layout *layout, tr_muon *out);
+
+/* Returns the bytes of two parts of the matrix, and of two products, each aligned. */
+size_t tr_muon_part_bytes(const tr_muon *muon);
+size_t tr_muon_square_bytes(const tr_muon *muon);
+
+/* Describes the division of the part by the norm of the whole matrix. */
+tr_op_desc tr_muon_rescale(const tr_muon *muon, int parts);
+/* With X = a^k Z, the step X = a X + (b A + c A^2) X, A = X X', is Z = Z + (P + S) Z. Describe P,
+ * the product of Z and itself in step k from 0; S, that of P and itself; P + S; and the new Z. From
+ * the right, A is X' X, and X comes first in each product. */
+tr_op_desc tr_muon_product(const tr_muon *muon, int k);
+tr_op_desc tr_muon_square(const tr_muon *muon);
+tr_op_desc tr_muon_sum(const tr_muon *muon);
+tr_op_desc tr_muon_apply(const tr_muon *muon);
