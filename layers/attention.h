@@ -60,6 +60,7 @@ void tr_attention_describe(tr_attention_part *attention);
  * Decoding reads and extends the layer's cache. */
 tr_status tr_attention_forward(const tr_attention_part *attention, const tr_layer_io *io,
                                tr_tensor x, tr_tensor residual, tr_tensor y);
+/* Computes this rank's part of dx, which the caller sums over the tensor ranks. */
 tr_status tr_attention_grad_input(const tr_attention_part *attention, const tr_layer_io *io,
                                   tr_tensor dy, tr_tensor dx);
 tr_status tr_attention_grad_weight(const tr_attention_part *attention, const tr_layer_io *io,

@@ -80,37 +80,83 @@ static tr_status rebuild_for_input(const block *b, const tr_layer_io *io) {
     return tr_mlp_rebuild(&b->mlp, io, tr_buffer_at(io, b->norm_2.y));
 }
 
-static tr_status grad_input(tr_layer *layer, const tr_layer_io *io) {
-    const block *b = (const block *)layer;
-    const tr_tensor x = io->x[0], h = tr_buffer_at(io, b->h);
-    const tr_tensor dy = io->dy[0], dh = dh_at(b, io);
-    TR_TRY(rebuild_for_input(b, io));
+/* I of the MLP, up to this rank's part of the gradient of norm_2's output. */
+static tr_status mlp_grad_input(const block *b, const tr_layer_io *io) {
+    const tr_tensor dy = io->dy[0];
     TR_TRY(tr_residual_grad_input(&b->add_mlp, io, dy));
-    TR_TRY(tr_mlp_grad_input(&b->mlp, io, tr_residual_dpart(&b->add_mlp, io, dy),
-                             tr_buffer_at(io, b->norm_2.dy)));
-    TR_TRY(tr_norm_grad_input(&b->norm_2, io, h, dy, dh));
-
-    TR_TRY(tr_residual_grad_input(&b->add_attention, io, dh));
-    TR_TRY(tr_attention_grad_input(&b->attention, io, tr_residual_dpart(&b->add_attention, io, dh),
-                                   tr_buffer_at(io, b->norm_1.dy)));
-    return tr_norm_grad_input(&b->norm_1, io, x, dh, io->dx[0]);
+    return tr_mlp_grad_input(&b->mlp, io, tr_residual_dpart(&b->add_mlp, io, dy),
+                             tr_buffer_at(io, b->norm_2.dy));
 }
 
-/* With selective recompute only W reads the norms' outputs. */
-static tr_status rebuild_for_weight(const block *b, const tr_layer_io *io) {
-    if (b->built.recompute != TR_RECOMPUTE_SELECTIVE) return TR_OK;
-    TR_TRY(tr_norm_rebuild(&b->norm_2, io, tr_buffer_at(io, b->h)));
-    return tr_norm_rebuild(&b->norm_1, io, io->x[0]);
+static tr_status norm_2_grad_input(const block *b, const tr_layer_io *io) {
+    return tr_norm_grad_input(&b->norm_2, io, tr_buffer_at(io, b->h), io->dy[0], dh_at(b, io));
+}
+
+/* I of attention, up to this rank's part of the gradient of norm_1's output. */
+static tr_status attention_grad_input(const block *b, const tr_layer_io *io) {
+    const tr_tensor dh = dh_at(b, io);
+    TR_TRY(tr_residual_grad_input(&b->add_attention, io, dh));
+    return tr_attention_grad_input(&b->attention, io, tr_residual_dpart(&b->add_attention, io, dh),
+                                   tr_buffer_at(io, b->norm_1.dy));
+}
+
+static tr_status norm_1_grad_input(const block *b, const tr_layer_io *io) {
+    return tr_norm_grad_input(&b->norm_1, io, io->x[0], dh_at(b, io), io->dx[0]);
+}
+
+/* With selective recompute only W reads the norms' outputs: it builds them again. */
+static bool w_rebuilds_norms(const block *b) {
+    return b->built.recompute == TR_RECOMPUTE_SELECTIVE;
+}
+
+static tr_status mlp_grad_weight(const block *b, const tr_layer_io *io) {
+    if (w_rebuilds_norms(b)) TR_TRY(tr_norm_rebuild(&b->norm_2, io, tr_buffer_at(io, b->h)));
+    return tr_mlp_grad_weight(&b->mlp, io, tr_buffer_at(io, b->norm_2.y),
+                              tr_residual_dpart(&b->add_mlp, io, io->dy[0]));
+}
+
+static tr_status attention_grad_weight(const block *b, const tr_layer_io *io) {
+    if (w_rebuilds_norms(b)) TR_TRY(tr_norm_rebuild(&b->norm_1, io, io->x[0]));
+    return tr_attention_grad_weight(&b->attention, io, tr_buffer_at(io, b->norm_1.y),
+                                    tr_residual_dpart(&b->add_attention, io, dh_at(b, io)));
+}
+
+static tr_status grad_input(tr_layer *layer, const tr_layer_io *io) {
+    const block *b = (const block *)layer;
+    TR_TRY(rebuild_for_input(b, io));
+    TR_TRY(mlp_grad_input(b, io));
+    TR_TRY(tr_built_sum(&b->built, io, tr_buffer_at(io, b->norm_2.dy)));
+    TR_TRY(norm_2_grad_input(b, io));
+    TR_TRY(attention_grad_input(b, io));
+    TR_TRY(tr_built_sum(&b->built, io, tr_buffer_at(io, b->norm_1.dy)));
+    return norm_1_grad_input(b, io);
 }
 
 static tr_status grad_weight(tr_layer *layer, const tr_layer_io *io) {
     const block *b = (const block *)layer;
-    TR_TRY(rebuild_for_weight(b, io));
-    TR_TRY(tr_mlp_grad_weight(&b->mlp, io, tr_buffer_at(io, b->norm_2.y),
-                              tr_residual_dpart(&b->add_mlp, io, io->dy[0])));
+    TR_TRY(mlp_grad_weight(b, io));
     TR_TRY(tr_norm_grad_weight(&b->norm_2, io, tr_buffer_at(io, b->h)));
-    TR_TRY(tr_attention_grad_weight(&b->attention, io, tr_buffer_at(io, b->norm_1.y),
-                                    tr_residual_dpart(&b->add_attention, io, dh_at(b, io))));
+    TR_TRY(attention_grad_weight(b, io));
+    return tr_norm_grad_weight(&b->norm_1, io, io->x[0]);
+}
+
+/* Walks the parts backwards: while a part's gradient is summed over the tensor ranks, its W runs,
+ * which neither reads nor writes that gradient. */
+static tr_status backward(tr_layer *layer, const tr_layer_io *io) {
+    const block *b = (const block *)layer;
+    int64_t ticket;
+    TR_TRY(rebuild_for_input(b, io));
+    TR_TRY(mlp_grad_input(b, io));
+    TR_TRY(tr_built_sum_start(&b->built, io, tr_buffer_at(io, b->norm_2.dy), &ticket));
+    TR_TRY(mlp_grad_weight(b, io));
+    TR_TRY(tr_built_wait(&b->built, io, ticket));
+    TR_TRY(norm_2_grad_input(b, io));
+    TR_TRY(tr_norm_grad_weight(&b->norm_2, io, tr_buffer_at(io, b->h)));
+    TR_TRY(attention_grad_input(b, io));
+    TR_TRY(tr_built_sum_start(&b->built, io, tr_buffer_at(io, b->norm_1.dy), &ticket));
+    TR_TRY(attention_grad_weight(b, io));
+    TR_TRY(tr_built_wait(&b->built, io, ticket));
+    TR_TRY(norm_1_grad_input(b, io));
     return tr_norm_grad_weight(&b->norm_1, io, io->x[0]);
 }
 
@@ -119,6 +165,7 @@ static const tr_layer_ops ops = {.kind = "block",
                                  .forward = forward,
                                  .grad_input = grad_input,
                                  .grad_weight = grad_weight,
+                                 .backward = backward,
                                  .decode = forward,
                                  .destroy = tr_built_destroy};
 

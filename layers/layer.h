@@ -95,6 +95,9 @@ typedef struct tr_layer_ops {
     tr_status (*forward)(tr_layer *layer, const tr_layer_io *io);
     tr_status (*grad_input)(tr_layer *layer, const tr_layer_io *io);
     tr_status (*grad_weight)(tr_layer *layer, const tr_layer_io *io);
+    /* I and then W, with the bits of the two, in an order that hides sums over the tensor ranks
+     * behind W. NULL: the two one after the other. */
+    tr_status (*backward)(tr_layer *layer, const tr_layer_io *io);
     /* Runs the tokens that every row feeds through a layer that was made for decoding. */
     tr_status (*decode)(tr_layer *layer, const tr_layer_io *io);
     void (*destroy)(tr_layer *layer);

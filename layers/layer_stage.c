@@ -206,20 +206,36 @@ static tr_status add_part(const layer_stage *s, const tr_stage_io *io,
     return tr_op_run(s->add[input->value], io->stream, &args);
 }
 
-/* Runs I of layer k, and adds its parts of gradients that several layers compute. */
-static tr_status layer_grad_input(const layer_stage *s, const tr_stage_io *io, int k) {
-    tr_layer *layer = layer_at(s, k);
-    if (layer->no_backward) return TR_OK;
+/* Gives I, or B, the gradients of layer k. */
+static tr_layer_io grad_io(const layer_stage *s, const tr_stage_io *io, int k) {
+    const tr_layer *layer = layer_at(s, k);
     tr_layer_io l = layer_io(s, io, k);
     for (int o = 0; o < layer->outputs; o++) l.dy[o] = gradient_of(io, output_at(s, k, o));
     for (int i = 0; i < layer->inputs; i++)
         if (!layer->input[i].f_writes_dx) l.dx[i] = part_of(s, io, input_at(s, k, i));
-    TR_TRY(layer->ops->grad_input(layer, &l));
-    for (int i = layer->inputs - 1; i >= 0; i--) {
+    return l;
+}
+
+/* Adds layer k's parts of gradients that several layers compute. */
+static tr_status add_parts(const layer_stage *s, const tr_stage_io *io, int k) {
+    for (int i = layer_at(s, k)->inputs - 1; i >= 0; i--) {
         const tr_stage_input *input = input_at(s, k, i);
         if (input->has_part) TR_TRY(add_part(s, io, input));
     }
     return TR_OK;
+}
+
+/* W of layer k has run, which completes the layer's bucket. */
+static tr_status complete(const layer_stage *s, const tr_stage_io *io, int k) {
+    return io->complete ? io->complete(io->complete_context, s->flow.count - 1 - k) : TR_OK;
+}
+
+static tr_status layer_grad_input(const layer_stage *s, const tr_stage_io *io, int k) {
+    tr_layer *layer = layer_at(s, k);
+    if (layer->no_backward) return TR_OK;
+    const tr_layer_io l = grad_io(s, io, k);
+    TR_TRY(layer->ops->grad_input(layer, &l));
+    return add_parts(s, io, k);
 }
 
 static tr_status grad_input(tr_stage *stage, const tr_stage_io *io) {
@@ -228,7 +244,6 @@ static tr_status grad_input(tr_stage *stage, const tr_stage_io *io) {
     return TR_OK;
 }
 
-/* Runs W of layer k, which completes the layer's bucket. */
 static tr_status layer_grad_weight(const layer_stage *s, const tr_stage_io *io, int k) {
     tr_layer *layer = layer_at(s, k);
     if (layer->no_backward) return TR_OK;
@@ -236,7 +251,7 @@ static tr_status layer_grad_weight(const layer_stage *s, const tr_stage_io *io, 
     for (int o = 0; o < layer->outputs; o++)
         if (layer->w_reads_dy[o]) l.dy[o] = gradient_of(io, output_at(s, k, o));
     TR_TRY(layer->ops->grad_weight(layer, &l));
-    return io->complete ? io->complete(io->complete_context, s->flow.count - 1 - k) : TR_OK;
+    return complete(s, io, k);
 }
 
 static tr_status grad_weight(tr_stage *stage, const tr_stage_io *io) {
@@ -245,14 +260,24 @@ static tr_status grad_weight(tr_stage *stage, const tr_stage_io *io) {
     return TR_OK;
 }
 
-/* B: runs I and then W of each layer, last layer first. The layers share one place for I..W, which
- * also has the gradients between layers. */
+static tr_status layer_backward(const layer_stage *s, const tr_stage_io *io, int k) {
+    tr_layer *layer = layer_at(s, k);
+    if (layer->no_backward) return TR_OK;
+    if (!layer->ops->backward) {
+        TR_TRY(layer_grad_input(s, io, k));
+        return layer_grad_weight(s, io, k);
+    }
+    const tr_layer_io l = grad_io(s, io, k);
+    TR_TRY(layer->ops->backward(layer, &l));
+    TR_TRY(add_parts(s, io, k));
+    return complete(s, io, k);
+}
+
+/* B: I and W of each layer, last layer first. The layers share one place for I..W, which also has
+ * the gradients between layers. */
 static tr_status backward(tr_stage *stage, const tr_stage_io *io) {
     const layer_stage *s = (const layer_stage *)stage;
-    for (int k = s->flow.count - 1; k >= 0; k--) {
-        TR_TRY(layer_grad_input(s, io, k));
-        TR_TRY(layer_grad_weight(s, io, k));
-    }
+    for (int k = s->flow.count - 1; k >= 0; k--) TR_TRY(layer_backward(s, io, k));
     return TR_OK;
 }
 

@@ -219,7 +219,6 @@ tr_status tr_linear_grad_input(const tr_linear *l, const tr_layer_io *io, tr_ten
                                   [TR_ACTIVATION_DGRAD_DX] = dx}};
         TR_TRY(tr_layer_op_run(&l->activate_grad, io, slope));
     }
-    if (l->split == TR_SPLIT_COLUMNS) TR_TRY(tr_built_sum(l->layer, io, dx));
     return TR_OK;
 }
 

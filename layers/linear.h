@@ -5,7 +5,7 @@
 #include "layers/lora.h"
 
 typedef enum tr_split {
-    TR_SPLIT_COLUMNS, /* by outputs: the input gradient is summed over the tensor ranks */
+    TR_SPLIT_COLUMNS, /* by outputs: the caller sums the input gradient over the tensor ranks */
     TR_SPLIT_ROWS     /* by inputs: the output is summed, and then its bias is added */
 } tr_split;
 
@@ -64,8 +64,8 @@ void tr_linear_describe(tr_linear *linear);
  * `residual`. aux, here and below: absent without an activation. */
 tr_status tr_linear_forward(const tr_linear *linear, const tr_layer_io *io, tr_tensor x,
                             tr_tensor aux, tr_tensor residual, tr_tensor y);
-/* Computes dx[rows, in] from dy[rows, out], and sums it over the tensor ranks if the outputs are
- * split. */
+/* Computes dx[rows, in] from dy[rows, out]: if the outputs are split, a rank's part of a sum over
+ * the tensor ranks, which the caller makes. */
 tr_status tr_linear_grad_input(const tr_linear *linear, const tr_layer_io *io, tr_tensor dy,
                                tr_tensor aux, tr_tensor dx);
 /* Writes the gradients of weight and bias, or adds to them (io->adds), as far as they are

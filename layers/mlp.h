@@ -40,5 +40,6 @@ tr_status tr_mlp_forward(const tr_mlp *mlp, const tr_layer_io *io, tr_tensor x, 
 /* I with recompute: fills the buffers that F did not keep from x, which is absent with selective
  * recompute. */
 tr_status tr_mlp_rebuild(const tr_mlp *mlp, const tr_layer_io *io, tr_tensor x);
+/* Computes this rank's part of dx, which the caller sums over the tensor ranks. */
 tr_status tr_mlp_grad_input(const tr_mlp *mlp, const tr_layer_io *io, tr_tensor dy, tr_tensor dx);
 tr_status tr_mlp_grad_weight(const tr_mlp *mlp, const tr_layer_io *io, tr_tensor x, tr_tensor dy);

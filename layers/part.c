@@ -165,6 +165,17 @@ tr_tensor tr_built_starts(const tr_built_layer *layer, const tr_layer_io *io) {
 }
 
 tr_status tr_built_sum(const tr_built_layer *layer, const tr_layer_io *io, tr_tensor x) {
-    return tr_group_all_reduce(layer->tp, io->stream, x.data, tr_tensor_count(&x), x.dtype,
-                               TR_REDUCE_SUM);
+    int64_t ticket;
+    TR_TRY(tr_built_sum_start(layer, io, x, &ticket));
+    return tr_built_wait(layer, io, ticket);
+}
+
+tr_status tr_built_sum_start(const tr_built_layer *layer, const tr_layer_io *io, tr_tensor x,
+                             int64_t *ticket) {
+    return tr_group_start(layer->tp, io->stream, x.data, tr_tensor_count(&x), x.dtype,
+                          TR_REDUCE_SUM, ticket);
+}
+
+tr_status tr_built_wait(const tr_built_layer *layer, const tr_layer_io *io, int64_t ticket) {
+    return tr_group_wait(layer->tp, io->stream, ticket);
 }

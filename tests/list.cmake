@@ -50,7 +50,7 @@ target_link_options(test_rundir PRIVATE -Wl,--wrap=fcntl)
 
 # Unit tests that also run under ThreadSanitizer: streams, threads and the local transport.
 set(trireme_tsan_tests test_stream test_comm_local test_board test_lower test_runner
-  test_layer_stage test_flow test_progress test_heartbeat)
+  test_layer_stage test_flow test_progress test_heartbeat test_families)
 
 # The cpu device where oneDNN has no BF16 product.
 add_test(NAME unit.test_op_cpu.avx2 COMMAND test_op_cpu)

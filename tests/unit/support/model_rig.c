@@ -248,7 +248,8 @@ double rig_forward(rig *r) {
     return rig_run_forward(r, true);
 }
 
-static void rig_grad_input(rig *r, int i) {
+/* Runs I or B, which must not modify dy. */
+static void rig_run_gradient(rig *r, int i, tr_status (*run)(tr_layer *, const tr_layer_io *)) {
     tr_layer *layer = r->model->layers[i];
     rig_poison_block(r, i, TR_LIFE_IW);
     tr_layer_io io = rig_io(r, i);
@@ -258,14 +259,24 @@ static void rig_grad_input(rig *r, int i) {
         before = malloc(r->tensor_bytes);
         memcpy(before, io.dy[0].data, r->tensor_bytes);
     }
-    RIG_TRY(layer->ops->grad_input(layer, &io));
-    if (before && memcmp(before, io.dy[0].data, r->tensor_bytes) != 0)
-        abort(); /* the layer must not modify dy */
+    RIG_TRY(run(layer, &io));
+    if (before && memcmp(before, io.dy[0].data, r->tensor_bytes) != 0) abort();
     free(before);
+}
+
+static void rig_grad_input(rig *r, int i) {
+    tr_layer *layer = r->model->layers[i];
+    rig_run_gradient(r, i, layer->ops->grad_input);
     rig_poison_block(r, i, TR_LIFE_FI);
     rig_poison_block(r, i, TR_LIFE_SCRATCH);
-    if (io.dy[0].data && !layer->w_reads_dy[0]) rig_poison(r->dtensor[i + 1], r->tensor_bytes);
+    if (layer->outputs && !layer->w_reads_dy[0]) rig_poison(r->dtensor[i + 1], r->tensor_bytes);
     if (i > 0 && layer->input[0].life == TR_LIFE_FI) rig_poison(r->tensor[i], r->tensor_bytes);
+}
+
+/* After W nothing of the layer is read. */
+static void rig_poison_layer(rig *r, int i) {
+    if (r->model->layers[i]->outputs) rig_poison(r->dtensor[i + 1], r->tensor_bytes);
+    for (int life = 0; life < TR_LIFE_COUNT; life++) rig_poison_block(r, i, (tr_lifetime)life);
 }
 
 static void rig_grad_weight(rig *r, int i) {
@@ -274,8 +285,18 @@ static void rig_grad_weight(rig *r, int i) {
     io.y[0] = io.dx[0] = (tr_tensor){0};
     if (!layer->w_reads_dy[0]) io.dy[0] = (tr_tensor){0};
     RIG_TRY(layer->ops->grad_weight(layer, &io));
-    if (layer->outputs) rig_poison(r->dtensor[i + 1], r->tensor_bytes);
-    for (int life = 0; life < TR_LIFE_COUNT; life++) rig_poison_block(r, i, (tr_lifetime)life);
+    rig_poison_layer(r, i);
+}
+
+static void rig_layer_backward(rig *r, int i) {
+    tr_layer *layer = r->model->layers[i];
+    if (!layer->ops->backward) {
+        rig_grad_input(r, i);
+        rig_grad_weight(r, i);
+        return;
+    }
+    rig_run_gradient(r, i, layer->ops->backward);
+    rig_poison_layer(r, i);
 }
 
 void rig_begin_gradients(rig *r) {
@@ -289,8 +310,8 @@ void rig_begin_gradients(rig *r) {
 void rig_accumulate(rig *r, bool apart) {
     (void)rig_run_forward(r, false);
     for (int i = r->model->count - 1; i >= 0; i--) {
-        rig_grad_input(r, i);
-        if (!apart) rig_grad_weight(r, i);
+        if (apart) rig_grad_input(r, i);
+        else rig_layer_backward(r, i);
     }
     for (int i = 0; apart && i < r->model->count; i++) rig_grad_weight(r, i);
     r->adds = true;
