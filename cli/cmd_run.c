@@ -121,6 +121,7 @@ tr_status cli_run(cli_context *cli, int argc, char **argv) {
                        argv[first]);
     }
     launch.saves = strcmp(argv[first], "train") == 0;
+    launch.shows = strcmp(argv[first], "sample") == 0 || strcmp(argv[first], "eval") == 0;
     for (int i = first; strcmp(argv[first], "sample") == 0 && i < argc; i++)
         launch.reads |= strcmp(argv[i], "--interactive") == 0;
     static char backtrace[] = "--backtrace";

@@ -207,6 +207,10 @@ static void look(job *j) {
     int64_t failed_ns;
     find_loss(j);
     if (tr_board_ending(j->board) && !j->ending_ns) j->ending_ns = tr_now_ns();
+    if (j->launch->shows && !j->ending_ns && tr_relay_lost(j->output[0])) {
+        say_once(j, "%s", TR_STDOUT_LOST);
+        begin_end(j, TR_ERR_IO);
+    }
     int failure = tr_board_first_failure(j->board, NULL, &failed_ns);
     if (failure && failed_ns && since_s(failed_ns) > FAILED_GRACE_S) begin_end(j, failure);
     if (j->ending_ns) press_on(j);

@@ -12,6 +12,7 @@ typedef struct tr_launch {
     char **mpirun_options; /* NULL-terminated; passed to mpirun unchanged */
     char **command;        /* NULL-terminated: the arguments of every rank */
     bool saves;            /* the command takes steps, and saves when it is asked to stop */
+    bool shows;            /* all that it makes goes to stdout: it ends when nobody reads that */
     bool reads;            /* rank 0 reads this process's stdin */
     int restarts;          /* how often the job is started again after a lost rank (77) */
     char **again;          /* the arguments of every rank then; unused without restarts */

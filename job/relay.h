@@ -1,7 +1,8 @@
 /* A relay copies a child's output from a pipe to a file of this process, in its own thread.
  *
  * When the reader of that file has gone (`| head`, a closed terminal), the relay continues to read
- * and drops the rest, so that the child does not fail. */
+ * and drops the rest, so that the child does not fail. A launcher asks tr_relay_lost, and ends a
+ * command that is only worth its output. */
 #pragma once
 
 #include "base/status.h"

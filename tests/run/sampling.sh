@@ -99,6 +99,11 @@ codes=$(set +o pipefail; timeout 60 "$trireme" sample gpt2 -n 1000000000 2>close
 [[ $codes == '74 0' && -s closed.out ]] || fail "a reader that has enough: exit codes $codes"
 grep -q '^trireme: the text cannot be written: Broken pipe' closed.err || fail "a reader that has enough: $(<closed.err)"
 
+# So does one that reads from several ranks: the launcher ends them.
+codes=$(set +o pipefail; timeout 60 "$trireme" run -n 2 sample gpt2 -n 1000000000 2>closed.err | head -c 10 >closed.out; echo "${PIPESTATUS[@]}")
+[[ $codes == '74 0' && -s closed.out ]] || fail "a reader that has enough of two ranks: exit codes $codes"
+grep -q '^trireme: stdout cannot be written: ' closed.err || fail "a reader that has enough of two ranks: $(<closed.err)"
+
 # Ctrl-C and SIGTERM end it at the next token.
 for signal in INT TERM; do
     code=0
