@@ -135,7 +135,8 @@ static tr_status open_tokenizer(request *r, const tr_config *config) {
     tr_tokenizer *tokenizer;
     TR_TRY(tr_origin_open_tokenizer(r->model.path, &tokenizer));
     r->texts.tokenizer = tokenizer;
-    if (!tokenizer || tr_tokenizer_size(tokenizer) <= config->model.vocab) return TR_OK;
+    if (!tokenizer) return tr_config_check_bytes(config);
+    if (tr_tokenizer_size(tokenizer) <= config->model.vocab) return TR_OK;
     return TR_FAIL(
         TR_ERR_CONFIG,
         "the tokenizer %s has %d tokens, but model.vocab is %lld: use the tokenizer with "
@@ -160,6 +161,7 @@ static tr_status write_json(void *context, int index, const char *text, size_t l
 
 static tr_status make_texts(tr_world *world, request *r, tr_generation *s) {
     const bool writes = tr_world_rank(world) == 0;
+    tr_board_set_action(r->texts.sampler.board, -1, -1, 'L');
     TR_TRY(tr_generation_open(&r->model, world, s));
     if (s->on_cpu_instead && writes)
         (void)fprintf(stderr, "trireme: this machine has no device %s: sampling on the CPU\n",

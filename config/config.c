@@ -255,16 +255,22 @@ static tr_status check_documents(const tr_config *c) {
     return TR_OK;
 }
 
+tr_status tr_config_check_bytes(const tr_config *c) {
+    if (c->model.vocab < 256)
+        REFUSE("model.vocab",
+               "model.vocab %" PRId64
+               " is too small: without a tokenizer (data.format bytes) there are 256 tokens",
+               c->model.vocab);
+    return TR_OK;
+}
+
 tr_status tr_config_check_data(const tr_config *c) {
     if (!c->data.path[0])
         return TR_FAIL(TR_ERR_CONFIG,
                        "%s: data.path is missing: name the file to learn from, like data.path: "
                        "corpus.txt",
                        c->source);
-    if (!strcmp(c->data.format, "bytes") && c->model.vocab < 256)
-        REFUSE("model.vocab",
-               "model.vocab %" PRId64 " is too small: data.format bytes has 256 tokens",
-               c->model.vocab);
+    if (!strcmp(c->data.format, "bytes")) TR_TRY(tr_config_check_bytes(c));
     if (!strcmp(c->data.format, "bytes") && c->data.document_end >= 256)
         REFUSE("data.document_end",
                "data.document_end %" PRId64

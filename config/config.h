@@ -128,6 +128,9 @@ tr_status tr_config_check(const tr_config *config, int world_size);
  * data.path is missing, its format has more tokens than the vocabulary, or data.document_end is
  * missing or no token. */
 tr_status tr_config_check_data(const tr_config *config);
+/* Fails with TR_ERR_CONFIG when the vocabulary is too small for bytes as tokens, which they are
+ * where there is no tokenizer. */
+tr_status tr_config_check_bytes(const tr_config *config);
 
 /* Writes every key that has a value, as YAML that loads to an equal config. Fails with
  * TR_ERR_IO. */

@@ -5,6 +5,7 @@
 #include "ckpt/ckpt.h"
 #include "data/find_tokenizer.h"
 #include "data/paths.h"
+#include "data/textfile.h"
 #include "partition/request.h"
 #include "pipeline/orders/make.h"
 #include "train/data_options.h"
@@ -132,6 +133,7 @@ static tr_status open_choices(const char *path, tr_eval_session *s) {
                                         .vocab = s->config.model.vocab,
                                         .context = s->context};
     enum { MULTIPLE = 64 }; /* lengths that suit the devices */
+    if (s->bytes && tr_textfile_is_json_lines(path)) TR_TRY(tr_config_check_bytes(&s->config));
     TR_TRY(tr_choices_open(path, &options, &s->choices));
     const int64_t seq = (s->choices.longest + MULTIPLE - 1) / MULTIPLE * MULTIPLE;
     return tr_sequences_of_choices(&s->choices, seq < s->context ? seq : s->context, &s->sequences);
@@ -144,6 +146,7 @@ static tr_status open_corpus(const tr_eval_request *r, tr_eval_session *s,
     tr_source_options options = {
         .vocab = c->model.vocab, .tokenizer = s->tokenizer, .documents = tr_config_packed(c)};
     TR_TRY(find_format(r, s, first, &options.format));
+    if (strcmp(options.format, "bytes") == 0) TR_TRY(tr_config_check_bytes(c));
     TR_TRY(tr_corpus_open("--data", words, &options, &s->corpus));
     int32_t end = tr_config_document_end(c);
     if (tr_config_packed(c) && end < 0 && s->tokenizer)

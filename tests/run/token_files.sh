@@ -144,7 +144,21 @@ for ranks in 1 2; do
     train 78 $ranks high-$ranks "${options[@]}" data.path=high.u16 data.format=u16 model.vocab=255 parallel.dp=$ranks
     says high-$ranks "the data file 'high.u16' has 255 at token [0-9]+ \(byte [0-9]+\), and model.vocab 255 has tokens 0 to 254: raise model.vocab, or check data.format"
 done
+# Bytes as tokens need 256 of them in every command; tokens of a file do not.
+small="model.vocab 200 is too small: without a tokenizer (data.format bytes) there are 256 tokens"
 train 78 1 small "${options[@]}" data.path=a.txt model.vocab=200
+grep -qF "$small" small.err || fail "small: said '$(<small.err)'"
+"$tools/token_files" u16 low.bin <data.txt
+train 0 1 low "${options[@]}" data.path=low.bin data.format=u16 model.vocab=200
+"$trireme" ckpt export low low-folder >/dev/null || fail "no export of low"
+"$trireme" eval low --data low.bin >/dev/null || fail "no evaluation of low"
+echo '{"context":"a","choices":["b","c"],"label":1}' >low.jsonl
+for from in low low-folder; do
+    refused 78 "$small" sample "$from"
+    refused 78 "$small" eval "$from" --data a.txt data.format=bytes
+done
+refused 78 "$small" eval low-folder --data a.txt
+refused 78 "$small" eval low-folder --data low.jsonl
 train 78 1 quote "${options[@]}" "data.path='a.txt"
 says quote "data.path has a quote ' that does not end: close it, or write .* before it"
 head -c 3000 data.megatron.idx >cut.idx && cp data.megatron.bin cut.bin

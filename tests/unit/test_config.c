@@ -423,9 +423,9 @@ static void data_are_checked_where_they_are_read(void **state) {
     free(text);
     assert_int_equal(parse("data.path: a\nmodel.vocab: 100\n", &c), TR_OK);
     assert_int_equal(tr_config_check_data(&c), TR_ERR_CONFIG);
-    assert_string_equal(
-        tr_error_message(),
-        "x.yaml:2:14: model.vocab 100 is too small: data.format bytes has 256 tokens");
+    assert_string_equal(tr_error_message(),
+                        "x.yaml:2:14: model.vocab 100 is too small: without a tokenizer "
+                        "(data.format bytes) there are 256 tokens");
 }
 
 /* data.document_end must be a token: of the model for a plan, of the file for a run. */
