@@ -199,4 +199,17 @@ rm -f folder/tokenizer_config.json
 evaluate 1 bytes folder --data some.txt --json
 [[ $(number bytes tokens) == 1999 ]] || fail "bytes are tokens of a folder without a tokenizer: $(<bytes)"
 refuses 76 'device.memory' 1 run device.memory=1000
+
+# A rank that is killed ends the others. It has evaluated for long when it has used three seconds of a core, since
+# MPI and this model take a fraction of one.
+for ((i = 0; i < 600; i++)); do cat "$text"; done >long.txt
+timeout 300 "$trireme" run -n 2 eval run --data long.txt train.threads=1 >killed.out 2>killed.err &
+job=$!
+used() { local victim; victim=$(rank_process 1); [[ $victim ]] && (($(cut -d ' ' -f 14 "/proc/$victim/stat") > 3 * $(getconf CLK_TCK))); }
+until_true 120 used || fail "no evaluation on two ranks: $(<killed.err)"
+kill -KILL "$(rank_process 1)"
+code=0
+wait "$job" || code=$?
+[[ $code == 77 && ! -s killed.out ]] || fail "a killed rank: exit code $code, and on stdout '$(<killed.out)'"
+says killed 'lost rank 1 .*: .*evaluation for '
 finish
