@@ -1,5 +1,11 @@
 #include "cli/cli.h"
 
+/* Of sample and eval. */
+#define WITHOUT_TOKENIZER                                                                          \
+    "Without a tokenizer ids are bytes, and a model.vocab below 256 ends with exit code 78. "      \
+    "When\n"                                                                                       \
+    "nobody reads stdout any more, the exit code is 74.\n"
+
 const cli_command cli_commands[] = {
     {"ckpt",
      "ls RUN | verify RUN [STEP] | import FOLDER|FILE RUN | export RUN FOLDER [--adapter] "
@@ -52,7 +58,7 @@ const cli_command cli_commands[] = {
      "Keys set device.name, train.precision, train.micro_batch, data.format, data.tokenizer, a "
      "smaller\nmodel.context, and the layout: `trireme run -n 4 eval RUN parallel.pp=2 "
      "parallel.dp=2`. Without\nparallel keys every rank is a pipeline stage. docs/evaluation.md "
-     "describes the numbers.\n"},
+     "describes the numbers.\n" WITHOUT_TOKENIZER},
     {"help", "[COMMAND|KEY|SECTION]", "explains commands and the keys of a config", cli_help, NULL},
     {"plan", "CONFIG [--rate GFLOP/s] [key=value ...]",
      "computes the memory of every rank and the time of a step and of the run, without running it",
@@ -95,7 +101,8 @@ const cli_command cli_commands[] = {
      "  --seed S                 the same seed gives the same text (0)\n"
      "  --step N                 step of the checkpoint (the newest valid one)\n"
      "Keys set device.name, train.precision and the layout: `trireme run -n 4 sample RUN -p TEXT\n"
-     "parallel.pp=2 parallel.tp=2`. Without parallel keys every rank is a pipeline stage.\n"},
+     "parallel.pp=2 parallel.tp=2`. Without parallel keys every rank is a pipeline "
+     "stage.\n" WITHOUT_TOKENIZER},
     {"schedule",
      "NAME|FILE [-p P -m M -v V -N GROUP] [--costs F=1,I=1,W=1,c=0] [--memory mB=1,mW=0,cap=P] "
      "[--comms] [-o FILE.csv] | check FILE.csv | show FILE|NAME ... [--svg FILE] [--trace FILE]",
