@@ -447,6 +447,8 @@ tr_status tr_hf_read(const char *folder, tr_hf *out, cJSON **kept) {
                        "(.safetensors, or llm.c's .bin) becomes a run with `trireme ckpt import "
                        "FILE RUN`, which train continues with log.dir=RUN --resume",
                        folder);
+    if (!S_ISDIR(info.st_mode))
+        return TR_FAIL(TR_ERR_DATA, "'%s' is not a folder: name one with config.json", folder);
     (void)snprintf(path, sizeof path, "%.4096s/config.json", folder);
     tr_status status = tr_json_load("the model's config", path, 16, &root);
     if (status == TR_ERR_NOFILE) status = TR_FAIL(TR_ERR_DATA, "%s", tr_error_message());

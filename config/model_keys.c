@@ -164,16 +164,28 @@ static tr_status read_adapter(tr_config *c) {
                    c->lora_base, c->init_from);
 }
 
-static tr_status refuse_run(const tr_config *c) {
+static bool has(const char *folder, const char *file) {
     char path[TR_CONFIG_PATH + 16];
-    (void)snprintf(path, sizeof path, "%s/config.json", c->init_from);
-    if (access(path, F_OK) == 0) return TR_OK;
-    (void)snprintf(path, sizeof path, "%s/ckpt", c->init_from);
-    if (access(path, F_OK) != 0) return TR_OK;
+    (void)snprintf(path, sizeof path, "%s/%s", folder, file);
+    return access(path, F_OK) == 0;
+}
+
+/* Returns true for the folder of all checkpoints of a run, or of one. */
+static bool is_checkpoint(const char *folder) {
+    size_t n = strlen(folder);
+    while (n > 0 && folder[n - 1] == '/') n--;
+    return has(folder, "COMMIT") ||
+           (n >= 4 && !strncmp(folder + n - 4, "ckpt", 4) && has(folder, "."));
+}
+
+static tr_status refuse_run(const tr_config *c) {
+    const char *const folder = c->init_from;
+    const bool is_run = has(folder, "ckpt");
+    if (has(folder, "config.json") || (!is_run && !is_checkpoint(folder))) return TR_OK;
     return TR_FAIL(TR_ERR_DATA,
-                   "model.init_from '%.200s' is a run of Trireme, not a folder of transformers: "
+                   "model.init_from '%.200s' is a %s of Trireme, not a folder of transformers: "
                    "write one with 'trireme ckpt export %.200s FOLDER', and name that folder",
-                   c->init_from, c->init_from);
+                   folder, is_run ? "run" : "checkpoint", is_run ? folder : "RUN");
 }
 
 /* Fills the model's keys that are not set from config.json in the folder model.init_from, or in

@@ -184,6 +184,13 @@ for change in 's/"r":.*/"r": 9,/ model.lora.rank 9 is above 8' "s/\"q_proj\"/\"c
     refused 65 "unfit/adapter_config.json does not fit the model in base: " sample unfit -p "The "
 done
 refused 65 "'trireme ckpt export born FOLDER'" train lora.yaml log.dir=no model.init_from=born
+for part in born/ckpt born/ckpt/ born/ckpt/step-*; do
+    refused 65 "is a checkpoint of Trireme, not a folder of transformers: write one with 'trireme ckpt export RUN FOLDER'" \
+        train lora.yaml log.dir=no "model.init_from=$part"
+done
+refused 66 "nowhere/ckpt" train lora.yaml log.dir=no model.init_from=nowhere/ckpt
+mkfifo pipe
+refused 65 "'pipe' is not a folder: name one with config.json" train lora.yaml log.dir=no model.init_from=pipe
 refused 66 "set model.lora.base" train again.yaml log.dir=no model.lora.base=gone
 refused 65 "it is no adapter" ckpt export born no --adapter
 # bad FROM TO CODE TEXT: a copy of the adapter, with a part of its config replaced, is refused.
