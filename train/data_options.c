@@ -8,12 +8,27 @@ const char *tr_train_tokens_folder(const tr_config *config, char *text, size_t s
     return text;
 }
 
+/* Of data.format bytes, where every byte is an id. */
+static tr_status use_none(const tr_config *c, char note[TR_DATA_NOTE]) {
+    const char *origin = tr_config_origin(c);
+    if (c->data.tokenizer[0])
+        return TR_FAIL(TR_ERR_CONFIG,
+                       "data.tokenizer is set, but data.format bytes makes every byte a token: set "
+                       "data.format to text, or leave data.tokenizer out");
+    if (*origin && tr_tokenizer_in(origin))
+        (void)snprintf(note, TR_DATA_NOTE,
+                       "with data.format bytes every byte is a token, although '%s' has a "
+                       "tokenizer: data.format=text uses it",
+                       origin);
+    return TR_OK;
+}
+
 tr_status tr_train_find_tokenizer(const tr_config *c, char note[TR_DATA_NOTE],
                                   tr_tokenizer **tokenizer) {
     const char *format = c->data.format;
     *tokenizer = NULL;
     note[0] = '\0';
-    if (strcmp(format, "bytes") == 0) return TR_OK; /* every byte is an id */
+    if (strcmp(format, "bytes") == 0) return use_none(c, note);
     const bool text = !strcmp(format, "text") || !strcmp(format, "instruct");
     const bool ends = tr_config_packed(c) && c->data.document_end < 0; /* it knows them */
     return tr_data_find_tokenizer(c->data.tokenizer, c->data.path, tr_config_origin(c),

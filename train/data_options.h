@@ -5,7 +5,8 @@
 #include "data/data.h"
 #include "data/find_tokenizer.h"
 
-/* Opens the tokenizer of the data (NULL: none), like tr_data_find_tokenizer. */
+/* Opens the tokenizer of the data (NULL: none), like tr_data_find_tokenizer. data.format bytes has
+ * none; fails with TR_ERR_CONFIG when data.tokenizer is set all the same. */
 tr_status tr_train_find_tokenizer(const tr_config *config, char note[TR_DATA_NOTE],
                                   tr_tokenizer **tokenizer);
 /* Opens the data and their tokenizer (NULL: none). Sets data.document_end of a config that does not

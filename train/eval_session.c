@@ -200,6 +200,12 @@ static tr_status open_held_out(const tr_eval_request *r, tr_eval_session *s) {
     *c = s->config;
     c->model.context = s->context;
     (void)snprintf(c->log.dir, sizeof c->log.dir, "%s", r->model.path); /* it may have been moved */
+    /* It came with the weights, and training on bytes did not use it. */
+    if (s->tokenizer && !strcmp(c->data.format, "bytes")) {
+        tr_tokenizer_close(s->tokenizer);
+        s->tokenizer = NULL;
+        s->bytes = true;
+    }
     if (s->tokenizer && strlen(tr_tokenizer_path(s->tokenizer)) < sizeof c->data.tokenizer)
         (void)snprintf(c->data.tokenizer, sizeof c->data.tokenizer, "%s",
                        tr_tokenizer_path(s->tokenizer));

@@ -166,6 +166,13 @@ close_to "$(number of_folder loss)" "$(number of_run loss)" 1e-14 || fail "anoth
 (($(number of_run bytes) >= 1990 && $(number of_run bytes) <= 2000 && $(number of_run tokens) < 1900)) || fail "bytes of $(<of_run)"
 evaluate 1 held tokens --json
 [[ $(number held loss) == [0-9]* ]] || fail "no loss: $(<held)"
+# A run on bytes has no tokenizer: one that is named is refused, and that of model.init_from is not used.
+train 78 1 refused data.tokenizer=tokenizer.json
+says refused "data.tokenizer is set, but data.format bytes makes every byte a token: .*"
+train 0 1 on_bytes model.vocab=320 model.init_from=folder train.steps=1 data.validation=0.1
+says on_bytes ".*with data.format bytes every byte is a token, although 'folder' has a tokenizer: data.format=text uses it"
+evaluate 1 bytes_held on_bytes --json
+[[ $(number bytes_held bytes) == $(number bytes_held tokens) ]] || fail "tokens of a run on bytes: $(<bytes_held)"
 
 # Bad input.
 refuses 64 'has no data of its own' 1 folder
