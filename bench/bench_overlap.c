@@ -257,7 +257,7 @@ static tr_status measure_sums(double delay, double *step_s) {
                           .buckets = LAYERS,
                           .bucket = bucket};
     tr_stage_table table = {.stages = 1, .cost = &cost};
-    const tr_reduce_link link = {.latency = delay};
+    const tr_link link = {.latency = delay};
     tr_schedule *schedule = NULL;
     tr_program_set *set = NULL;
     tr_simulation *simulation = NULL;

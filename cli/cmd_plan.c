@@ -12,6 +12,7 @@
 #include "partition/recompute_choice.h"
 #include "partition/request.h"
 #include "partition/run_plan.h"
+#include "partition/tensor_sums.h"
 #include "train/time_step.h"
 
 #include <math.h>
@@ -214,12 +215,41 @@ static double shared_rate(double alone, const tr_device *device, int ranks) {
     return tr_device_on_host(device) && wanted > cores ? alone * cores / wanted : alone;
 }
 
+/* Prints a line about sums with other ranks: what they take and what of it stays exposed. */
+static void print_exposed(const tr_config *c, const char *name, double bytes, const char *what,
+                          double moving, double exposed) {
+    char all[32], waits[32];
+    (void)printf("%-8s %.1f MiB of %s take %s at %.3g GB/s, of which %s stay exposed\n", name,
+                 bytes / MIB, what, duration(moving, all, sizeof all),
+                 tr_device_speed_of(c->device.name)->link_bytes * 1e-9,
+                 duration(exposed, waits, sizeof waits));
+}
+
+/* Prints what the sums over tensor ranks take of the pipeline rank that waits longest for them, at
+ * this rate. */
+static void print_tensor_sums(const tr_config *c, const tr_run_plan *p, double rate) {
+    const tr_layout *l = p->layout;
+    const tr_program_set *set = l->program[TR_LAYOUT_TRAIN];
+    const int n = l->desc.mesh.degree[TR_AXIS_TP];
+    const tr_link link = tr_sum_link(c->device.name, rate, n);
+    tr_sum_times most = {0};
+    char what[64];
+    if (n == 1) return;
+    for (int r = 0; r < set->ranks; r++) {
+        const tr_sum_times sums = tr_sum_times_of(l->model, &l->placement, &set->program[r], link);
+        if (r == 0 || sums.exposed > most.exposed) most = sums;
+    }
+    (void)snprintf(what, sizeof what, "activations and gradients in %lld sums",
+                   (long long)most.count);
+    print_exposed(c, "tensor", most.bytes, what, most.moving / rate, most.exposed / rate);
+}
+
 /* Prints what the sums of gradients take of the pipeline rank that waits longest for them, when a
  * rank computes at this rate. */
 static tr_status print_reductions(const tr_config *c, const tr_run_plan *p, double rate) {
     const tr_layout *l = p->layout;
     const tr_program_set *set = l->program[TR_LAYOUT_TRAIN];
-    const tr_reduce_link link = tr_buckets_link(c->device.name, rate, &l->desc.mesh);
+    const tr_link link = tr_sum_link(c->device.name, rate, l->desc.mesh.degree[TR_AXIS_DP]);
     int rank = 0, buckets = 0;
     double bytes = 0, moving = 0;
     tr_simulation *t;
@@ -233,14 +263,10 @@ static tr_status print_reductions(const tr_config *c, const tr_run_plan *p, doub
         bytes += (double)instr->bytes;
         moving += t->instr[rank][k].complete - t->instr[rank][k].begin;
     }
-    char all[32], waits[32];
+    char what[64];
+    (void)snprintf(what, sizeof what, "gradients in %d bucket%s", buckets, buckets == 1 ? "" : "s");
     if (buckets > 0)
-        (void)printf("reduce   %.1f MiB of gradients in %d bucket%s take %s at %.3g GB/s, of which "
-                     "%s stay exposed\n",
-                     bytes / MIB, buckets, buckets == 1 ? "" : "s",
-                     duration(moving / rate, all, sizeof all),
-                     tr_device_speed_of(c->device.name)->link_bytes * 1e-9,
-                     duration(t->exposed[rank] / rate, waits, sizeof waits));
+        print_exposed(c, "reduce", bytes, what, moving / rate, t->exposed[rank] / rate);
     tr_simulation_destroy(t);
     return TR_OK;
 }
@@ -275,6 +301,7 @@ static tr_status print_speed(const tr_config *c, tr_device *device, const tr_run
         duration(seconds * (double)c->train.steps, run, sizeof run), (long long)c->train.steps,
         flop(rate, "FLOP/s", speed, sizeof speed), given != 0 ? "--rate" : "measured here");
     TR_TRY(print_reductions(c, p, rate));
+    print_tensor_sums(c, p, rate);
     (void)printf("\n");
     return TR_OK;
 }

@@ -28,14 +28,31 @@ static bool drops(const block *b) {
     return b->add_mlp.dropout > 0;
 }
 
+/* Attention and MLP, and the sums of their input gradients, behind which B runs their W. Full
+ * recompute sums the output of attention again. */
+static void describe_attention(block *b) {
+    tr_built_layer *built = &b->built;
+    const double before = built->layer.flops_w;
+    tr_attention_describe(&b->attention);
+    tr_built_sums_in_i(built, b->width, built->layer.flops_w - before);
+    if (built->recompute == TR_RECOMPUTE_FULL) tr_built_sums_in_i(built, b->width, 0);
+}
+
+static void describe_mlp(block *b) {
+    tr_layer *layer = &b->built.layer;
+    const double before = layer->flops_w;
+    tr_mlp_describe(&b->mlp);
+    tr_built_sums_in_i(&b->built, b->width, layer->flops_w - before);
+}
+
 static void describe(tr_built_layer *built) {
     block *b = (block *)built;
     tr_built_writes(built, "hidden", b->width);
     tr_norm_describe(&b->norm_1);
-    tr_attention_describe(&b->attention);
+    describe_attention(b);
     tr_residual_describe(&b->add_attention);
     tr_norm_describe(&b->norm_2);
-    tr_mlp_describe(&b->mlp);
+    describe_mlp(b);
     tr_residual_describe(&b->add_mlp);
     b->h = tr_built_save(built, TR_LIFE_FW, TR_RECOMPUTE_FULL, TR_LIFE_IW, b->width,
                          built->shape.dtype);

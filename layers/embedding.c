@@ -57,6 +57,7 @@ static void describe(tr_built_layer *built) {
                             .site = e->site,
                             .dtype = shape->dtype};
     tr_built_op(built, &e->embed, TR_PHASE_F, (tr_op_desc){.kind = TR_OP_EMBED, .embed = embed});
+    tr_built_sums_in_f(built, 1, shape->rows, e->width, shape->dtype);
     if (e->words->has_grad)
         tr_built_op(built, &e->embed_wgrad, TR_PHASE_W,
                     (tr_op_desc){.kind = TR_OP_EMBED_WGRAD, .embed = embed});

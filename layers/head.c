@@ -129,6 +129,18 @@ static void describe_chunk(head *h, chunk *c) {
     describe_xent(h, &c->dgrad, TR_OP_XENT_DGRAD, c->rows);
 }
 
+/* Maximum and sums of every chunk's rows, and the gradient of the norm's output. */
+static void describe_sums(head *h) {
+    const tr_model_shape *shape = &h->built.shape;
+    const tr_dtype acc = tr_dtype_acc(shape->dtype);
+    const int chunks = (int)(shape->rows / h->whole.rows);
+    tr_built_sums_in_f(&h->built, chunks, h->whole.rows, 1, acc);
+    tr_built_sums_in_f(&h->built, chunks, h->whole.rows, 2, acc);
+    tr_built_sums_in_f(&h->built, 1, h->rest.rows, 1, acc);
+    tr_built_sums_in_f(&h->built, 1, h->rest.rows, 2, acc);
+    tr_built_sums_in_f(&h->built, 1, shape->rows, h->width, shape->dtype);
+}
+
 /* Counts the FLOPs: F has the products of all chunks, and of the gradients. */
 static void count_flops(head *h) {
     tr_op_desc product = h->whole.project.desc;
@@ -145,6 +157,7 @@ static void describe_training(head *h) {
     cut_rows(h);
     describe_chunk(h, &h->whole);
     describe_chunk(h, &h->rest);
+    describe_sums(h);
     describe_xent(h, &h->loss, TR_OP_XENT_LOSS, shape->rows);
     describe_xent(h, &h->loss_of_one, TR_OP_XENT_LOSS, shape->seq);
     count_flops(h);

@@ -18,7 +18,8 @@
 #include "layers/param.h"
 
 enum {
-    TR_LAYER_FLOWS = 4 /* the most outputs, inputs and step inputs of a layer, each */
+    TR_LAYER_FLOWS = 4, /* the most outputs, inputs and step inputs of a layer, each */
+    TR_LAYER_SUMS = 8   /* the most descriptions of sums over the tensor ranks */
 };
 
 /* An output of an earlier layer that a layer reads. */
@@ -29,6 +30,14 @@ typedef struct tr_layer_input {
     tr_lifetime life; /* TR_LIFE_FI or TR_LIFE_FW: how long the layer reads it */
     bool f_writes_dx; /* F sets the input's gradient, which then lives from F on; I does not */
 } tr_layer_input;
+
+/* Sums over the tensor ranks that a layer makes of one micro-batch, each of the same bytes. */
+typedef struct tr_layer_sum {
+    int count;
+    size_t bytes; /* of each */
+    bool in_f;    /* F makes them; else I or B, which a layer without backward does not run */
+    double hides; /* FLOPs of the W that B runs during each; 0: later work waits for it at once */
+} tr_layer_sum;
 
 /* Step inputs that training data can provide. The first dimension of a step input is the sample. */
 #define TR_STEP_INPUT_TOKENS "tokens" /* i32(batch, seq) */
@@ -124,8 +133,10 @@ struct tr_layer {
     int pieces;
     tr_piece *piece;
     size_t piece_capacity;
-    tr_status described;              /* not TR_OK: no memory for the list of pieces, or too
-                                       many step inputs */
+    tr_status described; /* not TR_OK: no memory for the list of pieces, or too
+                          many step inputs or sums */
+    int sums;
+    tr_layer_sum sum[TR_LAYER_SUMS];  /* of a training step, also with one tensor rank */
     size_t cache_bytes;               /* decode: key/value cache of all rows and positions */
     double flops_f, flops_i, flops_w; /* of one micro-batch on one tensor rank */
 };

@@ -171,6 +171,7 @@ void tr_linear_describe(tr_linear *l) {
     tr_built_op(layer, &l->grad_input, TR_PHASE_I,
                 (tr_op_desc){.kind = TR_OP_MATMUL, .matmul = dx});
     describe_grad_weight(l);
+    if (l->split == TR_SPLIT_ROWS) tr_built_sums_in_f(layer, 1, rows, out, dtype);
     if (fuses) return;
     tr_lora_describe(&l->lora, in, out);
     describe_activations(l);

@@ -138,6 +138,32 @@ tr_buffer tr_built_save(tr_built_layer *layer, tr_lifetime life, tr_recompute fr
     return place;
 }
 
+static void add_sum(tr_layer *l, tr_layer_sum sum) {
+    if (l->sums == TR_LAYER_SUMS)
+        l->described =
+            TR_FAIL(TR_ERR_INTERNAL,
+                    "layer %s makes more than %d kinds of sums over the tensor ranks: raise "
+                    "TR_LAYER_SUMS",
+                    l->name, TR_LAYER_SUMS);
+    else l->sum[l->sums++] = sum;
+}
+
+void tr_built_sums_in_f(tr_built_layer *layer, int count, int64_t rows, int64_t width,
+                        tr_dtype dtype) {
+    if (count == 0 || rows == 0) return;
+    add_sum(&layer->layer, (tr_layer_sum){.count = count,
+                                          .bytes = (size_t)(rows * width) * tr_dtype_size(dtype),
+                                          .in_f = true});
+}
+
+void tr_built_sums_in_i(tr_built_layer *layer, int64_t width, double hides) {
+    const tr_model_shape *shape = &layer->shape;
+    add_sum(&layer->layer,
+            (tr_layer_sum){.count = 1,
+                           .bytes = (size_t)(shape->rows * width) * tr_dtype_size(shape->dtype),
+                           .hides = hides});
+}
+
 /* --- running ---------------------------------------------------------------------------------- */
 
 tr_status tr_layer_op_run(const tr_layer_op *op, const tr_layer_io *io, tr_op_args args) {

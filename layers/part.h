@@ -99,6 +99,12 @@ tr_buffer tr_built_save(tr_built_layer *layer, tr_lifetime life, tr_recompute fr
 tr_buffer tr_built_place_rows(tr_built_layer *layer, tr_lifetime life, int64_t rows, int64_t width,
                               tr_dtype dtype);
 
+/* Declares that F makes `count` sums of (rows, width) elements over the tensor ranks, or that I and
+ * B make one, behind which B runs W of `hides` FLOPs. */
+void tr_built_sums_in_f(tr_built_layer *layer, int count, int64_t rows, int64_t width,
+                        tr_dtype dtype);
+void tr_built_sums_in_i(tr_built_layer *layer, int64_t width, double hides);
+
 /* --- while a layer runs ----------------------------------------------------------------------- */
 
 /* Returns the buffer in the memory of one micro-batch. */

@@ -50,9 +50,8 @@ tr_status tr_buckets_make(const tr_model *model, const tr_placement *placement, 
     return TR_OK;
 }
 
-tr_reduce_link tr_buckets_link(const char *device, double flops_per_s, const tr_mesh *mesh) {
+tr_link tr_sum_link(const char *device, double flops_per_s, int n) {
     const tr_device_speed *speed = tr_device_speed_of(device);
-    const double n = mesh->degree[TR_AXIS_DP];
     const double rate = flops_per_s > 0 ? flops_per_s : speed->flops_per_s;
-    return (tr_reduce_link){.per_byte = 2 * (n - 1) / n * rate / speed->link_bytes};
+    return (tr_link){.per_byte = 2.0 * (n - 1) / n * rate / speed->link_bytes};
 }

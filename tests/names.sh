@@ -16,7 +16,6 @@ declare -A shared=(
     [param]="a parameter of a layer and the memory it takes"
     [question]="a question that a model is evaluated by"
     [rank]="a process of a run"
-    [reduce]="a sum over a group"
     [run]="the run of a program"
     [step]="a training step: its inputs, its state on the device, its end"
     [token]="an id of a vocabulary, and lists of them"

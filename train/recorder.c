@@ -199,7 +199,7 @@ tr_status tr_recorder_open_report(tr_recorder *r, tr_device *device, const tr_en
     TR_TRY(tr_recorder_gather_memory(r, device, engine));
     if (r->leads &&
         tr_report_plan(tr_engine_programs(engine), tr_engine_table(engine),
-                       tr_buckets_link(r->config->device.name, 0, mesh), &r->planned) != TR_OK)
+                       tr_sum_link(r->config->device.name, 0, mesh->degree[TR_AXIS_DP]), &r->planned) != TR_OK)
         tr_recorder_warn(r, "the report has no timeline: %s", tr_error_message());
     return TR_OK;
 }

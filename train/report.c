@@ -94,7 +94,7 @@ static tr_status read_curves(const char *dir, curves *c) {
 }
 
 tr_status tr_report_plan(const tr_program_set *programs, const tr_stage_table *table,
-                         tr_reduce_link link, tr_timeline **out) {
+                         tr_link link, tr_timeline **out) {
     tr_status status = TR_OK;
     tr_stage_cost *cost = NULL;
     tr_simulation *simulation = NULL;

@@ -23,7 +23,7 @@ typedef struct simulator {
     const tr_program_set *set;
     const tr_stage_cost *cost;
     double latency;
-    const tr_reduce_link *link;
+    const tr_link *link;
     sim_channel *channel; /* [ranks * ranks], from * ranks + to */
     double *now;          /* [ranks] */
     int *in_flight;       /* [ranks] */
@@ -187,7 +187,7 @@ out:
 }
 
 tr_status tr_simulate(const tr_program_set *set, const tr_stage_cost *cost, double latency,
-                      const tr_reduce_link *link, tr_simulation **out) {
+                      const tr_link *link, tr_simulation **out) {
     tr_status status = TR_OK;
     simulator sim = {.set = set, .cost = cost, .latency = latency, .link = link};
     tr_walk walk = {.name = "the program", .context = &sim, .step = step, .blocked = blocked};

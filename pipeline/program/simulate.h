@@ -13,10 +13,11 @@ typedef struct tr_instr_time {
     double begin; /* REDUCE_START: when its link begins; else 0 */
 } tr_instr_time;
 
-/* A rank's link for reductions, which it does one after the other. */
-typedef struct tr_reduce_link {
+/* What a transfer takes: of messages, or of a rank's sums with other ranks, which it does one after
+ * the other. */
+typedef struct tr_link {
     double latency, per_byte; /* in the unit of the costs */
-} tr_reduce_link;
+} tr_link;
 
 typedef struct tr_simulation {
     double makespan; /* until the last rank's last instruction */
@@ -35,5 +36,5 @@ typedef struct tr_simulation {
  * and the blocked instructions when not all ranks reach their end. The caller releases *out with
  * tr_simulation_destroy. */
 tr_status tr_simulate(const tr_program_set *set, const tr_stage_cost *cost, double latency,
-                      const tr_reduce_link *link, tr_simulation **out);
+                      const tr_link *link, tr_simulation **out);
 void tr_simulation_destroy(tr_simulation *simulation);

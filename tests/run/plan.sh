@@ -138,5 +138,26 @@ done
 diff <(sed -n 's/^reduce .*take \(.*\) at.*/\1/p' "$scratch/sums-1.out") <(sed -n 's/^reduce .*take \(.*\) at.*/\1/p' "$scratch/sums-20.out") ||
     fail "sums: another time at another rate"
 plan 0 alone --rate 20
-grep -q '^reduce' "$scratch/alone.out" && fail "alone: it sums nothing"
+grep -Eq '^(reduce|tensor)' "$scratch/alone.out" && fail "alone: it sums nothing"
+
+# The sums over two tensor ranks, of R = 16 rows, C = 64, 4 blocks and 12 micro-batches: 4 of a block, the embedding's
+# and the head's of 4 R C bytes, and the head's maximum and sums of 4 R and 8 R bytes. Each byte crosses the link once.
+sums=(parallel.tp=2 model.width=64 model.layers=4 model.context=16 train.batch=12 train.micro_batch=1)
+# tensor NAME: prints MiB, sums, seconds and exposed seconds of a plan.
+tensor() {
+    sed -nE 's/^tensor   ([0-9.]+) MiB of activations and gradients in ([0-9]+) sums take ([0-9.]+ m?s) at 1 GB\/s, of which ([0-9.]+ m?s) stay exposed$/\1 \2 \3 \4/p' \
+        "$scratch/$1.out" | awk '{print $1, $2, $3 * ($4 == "ms" ? 1e-3 : 1), $5 * ($6 == "ms" ? 1e-3 : 1)}'
+}
+plan 0 tensor --rate 1000 "${sums[@]}"
+plan 0 tensor-slow --rate 0.1 "${sums[@]}"
+plan 0 tensor-apart --rate 0.1 "${sums[@]}" parallel.schedule=zb-h1
+awk 'BEGIN {bytes = 12 * (18 * 4 * 16 * 64 + 12 * 16)}
+    $2 != 12 * 20 || $1 - bytes / 2^20 > 0.06 || bytes / 2^20 - $1 > 0.06 || $3 < 0.99e-9 * bytes || $3 > 1.01e-9 * bytes {exit 1}
+    # Of W, 12 R C^2 FLOP a block and micro-batch, a fast rank hides all its time, and a slow one the sums of I, 8 of
+    # 18; I and W apart hide nothing.
+    NR == 1 && ($3 - $4 - 48 * 12 * 16 * 64^2 / 1e12)^2 > 1e-12 {exit 1}
+    NR == 2 && !($4 > 0.55 * $3 && $4 < 0.57 * $3) {exit 1}
+    NR == 3 && $4 != $3 {exit 1}
+    END {exit NR != 3}' <(tensor tensor; tensor tensor-slow; tensor tensor-apart) ||
+    fail "sums over tensor ranks: $(tensor tensor; tensor tensor-slow; tensor tensor-apart)"
 finish

@@ -45,7 +45,7 @@ static void test_reductions(void **state) {
     tr_stage_table t;
     tr_simulation *sim = NULL;
     tr_timeline *timeline = NULL;
-    const tr_reduce_link link = {.latency = 2};
+    const tr_link link = {.latency = 2};
     char *text = NULL;
     size_t size = 0;
     test_table_chain(1, 256, 256, 256, &t);

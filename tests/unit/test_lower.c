@@ -288,7 +288,7 @@ static void test_reductions_have_a_link(void **state) {
     (void)state;
     tr_stage_table t;
     tr_schedule *s = NULL;
-    const tr_reduce_link link = {.latency = 0.1, .per_byte = 0.01};
+    const tr_link link = {.latency = 0.1, .per_byte = 0.01};
     const tr_bucket bucket[] = {{50, 0, 0.25}, {0, 0, 0.25}, {100, 0, 0.5}, {50, 1, 1}};
     const double begins[] = {1.5, 2.1, 3.2}, ends[] = {2.1, 3.2, 3.8};
     test_table_chain(1, 256, 256, 256, &t);

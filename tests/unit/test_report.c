@@ -377,7 +377,7 @@ static void the_plan_is_the_simulated_step(void **state) {
     for (int s = 0; s < 2; s++) table.cost[s].f = table.cost[s].i = table.cost[s].w = 5e12;
     assert_int_equal(tr_schedule_open(&request, &schedule), TR_OK);
     assert_int_equal(tr_lower(schedule, &table, &set), TR_OK);
-    assert_int_equal(tr_report_plan(set, &table, (tr_reduce_link){0}, &planned), TR_OK);
+    assert_int_equal(tr_report_plan(set, &table, (tr_link){0}, &planned), TR_OK);
     assert_true(fabs(planned->makespan - 15) < 1e-9);
     for (int r = 0; r < 2; r++) assert_true(fabs(planned->time[r].busy - 12) < 1e-9);
     tr_timeline_destroy(planned);
