@@ -17,6 +17,78 @@ tr_range tr_range_part(int64_t total, int parts, int index) {
                       .extent = even + (index < more)};
 }
 
+/* A box of which some elements are in a range of local memory, with its axes in descending order of
+ * their strides. */
+typedef struct cutting {
+    tr_range range;
+    int axis[TR_PARAM_RANK], axes;
+    tr_box *cut;
+    int cuts;
+} cutting;
+
+/* Returns the distance from the box's first element to the end of its last one, along the axes from
+ * `depth` on. */
+static int64_t span_of(const cutting *c, const tr_box *box, int depth) {
+    int64_t span = 1;
+    for (int d = depth; d < c->axes; d++)
+        span += (box->extent[c->axis[d]] - 1) * box->local_stride[c->axis[d]];
+    return span;
+}
+
+/* Returns the box with only indices [begin, end) of an axis. */
+static tr_box narrowed(const tr_box *box, int axis, int64_t begin, int64_t end) {
+    tr_box some = *box;
+    some.offset[axis] += begin;
+    some.extent[axis] = end - begin;
+    some.local_offset += begin * box->local_stride[axis];
+    return some;
+}
+
+static void cut_box(cutting *c, const tr_box *box, int depth) {
+    const int64_t first = box->local_offset - c->range.begin, span = span_of(c, box, depth);
+    if (first >= c->range.extent || first + span <= 0) return;
+    if (first >= 0 && first + span <= c->range.extent) {
+        c->cut[c->cuts] = *box;
+        c->cut[c->cuts++].local_offset = first;
+        return;
+    }
+    /* Indices [from, to) of this axis are in the range as a whole; those next to them may be in
+     * part. */
+    const int axis = c->axis[depth];
+    const int64_t stride = box->local_stride[axis], extent = box->extent[axis];
+    const int64_t inner = span_of(c, box, depth + 1);
+    int64_t from = first >= 0 ? 0 : (-first + stride - 1) / stride;
+    int64_t room = c->range.extent - first - inner;
+    int64_t to = room < 0 ? 0 : tr_min_i64(room / stride + 1, extent);
+    from = tr_min_i64(from, extent);
+    if (from > 0) {
+        const tr_box before = narrowed(box, axis, from - 1, from);
+        cut_box(c, &before, depth + 1);
+    }
+    if (from < to) {
+        const tr_box whole = narrowed(box, axis, from, to);
+        cut_box(c, &whole, depth);
+    }
+    if (to >= from && to < extent) {
+        const tr_box after = narrowed(box, axis, to, to + 1);
+        cut_box(c, &after, depth + 1);
+    }
+}
+
+int tr_box_cut(const tr_box *box, int rank, tr_range range, tr_box *cut) {
+    cutting c = {.range = range, .cut = cut};
+    for (int d = 0; d < rank; d++) {
+        int at = c.axes;
+        if (box->extent[d] == 1) continue;
+        for (; at > 0 && box->local_stride[c.axis[at - 1]] < box->local_stride[d]; at--)
+            c.axis[at] = c.axis[at - 1];
+        c.axis[at] = d;
+        c.axes++;
+    }
+    cut_box(&c, box, 0);
+    return c.cuts;
+}
+
 int64_t tr_global_count(const tr_global *tensor) {
     int64_t count = 1;
     for (int d = 0; d < tensor->rank; d++) count *= tensor->shape[d];

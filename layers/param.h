@@ -109,6 +109,13 @@ typedef struct tr_range {
  * more. */
 tr_range tr_range_part(int64_t total, int parts, int index);
 
+enum { TR_BOX_CUTS = 2 * TR_PARAM_RANK - 1 };
+/* Cuts out the elements of a tensor's box that have their places in local memory in `range`. Writes
+ * the boxes that hold them to cut[TR_BOX_CUTS], with places from range.begin on, and returns their
+ * number, which is 0 when there are none. The box's strides must be those of a dense array of which
+ * it is a part, with axes in any order. */
+int tr_box_cut(const tr_box *box, int rank, tr_range range, tr_box *cut);
+
 /* Returns the elements of the whole tensor. */
 int64_t tr_global_count(const tr_global *tensor);
 

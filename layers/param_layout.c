@@ -1,5 +1,7 @@
 #include "layers/param_layout.h"
 
+#include "base/minmax.h"
+
 tr_status tr_param_layout_make(const tr_param *param, const tr_mesh *mesh, tr_param_layout *out) {
     tr_param_layout l = {.parts = 1};
     l.replicas = l.sum = tr_mesh_self(mesh);
@@ -34,4 +36,15 @@ bool tr_param_layout_takes_turn(const tr_param_layout *layout, const tr_mesh *me
         mine |= best == mesh->index[TR_AXIS_DP];
     }
     return mine;
+}
+
+tr_range tr_param_portion(const tr_param *param, const tr_mesh *mesh, int data_rank) {
+    if (!mesh) return (tr_range){.extent = param->count};
+    const int copies = param->copies[TR_AXIS_DP];
+    const int ranks = copies ? copies : mesh->degree[TR_AXIS_DP];
+    const int64_t blocks = (param->count + TR_PARAM_BLOCK - 1) / TR_PARAM_BLOCK;
+    const tr_range mine = tr_range_part(blocks, ranks, (data_rank + param->index) % ranks);
+    const int64_t begin = tr_min_i64(mine.begin * TR_PARAM_BLOCK, param->count);
+    const int64_t end = tr_min_i64((mine.begin + mine.extent) * TR_PARAM_BLOCK, param->count);
+    return (tr_range){.begin = begin, .extent = end - begin};
 }

@@ -20,6 +20,17 @@ typedef struct tr_param_layout {
  * counted and saved by the ranks of use 0. Fails with TR_ERR_INTERNAL when `copies` do not divide
  * an axis. */
 tr_status tr_param_layout_make(const tr_param *param, const tr_mesh *mesh, tr_param_layout *out);
+
+/* A portion begins at a multiple of this from its parameter's first element: the blocks of the
+ * gradient's norm (device/elementwise.h). */
+enum { TR_PARAM_BLOCK = 4096 };
+
+/* Returns the portion of the parameter's local elements that data rank `data_rank` updates, with
+ * its optimizer state, when the data ranks that hold the parameter divide it (parallel.zero). Their
+ * portions are runs of whole blocks, except at the parameter's end, and differ by at most one
+ * block; parameters take turns in which ranks have one more. A portion may be empty. With mesh NULL
+ * nothing is divided: returns all elements. */
+tr_range tr_param_portion(const tr_param *param, const tr_mesh *mesh, int data_rank);
 /* Returns true when this rank writes the next `count` elements: of the savers that are data ranks
  * the one with the fewest in load[dp] so far, the lowest of equals. All data ranks compute the same
  * turns. */
