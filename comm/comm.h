@@ -165,6 +165,19 @@ tr_status tr_group_wait(tr_group *group, tr_stream *stream, int64_t ticket);
 tr_status tr_group_all_reduce(tr_group *group, tr_stream *stream, void *buffer, int64_t count,
                               tr_dtype dtype, tr_reduce op);
 
+/* Memory that every member of a group has, with contents that one of them computed. */
+typedef struct tr_gather_range {
+    void *data;
+    size_t bytes;
+    int rank; /* that member's place in the group */
+} tr_gather_range;
+/* Begins to copy each range from the member that computed it to the other members, after all work
+ * enqueued so far on `stream`; returns at once. All members name ranges of the same sizes and
+ * ranks, in the same order; they do not overlap. Ranges and array must not be used until later work
+ * has waited for *ticket. Takes its turn among the group's reductions; see tr_group_start. */
+tr_status tr_group_gather(tr_group *group, tr_stream *stream, const tr_gather_range *range,
+                          int count, int64_t *ticket);
+
 /* --- channels --------------------------------------------------------------------------------- */
 
 /* One FIFO per directed pair of ranks. The sending end and the receiving end are opened by their

@@ -101,3 +101,17 @@ tr_status tr_group_all_reduce(tr_group *group, tr_stream *stream, void *buffer, 
     TR_TRY(start(group, stream, buffer, count, dtype, op, true, &ticket));
     return tr_group_wait(group, stream, ticket);
 }
+
+tr_status tr_group_gather(tr_group *g, tr_stream *stream, const tr_gather_range *range, int count,
+                          int64_t *ticket) {
+    *ticket = NO_TICKET;
+    for (int i = 0; i < count; i++)
+        if (range[i].rank < 0 || range[i].rank >= g->n)
+            return TR_FAIL(TR_ERR_INTERNAL,
+                           "group %d of %d ranks has no rank %d that computed a "
+                           "range",
+                           g->id, g->n, range[i].rank);
+    if (g->n == 1 || count == 0) return TR_OK;
+    TR_TRY(g->ops->gather(g, stream, range, count, ticket));
+    return TR_OK;
+}

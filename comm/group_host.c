@@ -1,13 +1,14 @@
 /* Groups over a host transport: of host memory and, staged, of device memory, from which each piece
  * is copied to a pinned buffer and back.
  *
- * The reductions of a group run one after the other, in the order in which they were started. Polls
- * drive them: those of the progress thread while the caller computes, and those of a caller that
- * waits. An all-reduce is a reduce-scatter and an all-gather by direct exchange: group rank j
+ * The collectives of a group run one after the other, in the order in which they were started.
+ * Polls drive them: those of the progress thread while the caller computes, and those of a caller
+ * that waits. An all-reduce is a reduce-scatter and an all-gather by direct exchange: group rank j
  * receives chunk j of every rank, adds the n values of an element in group-rank order, and sends
  * the result to all. A small piece takes one exchange instead of two: every rank receives all and
  * adds all, in the same order. An element's bits depend only on its n values, not on count, place,
- * piece or method. */
+ * piece or method. A gather's ranges are sent by the members that computed them, several in one
+ * round of messages; staged, as many as the pinned buffer holds. */
 #include "base/clock.h"
 #include "base/memory.h"
 #include "base/minmax.h"
@@ -16,29 +17,35 @@
 #include <math.h>
 #include <sched.h>
 #include <stdlib.h>
+#include <string.h>
 
 enum {
     EXCHANGE_BYTES = 4096, /* up to this size latency costs more than sending all data to all */
     STAGE_BYTES = 1 << 16  /* the smallest pinned buffer */
 };
-static const double CLOSE_LIMIT_S = 10; /* how long close waits for reductions without a deadline */
+static const double CLOSE_LIMIT_S =
+    10; /* how long close waits for collectives without a deadline */
 
-typedef struct reduction {
-    struct reduction *next;
+/* A reduction of `buffer`, or a gather of `range`. */
+typedef struct collective {
+    struct collective *next;
     unsigned char *buffer;
     int64_t count;
     tr_dtype dtype;
     tr_reduce op;
+    const tr_gather_range *range; /* [ranges]; NULL: a reduction */
+    int ranges;
     double delay;    /* seconds by which it is delayed */
     tr_event *event; /* the stream has computed the data */
-} reduction;
+} collective;
 
-/* What the first reduction waits for. */
+/* What the first collective waits for. */
 typedef enum phase {
     PHASE_DATA, /* its data, and its delay */
     PHASE_COPY_IN,
     PHASE_EXCHANGE, /* the messages of a small piece, or of this rank's chunk of a large one */
     PHASE_GATHER,   /* the messages of the other ranks' reduced chunks */
+    PHASE_RANGES,   /* the messages of a gather's ranges */
     PHASE_COPY_OUT
 } phase;
 
@@ -49,12 +56,17 @@ typedef struct host_group {
     size_t slot_bytes;      /* of one rank's place in scratch */
     unsigned char *scratch; /* [n][slot_bytes] */
     const void **source;    /* [n]: where each rank's part of the current chunk is */
-    /* Reductions [0, over) have ended; `first` is number `over`. */
-    reduction *first, **end, *free;
+    /* Collectives [0, over) have ended; `first` is number `over`. */
+    collective *first, **end, *free;
     int64_t started, over;
     phase phase;
-    double due;  /* when the first one may begin, once its data are computed; 0: not known */
-    int64_t at;  /* elements of it that have been reduced */
+    double due; /* when the first one may begin, once its data are computed; 0: not known */
+    int64_t at; /* elements of it that have been reduced */
+    /* A gather: the range and byte with which the current round begins; and how many pieces of each
+     * member a round has so far. */
+    int range;
+    size_t byte;
+    int *pieces; /* [n] */
     bool adding; /* a thread adds without the lock */
     /* Staged: */
     tr_stream *stream;
@@ -77,7 +89,7 @@ typedef struct piece {
 } piece;
 
 static piece piece_of(const host_group *g) {
-    const reduction *r = g->first;
+    const collective *r = g->first;
     size_t element = tr_dtype_size(r->dtype);
     piece p = {.buffer = r->buffer + (size_t)g->at * element,
                .count = tr_min_i64(r->count - g->at, (int64_t)(g->piece_bytes / element)),
@@ -144,7 +156,7 @@ static void post_gather(host_group *g) {
 /* Adds this rank's elements, without the lock: it takes long, and other calls need the lock. */
 static void add(host_group *g) {
     pthread_mutex_t *lock = &g->base.world->lock;
-    const reduction *r = g->first;
+    const collective *r = g->first;
     const piece p = piece_of(g);
     size_t bytes;
     unsigned char *own = own_of(g, &p, &bytes);
@@ -155,25 +167,117 @@ static void add(host_group *g) {
     g->adding = false;
 }
 
-static void copy(host_group *g, bool in) {
+/* --- one round of a gather, under the lock ---------------------------------------------------- */
+
+/* A walk over the pieces of the current round: the next range and its next byte, and the bytes of
+ * the round before it. */
+typedef struct walk {
+    int range;
+    size_t byte, used;
+} walk;
+
+/* A piece of a range. */
+typedef struct range_piece {
+    unsigned char *buffer, *data; /* where the caller has it; where messages have it */
+    size_t bytes;
+    int rank;
+} range_piece;
+
+static walk walk_begin(host_group *g) {
+    memset(g->pieces, 0, (size_t)g->base.n * sizeof *g->pieces);
+    return (walk){.range = g->range, .byte = g->byte};
+}
+
+/* Returns the next piece of the round in *out, or false after the last one. All members find the
+ * same pieces. */
+static bool walk_next(host_group *g, walk *w, range_piece *out) {
+    const collective *r = g->first;
+    while (w->range < r->ranges && w->byte == r->range[w->range].bytes) {
+        w->range++;
+        w->byte = 0;
+    }
+    if (w->range == r->ranges) return false;
+    const tr_gather_range *range = &r->range[w->range];
+    size_t bytes = range->bytes - w->byte;
+    if (g->stage && bytes > g->piece_bytes - w->used) bytes = g->piece_bytes - w->used;
+    if (bytes == 0 || g->pieces[range->rank] == TR_ROUND_PIECES) return false;
+    g->pieces[range->rank]++;
+    *out = (range_piece){
+        .buffer = (unsigned char *)range->data + w->byte, .bytes = bytes, .rank = range->rank};
+    out->data = g->stage ? g->stage + w->used : out->buffer;
+    w->byte += bytes;
+    w->used += bytes;
+    return true;
+}
+
+static void post_ranges(host_group *g) {
+    range_piece p;
+    tr_rounds_begin(g->rounds);
+    for (walk w = walk_begin(g); walk_next(g, &w, &p);)
+        if (p.rank != g->base.rank) tr_rounds_receive(g->rounds, p.rank, p.data, p.bytes);
+    for (walk w = walk_begin(g); walk_next(g, &w, &p);)
+        for (int k = 0; k < g->base.n - 1 && p.rank == g->base.rank; k++)
+            tr_rounds_send(g->rounds, tr_rounds_other(g->rounds, k), p.data, p.bytes);
+    g->phase = PHASE_RANGES;
+}
+
+/* Copies this rank's pieces of the round to the pinned buffer, or the other members' from it. */
+static tr_status copy_ranges(host_group *g, bool in) {
+    range_piece p;
+    for (walk w = walk_begin(g); walk_next(g, &w, &p);)
+        if ((p.rank == g->base.rank) == in)
+            TR_TRY(
+                tr_stream_copy(g->stream, in ? p.data : p.buffer, in ? p.buffer : p.data, p.bytes));
+    return TR_OK;
+}
+
+/* Continues after the current round; returns false when it was the last one. */
+static bool next_ranges(host_group *g) {
+    range_piece p;
+    walk w = walk_begin(g);
+    while (walk_next(g, &w, &p)) continue;
+    g->range = w.range;
+    g->byte = w.byte;
+    w = walk_begin(g);
+    return walk_next(g, &w, &p);
+}
+
+/* --- a collective's turn, under the lock ------------------------------------------------------ */
+
+static tr_status copy_piece(host_group *g, bool in) {
     const piece p = piece_of(g);
-    tr_status status = tr_stream_copy(g->stream, in ? p.data : p.buffer, in ? p.buffer : p.data,
-                                      (size_t)p.count * p.element);
+    return tr_stream_copy(g->stream, in ? p.data : p.buffer, in ? p.buffer : p.data,
+                          (size_t)p.count * p.element);
+}
+
+static void copy(host_group *g, bool in) {
+    tr_status status = g->first->range ? copy_ranges(g, in) : copy_piece(g, in);
     if (status == TR_OK) status = tr_event_record(g->copied, g->stream);
     if (status != TR_OK) (void)tr_world_fail(g->base.world, status, tr_error_message());
     g->phase = in ? PHASE_COPY_IN : PHASE_COPY_OUT;
 }
 
-static void begin_piece(host_group *g) {
-    if (g->stage) copy(g, true);
+static void post(host_group *g) {
+    if (g->first->range) post_ranges(g);
     else post_exchange(g);
 }
 
-/* Continues with the next piece, or the next reduction. */
-static void end_piece(host_group *g) {
-    reduction *r = g->first;
+static void begin_piece(host_group *g) {
+    if (g->stage) copy(g, true);
+    else post(g);
+}
+
+/* Returns true when the first collective has another piece. */
+static bool next_piece(host_group *g) {
+    if (g->first->range) return next_ranges(g);
     g->at += piece_of(g).count;
-    if (g->at < r->count) {
+    return g->at < g->first->count;
+}
+
+/* Continues with the next piece, or the next collective. */
+static void end_piece(host_group *g) {
+    collective *r = g->first;
+    if (next_piece(g)) {
         begin_piece(g);
         return;
     }
@@ -183,6 +287,8 @@ static void end_piece(host_group *g) {
     g->free = r;
     g->over++;
     g->at = 0;
+    g->range = 0;
+    g->byte = 0;
     g->due = 0;
     g->phase = PHASE_DATA;
 }
@@ -194,7 +300,7 @@ static void end_messages(host_group *g) {
 }
 
 static bool is_due(host_group *g, tr_poll *poll) {
-    const reduction *r = g->first;
+    const collective *r = g->first;
     if (g->due <= 0) {
         if (!tr_event_reached(r->event)) return false;
         g->due = tr_now_s() + r->delay;
@@ -204,7 +310,7 @@ static bool is_due(host_group *g, tr_poll *poll) {
     return false;
 }
 
-/* Takes the first reduction one phase further; returns false when it must wait. */
+/* Takes the first collective one phase further; returns false when it must wait. */
 static bool advance(host_group *g, tr_poll *poll) {
     int missing;
     switch (g->phase) {
@@ -214,7 +320,7 @@ static bool advance(host_group *g, tr_poll *poll) {
         return true;
     case PHASE_COPY_IN:
         if (!tr_event_reached(g->copied)) return false;
-        post_exchange(g);
+        post(g);
         return true;
     case PHASE_EXCHANGE:
         /* The sends must be complete, too: their chunks are overwritten afterwards. */
@@ -224,6 +330,7 @@ static bool advance(host_group *g, tr_poll *poll) {
         else post_gather(g);
         return true;
     case PHASE_GATHER:
+    case PHASE_RANGES:
         if (!tr_rounds_done(g->rounds, &missing)) return false;
         end_messages(g);
         return true;
@@ -245,10 +352,10 @@ static void host_poll(tr_group *group, tr_poll *poll) {
 
 /* --- start and wait --------------------------------------------------------------------------- */
 
-static tr_status take_reduction(host_group *g, tr_stream *stream, reduction **out) {
+static tr_status take_free(host_group *g, tr_stream *stream, collective **out) {
     tr_world *world = g->base.world;
     pthread_mutex_lock(&world->lock);
-    reduction *r = g->free;
+    collective *r = g->free;
     if (r) g->free = r->next;
     pthread_mutex_unlock(&world->lock);
     if (!r) { /* none in a steady state */
@@ -263,16 +370,15 @@ static tr_status take_reduction(host_group *g, tr_stream *stream, reduction **ou
     return TR_OK;
 }
 
-static tr_status host_start(tr_group *group, tr_stream *stream, void *buffer, int64_t count,
-                            tr_dtype dtype, tr_reduce op, bool drives, int64_t *ticket) {
-    host_group *g = self_of(group);
-    tr_world *world = group->world;
-    reduction *r = NULL;
+/* Adds the collective to the group's queue. */
+static tr_status enqueue(host_group *g, tr_stream *stream, const collective *what, size_t bytes,
+                         bool drives, int64_t *ticket) {
+    tr_world *world = g->base.world;
+    collective *r = NULL;
     tr_poll poll = {.next = INFINITY};
-    size_t bytes = (size_t)count * tr_dtype_size(dtype);
-    double delay = world->delay ? world->delay(world->delay_context, group->id, bytes) : 0;
+    double delay = world->delay ? world->delay(world->delay_context, g->base.id, bytes) : 0;
     TR_TRY(tr_world_check_stream(stream));
-    TR_TRY(take_reduction(g, stream, &r));
+    TR_TRY(take_free(g, stream, &r));
     tr_status status = tr_event_record(r->event, stream);
     pthread_mutex_lock(&world->lock);
     if (status == TR_OK && world->failure != TR_OK) status = tr_world_failed(world);
@@ -280,12 +386,10 @@ static tr_status host_start(tr_group *group, tr_stream *stream, void *buffer, in
         r->next = g->free;
         g->free = r;
     } else {
-        *r = (reduction){.buffer = buffer,
-                         .count = count,
-                         .dtype = dtype,
-                         .op = op,
-                         .delay = delay,
-                         .event = r->event};
+        tr_event *event = r->event;
+        *r = *what;
+        r->event = event;
+        r->delay = delay;
         *g->end = r;
         g->end = &r->next;
         *ticket = g->started++;
@@ -297,7 +401,22 @@ static tr_status host_start(tr_group *group, tr_stream *stream, void *buffer, in
     return TR_OK;
 }
 
-/* Takes the memory of started reductions away from transport and device, after a failure. */
+static tr_status host_start(tr_group *group, tr_stream *stream, void *buffer, int64_t count,
+                            tr_dtype dtype, tr_reduce op, bool drives, int64_t *ticket) {
+    const collective what = {.buffer = buffer, .count = count, .dtype = dtype, .op = op};
+    return enqueue(self_of(group), stream, &what, (size_t)count * tr_dtype_size(dtype), drives,
+                   ticket);
+}
+
+static tr_status host_gather(tr_group *group, tr_stream *stream, const tr_gather_range *range,
+                             int count, int64_t *ticket) {
+    const collective what = {.range = range, .ranges = count};
+    size_t bytes = 0;
+    for (int i = 0; i < count; i++) bytes += range[i].bytes;
+    return enqueue(self_of(group), stream, &what, bytes, false, ticket);
+}
+
+/* Takes the memory of started collectives away from transport and device, after a failure. */
 static void abandon(host_group *g) {
     pthread_mutex_t *lock = &g->base.world->lock;
     pthread_mutex_lock(lock);
@@ -315,7 +434,9 @@ static bool ready_over(tr_wait *wait) {
     const host_group *g = wait->object;
     const tr_rounds *rounds = g->rounds;
     if (g->over > wait->number) return true;
-    bool in_round = g->phase == PHASE_EXCHANGE || g->phase == PHASE_GATHER;
+    bool in_round =
+        g->phase != PHASE_DATA && g->phase != PHASE_COPY_IN && g->phase != PHASE_COPY_OUT;
+    if (g->first) wait->what = g->first->range ? "all_gather" : "all_reduce";
     wait->missing =
         in_round && rounds->finished < rounds->posted ? rounds->request[rounds->finished].peer : -1;
     return false;
@@ -354,13 +475,13 @@ static tr_status host_wait(tr_group *group, tr_stream *stream, int64_t ticket) {
 
 static void release(host_group *g, tr_device *device) {
     while (g->first) { /* after a failure */
-        reduction *r = g->first;
+        collective *r = g->first;
         g->first = r->next;
         r->next = g->free;
         g->free = r;
     }
     while (g->free) {
-        reduction *r = g->free;
+        collective *r = g->free;
         g->free = r->next;
         tr_event_destroy(r->event);
         free(r);
@@ -371,6 +492,7 @@ static void release(host_group *g, tr_device *device) {
     tr_rounds_close(g->rounds);
     free(g->scratch);
     free(g->source);
+    free(g->pieces);
     free(g);
 }
 
@@ -389,8 +511,11 @@ static void host_close(tr_group *group) {
     if (!g->rounds->lost) release(g, device);
 }
 
-static const tr_group_ops host_ops = {
-    .start = host_start, .wait = host_wait, .poll = host_poll, .close = host_close};
+static const tr_group_ops host_ops = {.start = host_start,
+                                      .gather = host_gather,
+                                      .wait = host_wait,
+                                      .poll = host_poll,
+                                      .close = host_close};
 
 static tr_status open_stage(host_group *g, tr_device *device) {
     TR_TRY(tr_device_start_queue(device));
@@ -413,6 +538,7 @@ tr_status tr_group_make_host(const tr_group_desc *desc, bool staged, tr_group **
     TR_TRY_OUT(tr_rounds_open(desc->world, desc->ranks, desc->n, desc->id, TR_TAG_GROUP + desc->id,
                               &g->rounds));
     TR_TRY_OUT(tr_calloc(n, sizeof *g->source, &g->source));
+    TR_TRY_OUT(tr_calloc(n, sizeof *g->pieces, &g->pieces));
     if (n > 1) TR_TRY_OUT(tr_calloc(n, g->slot_bytes, &g->scratch));
     if (staged) TR_TRY_OUT(open_stage(g, desc->device));
     *out = &g->base;

@@ -35,6 +35,22 @@ static tr_status nccl_start(tr_group *group, tr_stream *stream, void *buffer, in
     return tr_nccl_leave(&g->comm, ticket);
 }
 
+/* One call of NCCL for all ranges. */
+static tr_status nccl_gather(tr_group *group, tr_stream *stream, const tr_gather_range *range,
+                             int count, int64_t *ticket) {
+    nccl_group *g = self_of(group);
+    TR_TRY(tr_nccl_enter(&g->comm, "all_gather", stream));
+    tr_nccl_begin(&g->comm, "all_gather");
+    ncclResult_t result = ncclGroupStart();
+    for (int i = 0; i < count && result == ncclSuccess; i++)
+        if (range[i].bytes > 0)
+            result = ncclBroadcast(range[i].data, range[i].data, range[i].bytes, ncclInt8,
+                                   range[i].rank, g->comm.handle, tr_stream_native(g->comm.stream));
+    const ncclResult_t ended = ncclGroupEnd();
+    TR_TRY(tr_nccl_end(&g->comm, (int)(result == ncclSuccess ? ended : result)));
+    return tr_nccl_leave(&g->comm, ticket);
+}
+
 static tr_status nccl_wait(tr_group *group, tr_stream *stream, int64_t ticket) {
     return tr_nccl_need(&self_of(group)->comm, ticket, stream);
 }
@@ -45,7 +61,8 @@ static void nccl_close(tr_group *group) {
     free(g);
 }
 
-static const tr_group_ops nccl_ops = {.start = nccl_start, .wait = nccl_wait, .close = nccl_close};
+static const tr_group_ops nccl_ops = {
+    .start = nccl_start, .gather = nccl_gather, .wait = nccl_wait, .close = nccl_close};
 
 tr_status tr_group_make_nccl(const tr_group_desc *desc, tr_group **out) {
     tr_status status = TR_OK;

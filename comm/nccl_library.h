@@ -12,6 +12,7 @@ tr_status tr_nccl_open_library(void);
 /* Every NCCL function that comm/ calls has a line in this list and one below it. */
 #define TR_NCCL_FUNCTIONS(X)                                                                       \
     X(ncclAllReduce)                                                                               \
+    X(ncclBroadcast)                                                                               \
     X(ncclCommAbort)                                                                               \
     X(ncclCommDestroy)                                                                             \
     X(ncclCommFinalize)                                                                            \
@@ -21,6 +22,8 @@ tr_status tr_nccl_open_library(void);
     X(ncclGetLastError)                                                                            \
     X(ncclGetUniqueId)                                                                             \
     X(ncclGetVersion)                                                                              \
+    X(ncclGroupEnd)                                                                                \
+    X(ncclGroupStart)                                                                              \
     X(ncclRecv)                                                                                    \
     X(ncclSend)
 
@@ -29,6 +32,7 @@ TR_NCCL_FUNCTIONS(TR_NCCL_POINTER)
 #undef TR_NCCL_POINTER
 
 #define ncclAllReduce          tr_ncclAllReduce
+#define ncclBroadcast          tr_ncclBroadcast
 #define ncclCommAbort          tr_ncclCommAbort
 #define ncclCommDestroy        tr_ncclCommDestroy
 #define ncclCommFinalize       tr_ncclCommFinalize
@@ -38,5 +42,7 @@ TR_NCCL_FUNCTIONS(TR_NCCL_POINTER)
 #define ncclGetLastError       tr_ncclGetLastError
 #define ncclGetUniqueId        tr_ncclGetUniqueId
 #define ncclGetVersion         tr_ncclGetVersion
+#define ncclGroupEnd           tr_ncclGroupEnd
+#define ncclGroupStart         tr_ncclGroupStart
 #define ncclRecv               tr_ncclRecv
 #define ncclSend               tr_ncclSend

@@ -137,7 +137,7 @@ tr_status tr_rounds_open(tr_world *world, const int *ranks, int n, int id, int t
     *r = (tr_rounds){.world = world, .n = n, .id = id, .tag = tag};
     tr_status status = TR_OK;
     TR_TRY_OUT(tr_calloc((size_t)n, sizeof *r->ranks, &r->ranks));
-    TR_TRY_OUT(tr_calloc(2 * (size_t)n, sizeof *r->request, &r->request));
+    TR_TRY_OUT(tr_calloc(2 * (size_t)n * TR_ROUND_PIECES, sizeof *r->request, &r->request));
     for (int i = 0; i < n; i++) {
         r->ranks[i] = ranks ? ranks[i] : i;
         if (r->ranks[i] == world->rank) r->rank = i;

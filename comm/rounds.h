@@ -4,11 +4,14 @@
 
 #include "comm/world_impl.h"
 
+/* The most messages of one round that a rank may send to, or receive from, one other rank. */
+enum { TR_ROUND_PIECES = 8 };
+
 struct tr_rounds {
     tr_world *world;
     int id, rank, n, tag; /* id: for messages; -1: all ranks */
     int *ranks;           /* [n] */
-    tr_message *request;  /* [2 n]: of this round */
+    tr_message *request;  /* [2 n TR_ROUND_PIECES]: of this round */
     int posted, finished;
     bool lost; /* the transport may still write to memory of a round, so nothing is freed */
 };

@@ -165,6 +165,8 @@ typedef struct tr_group_ops {
     /* drives: the caller waits for the ticket next, so no thread needs to wake for it. */
     tr_status (*start)(tr_group *group, tr_stream *stream, void *buffer, int64_t count,
                        tr_dtype dtype, tr_reduce op, bool drives, int64_t *ticket);
+    tr_status (*gather)(tr_group *group, tr_stream *stream, const tr_gather_range *range, int count,
+                        int64_t *ticket);
     tr_status (*wait)(tr_group *group, tr_stream *stream, int64_t ticket);
     /* Called by the progress thread and by callers that wait, under the lock, which it may release
      * for a while. NULL: groups of this kind need no polls. */

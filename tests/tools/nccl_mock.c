@@ -33,14 +33,14 @@
 
 enum { MOST = 8, WINDOW = 1 << 16, COMMS = 4096 };
 
-typedef enum kind { ALL_REDUCE, SEND, RECV } kind;
-static const char *const kinds[] = {"AllReduce", "Send", "Recv"};
+typedef enum kind { ALL_REDUCE, BROADCAST, SEND, RECV } kind;
+static const char *const kinds[] = {"AllReduce", "Broadcast", "Send", "Recv"};
 
 typedef struct call {
     kind kind;
     ncclDataType_t type;
     ncclRedOp_t op;
-    int peer; /* of a send or receive */
+    int peer; /* of a send or receive; the root of a broadcast */
     uint64_t number, count;
 } call;
 
@@ -208,7 +208,8 @@ static void meet(struct ncclComm *c, const piece *p) {
         describe(&c->shared->desk[r].call, b, sizeof b);
         violation(c, "calls %s, and rank %d calls %s", a, r, b);
     }
-    reduce(c, &p->call, p->count);
+    if (p->call.kind == BROADCAST) memcpy(c->out, c->shared->desk[p->call.peer].window, p->bytes);
+    else reduce(c, &p->call, p->count);
     set(&mine->read, step);
 }
 
@@ -301,7 +302,7 @@ static void enter(struct ncclComm *c, const char *what) {
 
 static void check_buffers(struct ncclComm *c, const call *k, const char *from, const char *to) {
     size_t bytes = k->count * size_of(k->type);
-    if (k->kind == ALL_REDUCE && from != to && from < to + bytes && to < from + bytes)
+    if (k->kind < SEND && from != to && from < to + bytes && to < from + bytes)
         violation(c, "%s: buffers overlap and are not in place", kinds[k->kind]);
 }
 
@@ -345,6 +346,8 @@ static bool meets(struct ncclComm *c, const call *k) {
 static ncclResult_t operate(struct ncclComm *c, call k, const void *from, void *to, void *stream) {
     enter(c, kinds[k.kind]);
     if (size_of(k.type) == 0) violation(c, "%s of type %d", kinds[k.kind], k.type);
+    if (k.kind == BROADCAST && (k.peer < 0 || k.peer >= c->n))
+        violation(c, "%s from rank %d", kinds[k.kind], k.peer);
     if (k.kind >= SEND && (k.peer < 0 || k.peer >= c->n || k.peer == c->rank))
         violation(c, "%s with rank %d", kinds[k.kind], k.peer);
     if (k.kind >= SEND && (c->ctas < 1 || c->ctas > 2))
@@ -377,6 +380,22 @@ ncclResult_t ncclAllReduce(const void *from, void *to, size_t count, ncclDataTyp
                            ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream) {
     call k = {.kind = ALL_REDUCE, .type = type, .op = op, .count = count};
     return operate(comm, k, from, to, stream);
+}
+
+ncclResult_t ncclBroadcast(const void *from, void *to, size_t count, ncclDataType_t type, int root,
+                           ncclComm_t comm, cudaStream_t stream) {
+    call k = {.kind = BROADCAST, .type = type, .peer = root, .count = count};
+    return operate(comm, k, from, to, stream);
+}
+
+/* Calls in a group run as others do. nccl.h declares these two without prototypes. */
+ncclResult_t ncclGroupStart(void);
+ncclResult_t ncclGroupEnd(void);
+ncclResult_t ncclGroupStart(void) {
+    return ncclSuccess;
+}
+ncclResult_t ncclGroupEnd(void) {
+    return ncclSuccess;
 }
 
 ncclResult_t ncclSend(const void *from, size_t count, ncclDataType_t type, int peer,

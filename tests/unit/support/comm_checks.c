@@ -227,6 +227,61 @@ static bool check_tickets(const checks *k, bool delayed, bool own_stream) {
     return true;
 }
 
+/* Several gathers of a group are in flight among its reductions, with many ranges, empty ones and
+ * ones larger than a pinned buffer. Each member has computed its ranges; elements of the others
+ * begin with other bytes. */
+static bool check_gathers(const checks *k, const int *ranks, int n, int id) {
+    enum { RANGES = 60, GATHERS = 3, LARGE = 150000 };
+    tr_gather_range range[GATHERS][RANGES];
+    both data[GATHERS], sum;
+    int64_t ticket[GATHERS + 1];
+    tr_group *g;
+    const int rank = tr_world_rank(k->world);
+    CHECK_OK(tr_group_open(k->world, k->device, ranks, n, id, 5000, &g));
+    CHECK(both_new(k, 4 * sizeof(float), &sum));
+    fill(sum.host, TR_F32, 4, true, k->seed, rank);
+    for (int i = 0; i < GATHERS; i++) {
+        CHECK(both_new(k, RANGES * 500 + 2 * LARGE, &data[i]));
+        size_t at = 0;
+        for (int j = 0; j < RANGES; j++) {
+            const uint32_t h = hash_of(k->seed + (uint32_t)i, 0, j);
+            const size_t bytes = j == 7 || j == 30 ? LARGE : h % 5 == 0 ? 0 : h / 8 % 500;
+            /* With i == 2 one member has all. */
+            const int owner = i == 2 ? n - 1 : (int)(h / 4096 % (uint32_t)n);
+            for (size_t b = 0; b < bytes; b++)
+                data[i].host[at + b] = (char)hash_of(k->seed, ranks[owner] == rank, (int64_t)b);
+            range[i][j] = (tr_gather_range){data[i].device + at, bytes, owner};
+            at += bytes;
+        }
+        if (i == 1) CHECK_OK(tr_stream_call(k->stream, slow_work, NULL));
+        CHECK(upload(k->stream, &data[i]));
+        CHECK_OK(tr_group_gather(g, k->stream, range[i], RANGES, &ticket[i]));
+        if (i != 0) continue;
+        CHECK(upload(k->stream, &sum));
+        CHECK_OK(
+            tr_group_start(g, k->stream, sum.device, 4, TR_F32, TR_REDUCE_SUM, &ticket[GATHERS]));
+    }
+    for (int i = GATHERS; i >= 0; i--) CHECK_OK(tr_group_wait(g, k->stream, ticket[i]));
+    CHECK(download(k, k->stream, &sum));
+    float want[4];
+    for (int64_t i = 0; i < 4; i++) expect(want, TR_F32, TR_REDUCE_SUM, true, k->seed, ranks, n, i);
+    CHECK(memcmp(want, sum.host, sizeof want) == 0);
+    for (int i = 0; i < GATHERS; i++) {
+        CHECK(download(k, k->stream, &data[i]));
+        for (int j = 0; j < RANGES; j++) {
+            const char *got = data[i].host + ((char *)range[i][j].data - data[i].device);
+            for (size_t b = 0; b < range[i][j].bytes; b++)
+                CHECK(got[b] == (char)hash_of(k->seed, 1, (int64_t)b));
+        }
+        both_free(k, &data[i]);
+    }
+    range[0][0].rank = n;
+    CHECK(tr_group_gather(g, k->stream, range[0], 1, ticket) == TR_ERR_INTERNAL);
+    tr_group_close(g);
+    both_free(k, &sum);
+    return true;
+}
+
 static bool check_groups(const checks *k) {
     int size = tr_world_size(k->world), rank = tr_world_rank(k->world);
     int ranks[64];
@@ -234,6 +289,7 @@ static bool check_groups(const checks *k) {
     if (!check_group(k, k->stream, ranks, size, 0, 1 << 20)) return false; /* whole buffers */
     for (int i = 0; i < size; i++) ranks[i] = size - 1 - i;
     if (!check_group(k, k->stream, ranks, size, 1, 5000)) return false; /* in pieces, reversed */
+    if (!check_gathers(k, ranks, size, 3)) return false;
     /* Two groups at a time, and a stream for each. */
     int n = 0;
     for (int i = rank % 2; i < size; i += 2) ranks[n++] = i;
