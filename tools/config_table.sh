@@ -3,7 +3,7 @@
 # it puts them into docs/config.md between the marks. usage: config_table.sh TRIREME [--write]
 set -euo pipefail
 trireme=$1
-page=$(cd "$(dirname "$0")/.." && pwd)/docs/config.md
+here=$(cd "$(dirname "$0")" && pwd)
 
 tables() {
     local key section last="" help meaning takes default gpu
@@ -26,16 +26,4 @@ tables() {
     printf '```\n'
 }
 
-if [[ ${2:-} != --write ]]; then
-    tables
-    exit 0
-fi
-new=$(mktemp)
-trap 'rm -f "$new"' EXIT
-{
-    sed '/^<!-- from here: /q' "$page"
-    tables
-    echo
-    sed -n '/^<!-- to here -->/,$p' "$page"
-} >"$new"
-cat "$new" >"$page"
+if [[ ${2:-} == --write ]]; then tables | bash "$here/put_table.sh" "$here/../docs/config.md"; else tables; fi

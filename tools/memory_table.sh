@@ -1,0 +1,48 @@
+#!/usr/bin/env bash
+# Prints the table of docs/memory.md: what `plan` says of the rank that needs most, layout by layout. With
+# --write it puts it into the page. usage: memory_table.sh TRIREME [--write]
+set -euo pipefail
+trireme=$1
+here=$(cd "$(dirname "$0")" && pwd)
+page=$here/../docs/memory.md
+dir=$(mktemp -d)
+trap 'rm -rf "$dir"' EXIT
+sed -n '/^```yaml$/,/^```$/{//!p}' "$page" >"$dir/x.yaml"
+
+# row SETTINGS...: the stages of a pipeline divide the layers, so its ranks differ.
+row() {
+    local output
+    output=$("$trireme" plan "$dir/x.yaml" --rate 1 "$@")
+    awk -v settings="$*" '
+        $1 == "fits" { rank = $3 }
+        $1 ~ /^[0-9,]+$/ && NF == 12 { line[++lines] = $0 }
+        END {
+            for (k = lines; k > 0; k--) {
+                split(line[k], f)
+                split(f[2], ranks, "-")
+                if (ranks[1] <= rank) break
+            }
+            printf "| %s | %d | %s | %s | %s | %s | %s | %s | %s | %s |\n", settings == "" ? "one rank" : "`" settings "`", rank, f[3],
+                f[5], f[6], f[7], f[8], f[10], f[11], f[12]
+        }' <<<"$output"
+}
+
+table() {
+    printf '\n| settings | rank | layers | parameters | gradients | optimizer | activations | transfers | data | all |\n'
+    printf '|---|---|---|---|---|---|---|---|---|---|\n'
+    row
+    row parallel.dp=2
+    row parallel.tp=2
+    row parallel.tp=4
+    row parallel.pp=2
+    row parallel.pp=4
+    row parallel.pp=4 parallel.schedule=gpipe
+    row parallel.pp=4 parallel.tp=2
+    row train.micro_batch=1
+    row train.recompute=selective
+    row train.recompute=full
+    row parallel.pp=4 train.recompute=full
+    row train.precision=bf16
+}
+
+if [[ ${2:-} == --write ]]; then table | bash "$here/put_table.sh" "$page"; else table; fi
