@@ -52,9 +52,12 @@ def main():
         print(f"tokenizers  {tokenizers.__version__}: {tokens} tokens: best {rate:.1f} MB/s")
     except ImportError:
         print("tokenizers  skipped: not installed")
+    spec = json.load(open(path))
+    if spec["model"].get("byte_fallback"):
+        print("tiktoken    skipped: it has no byte fallback")
+        return
     try:
         import tiktoken
-        spec = json.load(open(path))
         pre = json.dumps(spec["pre_tokenizer"])
         found = re.search(r'"Regex": ("(?:[^"\\]|\\.)*")', pre)
         regex = json.loads(found.group(1)) if found else (

@@ -65,7 +65,6 @@ void tr_bpe_work_close(tr_bpe_work *work);
 tr_status tr_bpe_keeps_apart(tr_bpe_work *work, const uint8_t *left, size_t left_bytes,
                              const uint8_t *right, size_t right_bytes, bool *apart);
 /* Appends the ids of one piece. Without byte_level, the surrogate of an invalid byte (unicode.h) is
- * that byte. Takes n log n time for n symbols. A
- * long piece is encoded in parts, where a merge cannot join them. */
+ * that byte. Takes n log n time for n symbols. A long piece is encoded in parts that no merge joins. */
 tr_status tr_bpe_add_piece(tr_bpe_work *work, const uint8_t *piece, size_t length,
                            tr_token_list *out);

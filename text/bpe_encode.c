@@ -2,6 +2,7 @@
 #include "text/bpe_impl.h"
 #include "text/unicode.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -10,10 +11,13 @@ enum {
     KEPT_BYTES = 24,
     KEPT_IDS = 9,
     KEPT = 1 << 16,
+    SEEN_BITS = 10, /* of the characters that were looked up */
+    SEEN = 1 << SEEN_BITS,
     /* Up to this many symbols a search through all pairs beats the heap. */
     FEW = 48,
-    /* A piece with more bytes is encoded in parts, since a symbol takes 32 bytes of workspace. */
-    LONG_PIECE = 1 << 16,
+    /* A piece with more bytes is encoded in parts, where merges cannot join them: most parts are
+     * words that were encoded before. Shorter ones are not worth the search for the pairs. */
+    LONG_PIECE = 512,
     PAIR_BITS = 22, /* of the set of pairs: a few percent of it with 128,000 merges */
 };
 
@@ -33,6 +37,18 @@ typedef struct symbol {
     int32_t merged;
 } symbol;
 
+/* The token of a character that was looked up before. */
+typedef struct seen {
+    uint64_t key; /* its bytes and their number; 0: empty */
+    int32_t id;   /* -1: none */
+} seen;
+
+/* The first and the last symbol of a character; -1: it has none, or may be one with its neighbour.
+ */
+typedef struct ends {
+    int32_t first, last;
+} ends;
+
 struct tr_bpe_work {
     const tr_bpe *bpe;
     kept *cache;
@@ -41,6 +57,7 @@ struct tr_bpe_work {
     uint64_t *heap; /* rank << 32 | index of the left symbol; the smallest is first */
     uint64_t
         *pairs; /* bits: hashes of the pairs of symbols that a merge joins; NULL: not made yet */
+    seen character[SEEN];
     size_t chain_capacity, heap_capacity, heap_count;
 };
 
@@ -89,9 +106,19 @@ static tr_status add_unknown(const tr_bpe *bpe, const uint8_t *p, size_t bytes, 
     return TR_OK;
 }
 
+/* Returns the token of a character of at most 4 bytes, -1 when there is none. */
+static inline int32_t find_character(tr_bpe_work *work, const uint8_t *p, size_t bytes) {
+    uint64_t key = (uint64_t)bytes << 32;
+    for (size_t i = 0; i < bytes; i++) key |= (uint64_t)p[i] << 8 * i;
+    seen *place = &work->character[key * 0x9E3779B97F4A7C15u >> (64 - SEEN_BITS)];
+    if (place->key != key) *place = (seen){key, tr_bpe_find(work->bpe, (const char *)p, bytes)};
+    return place->id;
+}
+
 /* Fills `out` with the symbols of a piece. */
-static tr_status cut_symbols(const tr_bpe *bpe, const uint8_t *piece, size_t length,
+static tr_status cut_symbols(tr_bpe_work *work, const uint8_t *piece, size_t length,
                              tr_token_list *out) {
+    const tr_bpe *bpe = work->bpe;
     out->count = 0;
     TR_TRY(tr_grow(&out->id, &out->capacity, length, sizeof *out->id));
     int32_t unknown = -1;
@@ -112,7 +139,7 @@ static tr_status cut_symbols(const tr_bpe *bpe, const uint8_t *piece, size_t len
                 bytes = 3;
                 continue;
             }
-            id = tr_bpe_find(bpe, (const char *)p, bytes);
+            id = find_character(work, p, bytes);
         }
         if (id < 0) {
             TR_TRY(add_unknown(bpe, p, bytes, &unknown, out));
@@ -246,15 +273,39 @@ static void put_pair(tr_bpe_work *work, int32_t left, int32_t right) {
     work->pairs[bit / 64] |= (uint64_t)1 << bit % 64;
 }
 
+/* Returns true for a token <0x00> to <0xFF> that stands for a byte. */
+static bool is_byte(const tr_bpe *bpe, int32_t id) {
+    size_t length;
+    unsigned byte;
+    const char *text = tr_bpe_token(bpe, id, &length);
+    if (bpe->rules.byte_level || length != 6 || memcmp(text, "<0x", 3) != 0) return false;
+    return sscanf(text + 3, "%2X>", &byte) == 1 && bpe->of_byte[byte] == id;
+}
+
+static inline ends ends_of(tr_bpe_work *work, const uint8_t *p, size_t bytes) {
+    const tr_bpe *bpe = work->bpe;
+    const ends edge = {bpe->of_byte[p[0]], bpe->of_byte[p[bytes - 1]]};
+    if (bpe->rules.byte_level) return edge;
+    const int32_t id = find_character(work, p, bytes);
+    bool falls_back = id < 0 && bpe->rules.byte_fallback;
+    for (size_t i = 0; i < bytes && falls_back; i++) falls_back = bpe->of_byte[p[i]] >= 0;
+    return falls_back ? edge : (ends){id, id};
+}
+
 /* Puts the pairs of symbols between which a merge may happen into work->pairs. An operand of a
- * merge is a symbol itself (a byte's <0x..>, the unknown token), or made of its characters'
- * symbols. */
+ * merge is made of its characters' symbols, or is a symbol that stands for other text: the unknown
+ * token. Where bytes are merged, any pair may be joined. */
 static tr_status collect_pairs(tr_bpe_work *work) {
     const tr_bpe *bpe = work->bpe;
-    TR_TRY(tr_calloc((size_t)1 << (PAIR_BITS - 6), sizeof *work->pairs, &work->pairs));
+    const size_t words = (size_t)1 << (PAIR_BITS - 6);
+    TR_TRY(tr_calloc(words, sizeof *work->pairs, &work->pairs));
     for (size_t i = 0; bpe->merges && i <= bpe->merge_mask; i++) {
         const tr_bpe_merge *m = &bpe->merges[i];
         if (m->rank == UINT32_MAX) continue;
+        if (is_byte(bpe, m->left) || is_byte(bpe, m->right)) {
+            memset(work->pairs, 0xFF, words * sizeof *work->pairs);
+            return TR_OK;
+        }
         const int32_t left[] = {m->left, symbol_at_end(bpe, m->left, true)};
         const int32_t right[] = {m->right, symbol_at_end(bpe, m->right, false)};
         for (int k = 0; k < 4; k++) put_pair(work, left[k / 2], right[k % 2]);
@@ -262,47 +313,39 @@ static tr_status collect_pairs(tr_bpe_work *work) {
     return TR_OK;
 }
 
-/* Returns the last symbol of a character, or the first; -1 when it has none. */
-static int32_t edge_of(const tr_bpe *bpe, const uint8_t *p, size_t bytes, bool last) {
-    const int32_t edge = bpe->of_byte[last ? p[bytes - 1] : p[0]];
-    if (bpe->rules.byte_level) return edge;
-    const int32_t id = tr_bpe_find(bpe, (const char *)p, bytes);
-    bool falls_back = bpe->rules.byte_fallback;
-    for (size_t i = 0; i < bytes && falls_back; i++) falls_back = bpe->of_byte[p[i]] >= 0;
-    return id < 0 && falls_back ? edge : id;
+/* Returns false when a merge may join two symbols; unknown ones (-1) may join each other. */
+static inline bool are_apart(const tr_bpe_work *work, int32_t left, int32_t right) {
+    if (left < 0 || right < 0) return false;
+    const uint64_t bit = tr_bpe_hash_pair(left, right) >> (64 - PAIR_BITS);
+    return !(work->pairs[bit / 64] >> bit % 64 & 1);
 }
 
 tr_status tr_bpe_keeps_apart(tr_bpe_work *work, const uint8_t *left, size_t left_bytes,
                              const uint8_t *right, size_t right_bytes, bool *apart) {
     *apart = false;
     if (!work->pairs) TR_TRY(collect_pairs(work));
-    const int32_t a = edge_of(work->bpe, left, left_bytes, true);
-    const int32_t b = edge_of(work->bpe, right, right_bytes, false);
-    if (a < 0 || b < 0) return TR_OK; /* unknown characters may join each other */
-    const uint64_t bit = tr_bpe_hash_pair(a, b) >> (64 - PAIR_BITS);
-    *apart = !(work->pairs[bit / 64] >> bit % 64 & 1);
+    *apart = are_apart(work, ends_of(work, left, left_bytes).last,
+                       ends_of(work, right, right_bytes).first);
     return TR_OK;
 }
 
-/* Returns the first place behind byte `from` of a piece between two characters that no merge joins;
- * the piece's length when there is none. */
-static tr_status find_parting(tr_bpe_work *work, const uint8_t *piece, size_t length, size_t from,
-                              size_t *cut) {
+/* Returns the bytes of the first symbols of a piece that no merge joins to the next one: all of
+ * them when there is no such place. work->pairs are made. */
+static size_t first_part(tr_bpe_work *work, const uint8_t *piece, size_t length) {
+    const bool byte_level = work->bpe->rules.byte_level;
     const uint8_t *end = piece + length;
-    uint32_t cp;
-    for (*cut = length; from > 0 && from < length && (piece[from] & 0xC0) == 0x80;) from--;
-    for (size_t at = from, next; at < length; at = next) {
-        bool apart;
-        next = at + (work->bpe->rules.byte_level ? 1 : tr_utf8_next(piece + at, end, &cp));
-        if (next >= length) return TR_OK;
-        const size_t after = work->bpe->rules.byte_level ? 1 : tr_utf8_next(piece + next, end, &cp);
-        TR_TRY(tr_bpe_keeps_apart(work, piece + at, next - at, piece + next, after, &apart));
-        if (!apart) continue;
-        *cut = next;
-        return TR_OK;
+    int32_t left = -1;
+    for (size_t at = 0, bytes; at < length; at += bytes) {
+        const uint8_t *p = piece + at;
+        bytes = byte_level || *p < 0x80 ? 1 : tr_cp_escaped(p, end);
+        const ends edge = ends_of(work, p, bytes);
+        if (are_apart(work, left, edge.first)) return at;
+        left = edge.last;
     }
-    return TR_OK;
+    return length;
 }
+
+/* --- pieces ----------------------------------------------------------------------------------- */
 
 static tr_status encode_part(tr_bpe_work *work, const uint8_t *piece, size_t length,
                              tr_token_list *out) {
@@ -310,7 +353,7 @@ static tr_status encode_part(tr_bpe_work *work, const uint8_t *piece, size_t len
     if (length >= NOWHERE)
         return TR_FAIL(TR_ERR_DATA, "a text without a place to cut it, of 2 GiB or more, cannot be "
                                     "encoded: divide the document");
-    TR_TRY(cut_symbols(bpe, piece, length, &work->symbols));
+    TR_TRY(cut_symbols(work, piece, length, &work->symbols));
     if (!work->symbols.count) return TR_OK;
     if (work->symbols.count > FEW) return merge_many(work, out);
     size_t count = merge_few(bpe, work->symbols.id, work->symbols.count);
@@ -320,26 +363,10 @@ static tr_status encode_part(tr_bpe_work *work, const uint8_t *piece, size_t len
     return TR_OK;
 }
 
-static tr_status encode(tr_bpe_work *work, const uint8_t *piece, size_t length,
-                        tr_token_list *out) {
-    if (work->bpe->rules.ignore_merges) {
-        int32_t id = tr_bpe_find(work->bpe, (const char *)piece, length);
-        if (id >= 0) return add_id(out, id);
-    }
-    while (length > LONG_PIECE) {
-        size_t part;
-        TR_TRY(find_parting(work, piece, length, LONG_PIECE, &part));
-        TR_TRY(encode_part(work, piece, part, out));
-        piece += part;
-        length -= part;
-    }
-    return length ? encode_part(work, piece, length, out) : TR_OK;
-}
-
-tr_status tr_bpe_add_piece(tr_bpe_work *work, const uint8_t *piece, size_t length,
+/* Encodes a piece of at most KEPT_BYTES, or a part of one, or takes the ids that it had before. */
+static tr_status add_short(tr_bpe_work *work, const uint8_t *piece, size_t length,
                            tr_token_list *out) {
-    if (!length) return TR_OK;
-    if (length > KEPT_BYTES) return encode(work, piece, length, out);
+    const tr_bpe *bpe = work->bpe;
     uint64_t key[KEPT_BYTES / 8] = {0};
     memcpy(key, piece, length);
     uint64_t hash = tr_bpe_mix(key[0] ^ (key[1] * 0x9E3779B97F4A7C15u) ^
@@ -354,12 +381,32 @@ tr_status tr_bpe_add_piece(tr_bpe_work *work, const uint8_t *piece, size_t lengt
         return TR_OK;
     }
     size_t before = out->count;
-    TR_TRY(encode(work, piece, length, out));
+    const int32_t id =
+        bpe->rules.ignore_merges ? tr_bpe_find(bpe, (const char *)piece, length) : -1;
+    TR_TRY(id >= 0 ? add_id(out, id) : encode_part(work, piece, length, out));
     size_t count = out->count - before;
     if (count > KEPT_IDS) return TR_OK;
     memcpy(place->key, key, sizeof key);
     if (count) memcpy(place->id, out->id + before, count * sizeof *place->id);
     place->length = (uint8_t)length;
     place->count = (uint8_t)count;
+    return TR_OK;
+}
+
+tr_status tr_bpe_add_piece(tr_bpe_work *work, const uint8_t *piece, size_t length,
+                           tr_token_list *out) {
+    const bool ignores = work->bpe->rules.ignore_merges;
+    if (!length) return TR_OK;
+    if (length <= KEPT_BYTES) return add_short(work, piece, length, out);
+    const int32_t id = ignores ? tr_bpe_find(work->bpe, (const char *)piece, length) : -1;
+    if (id >= 0) return add_id(out, id);
+    if (length <= LONG_PIECE) return encode_part(work, piece, length, out);
+    if (!work->pairs) TR_TRY(collect_pairs(work));
+    for (size_t part; length > 0; piece += part, length -= part) {
+        part = first_part(work, piece, length);
+        /* With ignore_merges a piece that is a token has other ids than a part. */
+        TR_TRY(part <= KEPT_BYTES && !ignores ? add_short(work, piece, part, out)
+                                              : encode_part(work, piece, part, out));
+    }
     return TR_OK;
 }

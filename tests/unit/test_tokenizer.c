@@ -147,12 +147,36 @@ static void test_long_piece(void **state) {
     free(text);
 }
 
+/* Merges of a character's bytes may join characters: a long text of them is not cut. */
+static void test_merged_bytes(void **state) {
+    (void)state;
+    enum { CHARACTERS = 300 };
+    static const char spec[] =
+        "{\"model\": {\"type\": \"BPE\", \"byte_fallback\": true, \"vocab\": {\"<0xE2>\": 0,"
+        " \"<0x98>\": 1, \"<0x83>\": 2, \"<0x98><0x83>\": 3, \"<0x98><0x83><0xE2>\": 4},"
+        " \"merges\": [[\"<0x98>\", \"<0x83>\"], [\"<0x98><0x83>\", \"<0xE2>\"]]}}";
+    tr_tokenizer *t;
+    tr_encoder *encoder;
+    tr_token_list list = {0};
+    char text[3 * CHARACTERS + 1];
+    for (int i = 0; i < CHARACTERS; i++) strcpy(text + 3 * i, "\xE2\x98\x83");
+    must(tr_tokenizer_open(written("bytes.json", spec, sizeof spec - 1), &t));
+    must(tr_encoder_open(t, &encoder));
+    must(tr_encoder_add(encoder, text, sizeof text - 1, 0, &list));
+    assert_int_equal(list.count, CHARACTERS + 1);
+    assert_int_equal(list.id[0], 0);
+    for (size_t i = 1; i < CHARACTERS; i++) assert_int_equal(list.id[i], 4);
+    assert_int_equal(list.id[CHARACTERS], 3);
+    tr_encoder_close(encoder);
+    tr_tokenizer_close(t);
+    free(list.id);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_small),
-        cmocka_unit_test(test_ranks),
-        cmocka_unit_test(test_folder),
-        cmocka_unit_test(test_long_piece),
+        cmocka_unit_test(test_small),        cmocka_unit_test(test_ranks),
+        cmocka_unit_test(test_folder),       cmocka_unit_test(test_long_piece),
+        cmocka_unit_test(test_merged_bytes),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

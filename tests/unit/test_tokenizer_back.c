@@ -105,7 +105,8 @@ static void check_one(const tr_tokenizer *t, tr_encoder *encoder, const char *na
 }
 
 static void check(const char *path, const char *name, expect_fn *expected) {
-    static char text[DRAWN_MAX];
+    enum { JOINED = 16 }; /* texts in one: a long piece is encoded in parts */
+    static char text[JOINED * DRAWN_MAX];
     const int64_t rounds = tr_test_rounds(2000);
     uint64_t random = tr_test_seed(11);
     tr_tokenizer *t;
@@ -113,7 +114,9 @@ static void check(const char *path, const char *name, expect_fn *expected) {
     must(tr_tokenizer_open(path, &t));
     must(tr_encoder_open(t, &encoder));
     for (int64_t round = 0; round < rounds; round++) {
-        const size_t length = draw_bytes(&random, text);
+        size_t length = draw_bytes(&random, text);
+        for (int i = 1; i < JOINED && round % JOINED == 0; i++)
+            length += draw_bytes(&random, text + length);
         check_one(t, encoder, name, text, length, expected);
     }
     tr_encoder_close(encoder);
