@@ -51,6 +51,12 @@ typedef struct tr_ckpt_guard {
     double loss_mean, loss_variance, norm_mean, norm_variance;
 } tr_ckpt_guard;
 
+/* The running means of the noise scale (train/noise.h). */
+typedef struct tr_ckpt_noise {
+    int64_t steps; /* that they hold */
+    double square, variance;
+} tr_ckpt_noise;
+
 /* Logical state that is not a tensor: small, the same on every rank. */
 typedef struct tr_ckpt_state {
     int64_t step;        /* steps done */
@@ -76,6 +82,7 @@ typedef struct tr_ckpt_state {
     int64_t corpora, since;
     tr_ckpt_corpus corpus[TR_CKPT_CORPORA];
     tr_ckpt_guard guard; /* 0 in a checkpoint of an older version */
+    tr_ckpt_noise noise; /* likewise */
     char config[16384];  /* resolved config text of the run that saved */
 } tr_ckpt_state;
 
@@ -104,10 +111,11 @@ tr_status tr_ckpt_compare_copies(tr_world *world, const tr_ckpt_tensor *tensors,
  * first ten. Only weights can be unexpected, so that they can be loaded alone, and parameters can
  * be frozen that were trained. Of a parameter that was not trained the checkpoint may hold no
  * moments; these keep their contents, which are to be the initial ones. Fails like
- * tr_ckpt_none when there is no checkpoint, and with TR_ERR_NOFILE when there is no such step. With step -1 it skips invalid newer steps, and *skipped_why (may be
- * NULL, 256 bytes) says which and why. A fault in the payload is found only while reading, and ends
- * the load even when there are older steps; the message names the newest valid one and how to
- * resume from it. On failure *state is unchanged and the contents of the boxes are undefined. */
+ * tr_ckpt_none when there is no checkpoint, and with TR_ERR_NOFILE when there is no such step. With
+ * step -1 it skips invalid newer steps, and *skipped_why (may be NULL, 256 bytes) says which and
+ * why. A fault in the payload is found only while reading, and ends the load even when there are
+ * older steps; the message names the newest valid one and how to resume from it. On failure *state
+ * is unchanged and the contents of the boxes are undefined. */
 tr_status tr_ckpt_load(tr_world *world, const char *root, int64_t step, tr_ckpt_tensor *tensors,
                        int count, tr_ckpt_state *state, char *skipped_why);
 

@@ -106,6 +106,9 @@ static const field state_fields[] = {
     {"/state/loss_variance", KIND_F64, offsetof(tr_ckpt_state, guard.loss_variance)},
     {"/state/norm_mean", KIND_F64, offsetof(tr_ckpt_state, guard.norm_mean)},
     {"/state/norm_variance", KIND_F64, offsetof(tr_ckpt_state, guard.norm_variance)},
+    {"/state/noise_steps", KIND_I64, offsetof(tr_ckpt_state, noise.steps)},
+    {"/state/noise_square", KIND_F64, offsetof(tr_ckpt_state, noise.square)},
+    {"/state/noise_variance", KIND_F64, offsetof(tr_ckpt_state, noise.variance)},
     {"/state/moments_since", KIND_I64, offsetof(tr_ckpt_state, moments_since)},
 };
 enum {

@@ -84,6 +84,14 @@ static const char *guard_fault(const tr_ckpt_guard *g, int64_t step) {
     return NULL;
 }
 
+/* Estimates of squares may be negative. */
+static const char *noise_fault(const tr_ckpt_noise *n, int64_t step) {
+    if (!between(n->steps, 0, step)) return "noise_steps";
+    if (!number_good(fabs(n->square))) return "noise_square";
+    if (!number_good(fabs(n->variance))) return "noise_variance";
+    return NULL;
+}
+
 static const char *fault(const tr_ckpt_state *s) {
     if (!between(s->step, 0, MOST_STEPS)) return "step";
     if (!samples_good(s)) return "next_sample";
@@ -92,7 +100,8 @@ static const char *fault(const tr_ckpt_state *s) {
     if (s->skipped != s->step - s->optimizer_step) return "skipped";
     if (!tokens_good(s)) return "tokens_seen";
     const char *guard = guard_fault(&s->guard, s->step);
-    return guard ? guard : data_fault(s);
+    const char *noise = noise_fault(&s->noise, s->step);
+    return guard ? guard : noise ? noise : data_fault(s);
 }
 
 tr_status tr_state_check(const tr_ckpt_state *state, const char *where, tr_status code) {

@@ -325,6 +325,10 @@ static tr_status check_batch(const tr_config *c) {
                "train.batch %" PRId64 " is %" PRId64
                " micro-batches a step on each data rank, more than %d: raise train.micro_batch",
                c->train.batch, c->train.batch / unit, MOST_MICRO_BATCHES);
+    if (c->log.noise_scale && c->train.batch == c->train.micro_batch)
+        REFUSE("log.noise_scale",
+               "log.noise_scale compares a micro-batch with the whole batch, but train.batch is "
+               "one micro-batch: raise train.batch, or lower train.micro_batch");
     return TR_OK;
 }
 

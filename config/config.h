@@ -77,6 +77,7 @@ typedef struct tr_config {
     struct {
         char dir[TR_CONFIG_PATH];
         int64_t every; /* steps */
+        bool noise_scale;
     } log;
     struct {
         char name[16];

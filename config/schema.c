@@ -303,6 +303,9 @@ const tr_key tr_schema[] = {
              "the config file."},
     {"log.every", INT(log.every, 1, BIG), .fallback = "10",
      .help = "Steps between two progress lines when the output is not a terminal."},
+    {"log.noise_scale", TR_KEY_BOOL, AT(log.noise_scale), .fallback = "false",
+     .help = "Measure the gradient noise scale, the tokens of a batch beyond which a larger one "
+             "saves few steps."},
 
     {"device.name", TR_KEY_TEXT, AT(device.name), .fallback = "cpu", .example = "cpu",
      .help =

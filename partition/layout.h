@@ -13,6 +13,7 @@ typedef struct tr_layout_desc {
     int64_t batch, micro_batch; /* sequences of a step; of one micro-batch on one data rank */
     tr_dtype dtype;
     tr_optim_kind optimizer;
+    bool noise;     /* a step measures the noise scale (train/noise.h) */
     bool documents; /* see tr_model_shape */
     int64_t seq;    /* tokens of a sequence; 0: model.context */
     /* Only validates: without gradients, optimizer state and the program of a training step. */

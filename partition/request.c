@@ -50,6 +50,7 @@ tr_layout_desc tr_request_layout(const tr_config *c, const tr_schedule *schedule
                             .micro_batch = c->train.micro_batch,
                             .dtype = tr_config_dtype(c),
                             .optimizer = tr_optim_of(c).kind,
+                            .noise = c->log.noise_scale,
                             .documents = tr_config_packed(c),
                             .decodes = c->train.sample_every > 0,
                             .schedule = schedule};

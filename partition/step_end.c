@@ -4,29 +4,97 @@
 #include "partition/muon.h"
 
 #include <stdlib.h>
+#include <string.h>
 
-tr_status tr_step_end_vector_make(const tr_model *model, const tr_mesh *mesh, int micro_batches,
-                                  tr_step_end_vector *out) {
-    int64_t norms = 0;
-    *out = (tr_step_end_vector){0};
-    TR_TRY(tr_calloc((size_t)model->params_count, sizeof *out->norm_entry, &out->norm_entry));
+/* Calls visit for every use of every parameter of the model, in registry order. */
+static tr_status visit_params(const tr_model *model, const tr_mesh *mesh, tr_step_end_vector *out,
+                              tr_status (*visit)(const tr_mesh *mesh, const tr_param *param,
+                                                 const tr_param_layout *layout,
+                                                 tr_step_end_vector *out)) {
     for (int i = 0; i < model->count; i++)
         for (int k = 0; k < model->layers[i]->params_count; k++) {
             const tr_param *param = &model->layers[i]->params[k];
             tr_param_layout layout;
             TR_TRY(tr_param_layout_make(param, mesh, &layout));
-            out->norm_entry[param->index] = norms;
-            if (!param->frozen) norms += layout.parts;
+            TR_TRY(visit(mesh, param, &layout, out));
         }
+    return TR_OK;
+}
+
+static tr_status place_norm(const tr_mesh *mesh, const tr_param *param,
+                            const tr_param_layout *layout, tr_step_end_vector *out) {
+    (void)mesh;
+    out->norm_entry[param->index] = out->norms;
+    if (!param->frozen) out->norms += layout->parts;
+    return TR_OK;
+}
+
+/* Returns true when a rank has the parameter's gradient of one micro-batch. */
+static bool has_noise(const tr_mesh *mesh, const tr_param *param, const tr_param_layout *layout) {
+    const tr_mesh_part *sum = &layout->sum;
+    return !param->frozen && sum->count[TR_AXIS_TP] == 1 &&
+           sum->count[TR_AXIS_DP] == mesh->degree[TR_AXIS_DP];
+}
+
+bool tr_step_end_measures_noise(const tr_mesh *mesh, const tr_param *param,
+                                const tr_param_layout *layout) {
+    return has_noise(mesh, param, layout) && tr_mesh_part_place(mesh, &layout->replicas) == 0;
+}
+
+/* Places a parameter's norms for the noise scale, as if none were tied. */
+static tr_status place_noise(const tr_mesh *mesh, const tr_param *param,
+                             const tr_param_layout *layout, tr_step_end_vector *out) {
+    tr_step_end_noise *entry = &out->noise_entry[param->index];
+    if (!has_noise(mesh, param, layout)) return TR_OK;
+    *entry = (tr_step_end_noise){.part = out->length,
+                                 .whole = 2 * out->losses + out->norm_entry[param->index],
+                                 .parts = layout->parts};
+    out->length += layout->parts;
+    return TR_OK;
+}
+
+/* Gives every use of a tied parameter a place for the norm of its own gradient. */
+static void place_ties(const tr_model *model, const tr_param *use, tr_step_end_vector *out) {
+    for (int i = 0; i < model->count; i++)
+        for (int k = 0; k < model->layers[i]->params_count; k++) {
+            const tr_param *param = &model->layers[i]->params[k];
+            tr_step_end_noise *entry = &out->noise_entry[param->index];
+            if (entry->parts == 0 || entry->tied ||
+                strcmp(tr_param_name(param), tr_param_name(use)) != 0)
+                continue;
+            entry->tied = true;
+            entry->whole = out->length;
+            out->length += entry->parts;
+        }
+}
+
+static tr_status make_noise(const tr_model *model, const tr_mesh *mesh, tr_step_end_vector *out) {
+    TR_TRY(tr_calloc((size_t)out->params, sizeof *out->noise_entry, &out->noise_entry));
+    TR_TRY(visit_params(model, mesh, out, place_noise));
+    for (int i = 0; i < model->count; i++)
+        for (int k = 0; k < model->layers[i]->params_count; k++)
+            if (model->layers[i]->params[k].use > 0)
+                place_ties(model, &model->layers[i]->params[k], out);
+    return TR_OK;
+}
+
+tr_status tr_step_end_vector_make(const tr_model *model, const tr_mesh *mesh, int micro_batches,
+                                  bool noise, tr_step_end_vector *out) {
+    *out = (tr_step_end_vector){.params = model->params_count};
+    TR_TRY(tr_calloc((size_t)out->params, sizeof *out->norm_entry, &out->norm_entry));
+    TR_TRY(visit_params(model, mesh, out, place_norm));
+    out->norms++; /* the last one spoils a step */
     out->sequences = model->shape.batch;
     out->losses = (int64_t)mesh->degree[TR_AXIS_DP] * micro_batches * out->sequences;
-    out->norms = norms + 1; /* the last one spoils a step */
-    out->length = 2 * out->losses + out->norms + 1;
+    out->length = 2 * out->losses + out->norms;
+    if (noise) TR_TRY(make_noise(model, mesh, out));
+    out->length++;
     return TR_OK;
 }
 
 void tr_step_end_vector_free(tr_step_end_vector *vector) {
     free(vector->norm_entry);
+    free(vector->noise_entry);
     *vector = (tr_step_end_vector){0};
 }
 
@@ -75,6 +143,7 @@ typedef struct measure {
     tr_optim_kind optimizer;
     int64_t norms;       /* of its tensors */
     size_t part, square; /* of the largest of muon's matrices */
+    bool noise;
 } measure;
 
 static tr_status measure_op(measure *sum, const tr_op_desc *desc) {
@@ -121,6 +190,10 @@ static tr_status measure_param(void *context, int stage, tr_param *param, bool s
     tr_op_desc desc;
     tr_param_layout layout;
     TR_TRY(tr_param_layout_make(param, sum->mesh, &layout));
+    if (sum->noise && tr_step_end_measures_noise(sum->mesh, param, &layout)) {
+        desc = tr_step_end_sumsq_op(param);
+        TR_TRY(measure_op(sum, &desc));
+    }
     if (!shares && !param->frozen) {
         sum->elements += param->count;
         TR_TRY(measure_tensor(sum, param, &layout));
@@ -131,11 +204,11 @@ static tr_status measure_param(void *context, int stage, tr_param *param, bool s
 
 tr_status tr_step_end_bytes(tr_device *device, const tr_model *model, const tr_placement *placement,
                             const tr_mesh *mesh, tr_dtype dtype, int micro_batches,
-                            bool forward_only, tr_optim_kind optimizer, size_t *bytes) {
+                            bool forward_only, tr_optim_kind optimizer, bool noise, size_t *bytes) {
     tr_status status = TR_OK;
-    measure sum = {.device = device, .mesh = mesh, .optimizer = optimizer};
+    measure sum = {.device = device, .mesh = mesh, .optimizer = optimizer, .noise = noise};
     tr_step_end_vector vector;
-    TR_TRY_OUT(tr_step_end_vector_make(model, mesh, micro_batches, &vector));
+    TR_TRY_OUT(tr_step_end_vector_make(model, mesh, micro_batches, noise, &vector));
     const tr_op_desc finish = tr_step_end_finish_op(&vector);
     TR_TRY_OUT(measure_op(&sum, &finish));
     if (!forward_only) {

@@ -8,19 +8,32 @@
 #include "layers/placement.h"
 #include "partition/optim_row.h"
 
+/* Where the vector has squared norms of a parameter's gradient that the noise scale needs, of
+ * `parts` parts in a row: of the step's first micro-batch, and of the whole batch. parts 0: the
+ * noise scale leaves the parameter out, because no rank ever has its gradient of one micro-batch:
+ * tensor ranks each have a summand. */
+typedef struct tr_step_end_noise {
+    int64_t part, whole;
+    int parts;
+    bool tied; /* `whole` is this use's own, before the uses are summed */
+} tr_step_end_noise;
+
 /* One FP64 vector: losses [dp][micro-batches][sequences][2], the squared norms of each parameter's
- * parts, one entry that spoils the step, and a stop request. A training step uses only the first
- * loss of a micro-batch, and validation that of each sequence. */
+ * parts, one entry that spoils the step, the squared norms that only the noise scale needs, and a
+ * stop request. A training step uses only the first loss of a micro-batch, and validation that of
+ * each sequence. */
 typedef struct tr_step_end_vector {
     int64_t sequences; /* of a micro-batch */
     int64_t losses, norms, length;
-    int64_t *norm_entry; /* [parameters of the model]: entry of a trained one's first part */
+    int64_t *norm_entry;            /* [params]: entry of a trained one's first part */
+    int params;                     /* of the model, every use of a tied one counted */
+    tr_step_end_noise *noise_entry; /* [params]; NULL: the noise scale is not measured */
 } tr_step_end_vector;
 
 /* Makes the vector's layout. micro_batches: of a step on one data rank, each of the model's shape.
- * The caller releases *out with tr_step_end_vector_free. */
+ * noise: the noise scale is measured. The caller releases *out with tr_step_end_vector_free. */
 tr_status tr_step_end_vector_make(const tr_model *model, const tr_mesh *mesh, int micro_batches,
-                                  tr_step_end_vector *out);
+                                  bool noise, tr_step_end_vector *out);
 void tr_step_end_vector_free(tr_step_end_vector *vector);
 /* Returns the entry where this rank writes the loss of its micro-batch 0, and the distance to the
  * next one's. Tensor ranks compute the same losses: only the first one's are in the vector, and the
@@ -36,6 +49,10 @@ size_t tr_step_end_vector_bytes(const tr_step_end_vector *vector);
 bool tr_step_end_param_op(const tr_param *param, bool counted, bool shares, tr_op_desc *out);
 /* Describes the squared norm of a parameter's elements on this rank. */
 tr_op_desc tr_step_end_sumsq_op(const tr_param *param);
+/* Returns true when this rank measures the gradient of a use of a parameter for the noise scale,
+ * with tr_step_end_sumsq_op: it is the first of those that hold this part. */
+bool tr_step_end_measures_noise(const tr_mesh *mesh, const tr_param *param,
+                                const tr_param_layout *layout);
 /* Returns the numbers that an optimizer needs for the norms of a parameter's tensor, of all its
  * parts. */
 int64_t tr_step_end_tensor_norms(tr_optim_kind optimizer, const tr_param *param,
@@ -44,7 +61,7 @@ tr_op_desc tr_step_end_finish_op(const tr_step_end_vector *vector);
 
 /* Computes the device bytes that tr_optimizer_create takes on the rank at mesh->index. Prepares its
  * operators temporarily, and allocates no device memory. forward_only: no step updates
- * parameters. */
+ * parameters. noise: the noise scale is measured. */
 tr_status tr_step_end_bytes(tr_device *device, const tr_model *model, const tr_placement *placement,
                             const tr_mesh *mesh, tr_dtype dtype, int micro_batches,
-                            bool forward_only, tr_optim_kind optimizer, size_t *bytes);
+                            bool forward_only, tr_optim_kind optimizer, bool noise, size_t *bytes);

@@ -118,6 +118,7 @@ static tr_status make_optimizer(tr_engine *e) {
                               .state = e->state,
                               .micro_batches = e->layout->micro_batches,
                               .forward_only = e->desc.forward_only,
+                              .noise = e->desc.noise,
                               .config = e->desc.optimizer};
     return tr_optimizer_create(&desc, &e->optimizer);
 }
@@ -127,6 +128,11 @@ static int local_stage(const tr_engine *e, int stage) {
     int local = 0;
     for (int s = 0; s < stage; s++) local += e->layout->owner[s] == e->desc.mesh.index[TR_AXIS_PP];
     return local;
+}
+
+static tr_status on_first_gradients(void *context, int stage, bool in_forward) {
+    tr_engine *e = context;
+    return tr_optimizer_first_gradients(e->optimizer, local_stage(e, stage), in_forward);
 }
 
 static tr_status on_reduce_start(void *context, int stage, int bucket) {
@@ -173,6 +179,7 @@ static tr_status make_runners(tr_engine *e) {
             .arena = e->arena,
             .hooks = {.reduce_start = on_reduce_start,
                       .reduce_wait = on_reduce_wait,
+                      .first_gradients = k == TR_LAYOUT_TRAIN ? on_first_gradients : NULL,
                       .finish = k == TR_LAYOUT_TRAIN ? on_finish_training : on_finish_validation,
                       .observe = e->desc.observe ? on_observe : NULL,
                       .context = e}};
@@ -220,6 +227,7 @@ static tr_status make_layout(tr_engine *e) {
                            .micro_batch = d->micro_batch,
                            .dtype = d->dtype,
                            .optimizer = d->optimizer.kind,
+                           .noise = d->noise,
                            .documents = d->documents,
                            .seq = d->seq,
                            .forward_only = d->forward_only,
@@ -381,7 +389,7 @@ static tr_status agree_on_reading(tr_engine *e) {
 static tr_status read_result(tr_engine *e, tr_step_result *out) {
     tr_stream *stream = tr_device_compute(e->desc.device);
     TR_TRY(tr_stream_copy(stream, e->result, e->state, sizeof *e->result));
-    TR_TRY(tr_optimizer_read_stop(e->optimizer));
+    TR_TRY(tr_optimizer_read(e->optimizer));
     TR_TRY(tr_world_sync(e->desc.world,
                          stream)); /* the copies must be done before the host reads them */
     *out = (tr_step_result){.loss = e->result->loss,
@@ -390,6 +398,7 @@ static tr_status read_result(tr_engine *e, tr_step_result *out) {
                             .finite = isfinite(e->result->loss) && isfinite(e->result->grad_norm) &&
                                       e->result->valid > 0,
                             .skipped = e->result->skip,
+                            .noise = tr_optimizer_noise(e->optimizer, e->result->loss_scale),
                             .stop = tr_optimizer_stop_requested(e->optimizer)};
     if (!out->finite) out->unread = agree_on_reading(e);
     return out->unread == TR_ERR_RANK ? TR_ERR_RANK : TR_OK; /* a lost rank cannot agree */

@@ -29,6 +29,7 @@ typedef struct tr_engine_desc {
     uint64_t seed;
     double max_norm; /* 0: no clipping */
     tr_optim_config optimizer;
+    bool noise;    /* steps measure the noise scale */
     size_t memory; /* bytes that this rank may plan; 0: no limit */
     /* Reads the step inputs that the layers of this rank ask for. A thread of the engine calls it
      * for the next training step, until the engine is destroyed, and never at the same time as
@@ -43,11 +44,12 @@ typedef struct tr_engine_desc {
 } tr_engine_desc;
 
 typedef struct tr_step_result {
-    double loss, grad_norm; /* nats a token; of the mean gradient */
-    double tokens;          /* that counted; 0: not finite */
-    bool finite;            /* false: no parameter was changed */
-    bool skipped;           /* no parameter was changed */
-    bool stop;              /* a rank had asked to stop before the end of the step ran */
+    double loss, grad_norm;  /* nats a token; of the mean gradient */
+    double tokens;           /* that counted; 0: not finite */
+    bool finite;             /* false: no parameter was changed */
+    bool skipped;            /* no parameter was changed */
+    tr_noise_estimate noise; /* NAN: not measured */
+    bool stop;               /* a rank had asked to stop before the end of the step ran */
     /* The failure of a rank's fetch, the same on all ranks, also as this thread's error. No
      * parameter was changed then. */
     tr_status unread;

@@ -128,9 +128,22 @@ const char *tr_line_activity(const tr_activity *activity, int columns, char *buf
 /* --- the line --------------------------------------------------------------------------------- */
 
 /* In the order of the line. */
-typedef enum field { STEP, LOSS, VAL, NORM, LR, RATE, MEM, ETA, NOW, NOW_SHORT, FIELDS } field;
-static const field by_importance[FIELDS] = {LOSS, RATE, ETA, NOW,  NOW_SHORT,
-                                            STEP, VAL,  MEM, NORM, LR};
+typedef enum field {
+    STEP,
+    LOSS,
+    VAL,
+    NORM,
+    NOISE,
+    LR,
+    RATE,
+    MEM,
+    ETA,
+    NOW,
+    NOW_SHORT,
+    FIELDS
+} field;
+static const field by_importance[FIELDS] = {LOSS, RATE,  ETA, NOW,  NOW_SHORT, STEP,
+                                            VAL,  NOISE, MEM, NORM, LR};
 
 static void fill(const tr_progress_state *s, const tr_activity *activity,
                  char text[FIELDS][TR_LINE_SIZE / 3]) {
@@ -143,6 +156,9 @@ static void fill(const tr_progress_state *s, const tr_activity *activity,
     tr_text_add(text[LOSS], size, "loss %.4f", s->loss);
     if (!isnan(s->val_loss)) tr_text_add(text[VAL], size, "val %.4f", s->val_loss);
     tr_text_add(text[NORM], size, "gnorm %.3f", s->grad_norm);
+    if (!isnan(s->noise_scale))
+        tr_text_add(text[NOISE], size, "noise %s tok",
+                    format_rate(s->noise_scale, number, sizeof number));
     tr_text_add(text[LR], size, "lr %.2e", s->lr);
     tr_text_add(text[RATE], size, "%s tok/s", format_rate(s->tokens_per_s, number, sizeof number));
     tr_text_add(text[MEM], size, "mem %.*f/%.*f %s", large ? 1 : 0, (double)s->memory / unit,

@@ -31,6 +31,7 @@ typedef struct tr_progress_state {
     int64_t step, steps; /* the last one (from 1); steps of the whole run */
     double loss, grad_norm, lr, tokens_per_s;
     double val_loss;               /* the last one; NAN: none yet */
+    double noise_scale;            /* tokens; NAN: not known */
     size_t memory, memory_planned; /* bytes of this rank: live peak, plan */
     double eta_s;                  /* seconds to the end; < 0: unknown */
 } tr_progress_state;

@@ -132,8 +132,11 @@ tr_status tr_metrics_write(tr_metrics *m, const tr_metrics_record *record) {
         {"lr", record->lr, true},
         {"tokens_per_s", record->tokens_per_s, true},
         {"val_loss", record->val_loss, !isnan(record->val_loss)},
+        {"grad_square", record->noise.square, !isnan(record->noise.square)},
+        {"grad_variance", record->noise.variance, !isnan(record->noise.variance)},
+        {"noise_scale", record->noise_scale, !isnan(record->noise_scale)},
     };
-    char line[512];
+    char line[1024];
     int used = snprintf(line, sizeof line, "{\"step\":%" PRId64, record->step);
     for (size_t i = 0; i < sizeof entry / sizeof *entry; i++) {
         if (!entry[i].known) continue;

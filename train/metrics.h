@@ -3,6 +3,7 @@
 
 #include "config/config.h"
 #include "train/evaluate.h"
+#include "train/noise.h"
 #include "train/texts.h"
 
 typedef struct tr_metrics tr_metrics;
@@ -11,10 +12,12 @@ typedef struct tr_metrics tr_metrics;
 typedef struct tr_metrics_record {
     int64_t step; /* from 1 */
     double loss, grad_norm, lr;
-    double tokens_per_s; /* of the batch's sequences, including tokens without a label */
-    double val_loss;     /* NAN: no validation after this step, or no label of it counts */
-    bool skipped;        /* it changed no parameter */
-    double loss_scale;   /* recorded for a skipped step */
+    double tokens_per_s;     /* of the batch's sequences, including tokens without a label */
+    double val_loss;         /* NAN: no validation after this step, or no label of it counts */
+    tr_noise_estimate noise; /* NAN: none in this step */
+    double noise_scale;      /* of the running means, in tokens; NAN: not known */
+    bool skipped;            /* it changed no parameter */
+    double loss_scale;       /* recorded for a skipped step */
 } tr_metrics_record;
 
 /* Renames the metrics of a run that saved nothing to metrics.old.jsonl, and its eval.jsonl and
@@ -28,9 +31,9 @@ tr_status tr_metrics_set_aside(const char *dir, bool *moved);
 tr_status tr_metrics_open(const tr_config *config, int64_t resume_step, tr_metrics **out);
 
 /* Appends one line {"step":..,"loss":..,"grad_norm":..,"lr":..,"tokens_per_s":..[,"val_loss":..]
- * [,"skipped":true,"loss_scale":..]} with 17 significant digits (null for a value that is not
- * finite), and the same record to the events. After a failure (TR_ERR_IO) the files hold only whole
- * records, and the next one may succeed. */
+ * [,"grad_square":..,"grad_variance":..][,"noise_scale":..][,"skipped":true,"loss_scale":..]} with
+ * 17 significant digits (null for a value that is not finite), and the same record to the events.
+ * After a failure (TR_ERR_IO) the files hold only whole records, and the next one may succeed. */
 tr_status tr_metrics_write(tr_metrics *metrics, const tr_metrics_record *record);
 /* Appends one line {"step":..,"eval":"PATH","acc":..,"acc_stderr":..,"acc_norm":..,
  * "acc_norm_stderr":..} to eval.jsonl, and the shares to the events. Fails like tr_metrics_write.

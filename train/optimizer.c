@@ -16,14 +16,14 @@ struct tr_optimizer {
     slot_ops *ops;   /* [store->slots] */
     tr_op **step;    /* [store->runs] */
     int64_t *ticket; /* [store->spans]: of their sums */
-    tr_pace *pace;    /* NULL: `step` does all */
+    tr_pace *pace;   /* NULL: `step` does all */
+    tr_noise *noise; /* NULL: not measured */
     tr_op *finish;
     double *vector;         /* device: losses, norms, stop */
     tr_step_end_vector map; /* of its entries */
-    /* Staging: not 0 once this rank asks to stop; and the sum over the ranks, which is read
-     * back. */
-    _Atomic double *asks;
-    double *asked;
+    _Atomic double *asks;   /* staging: not 0 once this rank asks to stop */
+    double *sums;           /* staging: the vector after its sum, from entry `read` on */
+    int64_t read;
     double *spoil; /* staging */
     void *scratch;
 };
@@ -68,12 +68,15 @@ tr_status tr_optimizer_create(const tr_optimizer_desc *desc, tr_optimizer **out)
     const tr_store *store = desc->store;
     TR_TRY(tr_calloc(1, sizeof *o, &o));
     o->desc = *desc;
-    TR_TRY_OUT(tr_step_end_vector_make(desc->model, desc->mesh, desc->micro_batches, &o->map));
+    TR_TRY_OUT(tr_step_end_vector_make(desc->model, desc->mesh, desc->micro_batches, desc->noise,
+                                       &o->map));
     TR_TRY_OUT(tr_device_alloc(desc->device, TR_MEMORY_DATA, tr_step_end_vector_bytes(&o->map),
                                (void **)&o->vector));
     TR_TRY_OUT(tr_device_staging_alloc(desc->device, sizeof *o->asks, (void **)&o->asks));
     atomic_init(o->asks, 0);
-    TR_TRY_OUT(tr_device_staging_alloc(desc->device, sizeof *o->asked, (void **)&o->asked));
+    o->read = desc->noise ? 0 : o->map.length - 1;
+    TR_TRY_OUT(tr_device_staging_alloc(
+        desc->device, (size_t)(o->map.length - o->read) * sizeof *o->sums, (void **)&o->sums));
     TR_TRY_OUT(tr_device_staging_alloc(desc->device, sizeof *o->spoil, (void **)&o->spoil));
     TR_TRY_OUT(tr_calloc((size_t)store->slots, sizeof *o->ops, &o->ops));
     TR_TRY_OUT(tr_calloc((size_t)store->runs + 1, sizeof *o->step, &o->step));
@@ -87,7 +90,9 @@ tr_status tr_optimizer_create(const tr_optimizer_desc *desc, tr_optimizer **out)
         TR_TRY_OUT(prepare_update(desc->device, &desc->config, store->dtype, &store->run[i],
                                   &scratch, &o->step[i]));
     if (!desc->forward_only)
-        TR_TRY_OUT(tr_pace_create(store, &desc->config, desc->mesh, desc->tensor, &scratch, &o->pace));
+        TR_TRY_OUT(
+            tr_pace_create(store, &desc->config, desc->mesh, desc->tensor, &scratch, &o->pace));
+    TR_TRY_OUT(tr_noise_create(store, desc->model, desc->mesh, &o->map, &scratch, &o->noise));
     TR_TRY_OUT(prepare_finish(o, &scratch));
     if (scratch) TR_TRY_OUT(tr_device_alloc(desc->device, TR_MEMORY_DATA, scratch, &o->scratch));
 out:
@@ -101,11 +106,12 @@ void tr_optimizer_destroy(tr_optimizer *o) {
     for (int i = 0; o->ops && i < o->desc.store->slots; i++) release(&o->ops[i]);
     for (int i = 0; o->step && i < o->desc.store->runs; i++) tr_op_release(o->step[i]);
     tr_pace_destroy(o->pace);
+    tr_noise_destroy(o->noise);
     tr_op_release(o->finish);
     if (o->vector) tr_device_free(o->desc.device, o->vector);
     if (o->scratch) tr_device_free(o->desc.device, o->scratch);
     tr_device_staging_free(o->desc.device, (void *)o->asks);
-    tr_device_staging_free(o->desc.device, o->asked);
+    tr_device_staging_free(o->desc.device, o->sums);
     tr_device_staging_free(o->desc.device, o->spoil);
     tr_step_end_vector_free(&o->map);
     free(o->ops);
@@ -119,6 +125,7 @@ void tr_optimizer_destroy(tr_optimizer *o) {
  * The gaps between gradients, which sums and steps take along, are never written: memory is zeroed
  * when it is allocated. */
 tr_status tr_optimizer_begin(tr_optimizer *o) {
+    tr_noise_begin(o->noise);
     return tr_stream_zero(tr_device_compute(o->desc.device), o->vector,
                           (size_t)o->map.length * sizeof(double));
 }
@@ -149,8 +156,15 @@ _Atomic double *tr_optimizer_stop_word(tr_optimizer *o) {
     return o->asks;
 }
 
+tr_status tr_optimizer_first_gradients(tr_optimizer *o, int local_stage, bool in_forward) {
+    return tr_noise_take_part(o->noise, tr_device_compute(o->desc.device), o->vector, local_stage,
+                              -1, in_forward, o->scratch);
+}
+
 tr_status tr_optimizer_start(tr_optimizer *o, int local_stage, int bucket) {
     tr_stream *stream = tr_device_compute(o->desc.device);
+    /* The sum replaces the gradients. With one micro-batch it starts before the first W ends. */
+    TR_TRY(tr_noise_take_part(o->noise, stream, o->vector, local_stage, bucket, false, o->scratch));
     for (int i = 0; i < o->desc.store->spans; i++) {
         const tr_span *span = &o->desc.store->span[i];
         if (span->stage != local_stage || span->bucket != bucket) continue;
@@ -225,6 +239,7 @@ static tr_status update_parameters(tr_optimizer *o, tr_stream *stream) {
 tr_status tr_optimizer_finish(tr_optimizer *o, bool update) {
     tr_stream *stream = tr_device_compute(o->desc.device);
     if (update) {
+        TR_TRY(tr_noise_take_whole(o->noise, stream, o->vector, o->scratch));
         TR_TRY(sum_ties(o, stream));
         TR_TRY(take_norms(o, stream));
     }
@@ -245,11 +260,16 @@ tr_status tr_optimizer_finish(tr_optimizer *o, bool update) {
     return update ? update_parameters(o, stream) : TR_OK;
 }
 
-tr_status tr_optimizer_read_stop(tr_optimizer *o) {
-    return tr_stream_copy(tr_device_compute(o->desc.device), o->asked,
-                          o->vector + o->map.length - 1, sizeof *o->asked);
+tr_status tr_optimizer_read(tr_optimizer *o) {
+    return tr_stream_copy(tr_device_compute(o->desc.device), o->sums, o->vector + o->read,
+                          (size_t)(o->map.length - o->read) * sizeof *o->sums);
 }
 
 bool tr_optimizer_stop_requested(const tr_optimizer *o) {
-    return *o->asked > 0;
+    return o->sums[o->map.length - 1 - o->read] > 0;
+}
+
+tr_noise_estimate tr_optimizer_noise(const tr_optimizer *o, double loss_scale) {
+    if (!o->noise) return (tr_noise_estimate){NAN, NAN};
+    return tr_noise_of(&o->map, o->sums, loss_scale);
 }

@@ -10,8 +10,9 @@
 #pragma once
 
 #include "partition/step_end.h"
-#include "train/store.h"
+#include "train/noise.h"
 #include "train/pace.h"
+#include "train/store.h"
 
 typedef struct tr_optimizer tr_optimizer;
 
@@ -21,9 +22,10 @@ typedef struct tr_optimizer_desc {
     const tr_model *model;
     const tr_mesh *mesh;
     tr_group *world, *tensor; /* all ranks; this rank's tensor ranks */
-    tr_step_state *state; /* device memory */
+    tr_step_state *state;     /* device memory */
     int micro_batches;
     bool forward_only; /* no step updates parameters, and the store is without gradients */
+    bool noise;        /* steps measure the noise scale */
     tr_optim_config config;
 } tr_optimizer_desc;
 
@@ -46,13 +48,20 @@ const double *tr_optimizer_losses(const tr_optimizer *optimizer);
 /* Returns a word in staging memory, 0 at first. A value of 1 asks all ranks to stop. Any thread or
  * signal handler may write it at any time; the device reads it when tr_optimizer_finish runs. */
 _Atomic double *tr_optimizer_stop_word(tr_optimizer *optimizer);
+/* Measures the first micro-batch's gradients of a local stage for the noise scale, if it is asked
+ * for: those that W writes, after the first W; in_forward: those that F writes, after the first F.
+ */
+tr_status tr_optimizer_first_gradients(tr_optimizer *optimizer, int local_stage, bool in_forward);
 /* Start to sum a bucket of the gradients of local stage k (0, 1, ... of this rank), which is
  * complete: each group sums its spans; and make later work wait for the sums. */
 tr_status tr_optimizer_start(tr_optimizer *optimizer, int local_stage, int bucket);
 tr_status tr_optimizer_wait(tr_optimizer *optimizer, int local_stage, int bucket);
 /* Sums tied uses, takes the norm, finishes the step state; with `update` steps the parameters. */
 tr_status tr_optimizer_finish(tr_optimizer *optimizer, bool update);
-/* Enqueues the read-back of the ranks' stop requests, after tr_optimizer_finish. */
-tr_status tr_optimizer_read_stop(tr_optimizer *optimizer);
-/* Returns true when any rank asked to stop, after tr_optimizer_read_stop and a sync. */
+/* Enqueues the read-back of what the ranks sum, after tr_optimizer_finish. */
+tr_status tr_optimizer_read(tr_optimizer *optimizer);
+/* Returns true when any rank asked to stop, after tr_optimizer_read and a sync. */
 bool tr_optimizer_stop_requested(const tr_optimizer *optimizer);
+/* Returns a training step's estimates for the noise scale, the same on every rank, after
+ * tr_optimizer_read and a sync; NAN when they are not measured. */
+tr_noise_estimate tr_optimizer_noise(const tr_optimizer *optimizer, double loss_scale);

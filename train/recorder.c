@@ -223,6 +223,7 @@ void tr_recorder_step(tr_recorder *r, tr_device *device, const tr_metrics_record
                                .lr = line->lr,
                                .tokens_per_s = line->tokens_per_s,
                                .val_loss = r->val_loss,
+                               .noise_scale = line->noise_scale,
                                .memory = tr_memory_taken(device),
                                .memory_planned = r->planned_bytes};
     tr_progress_show(&r->progress, &shown, tr_now_s());

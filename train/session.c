@@ -80,13 +80,18 @@ static void observe(void *context, const tr_instr *instr, bool begin) {
     if (s->trace && at_once && begin) tr_record_observe(s->trace, instr, true);
 }
 
-/* Opens the order of a step. Prints a line when its sums have another order than other
- * schedules'. */
+/* Opens the order of a step. Prints a line when its sums have another order than other schedules'.
+ * Then the stages may begin with different micro-batches, so there is no noise scale. */
 static tr_status open_schedule(tr_session *s) {
     tr_schedule_report report;
     TR_TRY(tr_request_schedule(s->config, &s->schedule, &report));
-    if (!report.sums_ascending && tr_session_leads(s))
-        tr_recorder_warn(&s->recorder, "%s", report.note);
+    if (report.sums_ascending) return TR_OK;
+    if (s->config->log.noise_scale)
+        return TR_FAIL(TR_ERR_CONFIG,
+                       "log.noise_scale needs a schedule that adds the weight gradients of every "
+                       "stage in ascending order of the micro-batches: choose another "
+                       "parallel.schedule, or leave log.noise_scale out");
+    if (tr_session_leads(s)) tr_recorder_warn(&s->recorder, "%s", report.note);
     return TR_OK;
 }
 
@@ -180,6 +185,7 @@ static tr_status make_engine(tr_session *s) {
                            .seed = (uint64_t)c->train.seed,
                            .max_norm = c->optim.clip,
                            .optimizer = tr_optim_of(c),
+                           .noise = c->log.noise_scale,
                            .fetch = fetch,
                            .fetch_context = s->data,
                            .observe = observe,

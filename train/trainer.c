@@ -205,6 +205,7 @@ static void count_step(tr_session *s, const tr_step_result *result) {
     s->state->optimizer_step += !result->skipped;
     s->state->skipped += result->skipped;
     s->state->tokens_seen += result->tokens;
+    if (!result->skipped) tr_noise_add(&s->state->noise, &result->noise);
 }
 
 /* Adds the operator that made the first value that is not finite. Collective. */
@@ -246,15 +247,17 @@ static tr_status record(tr_session *s, const tr_step_result *result, double lr, 
     if (validates(c, step) && tr_config_validates(c)) TR_TRY(validate(s, &validation));
     *stop |= validation.stop;
     if (tr_session_leads(s)) {
-        tr_metrics_record line = {.step = step,
-                                  .loss = result->loss,
-                                  .grad_norm = result->grad_norm,
-                                  .lr = lr,
-                                  .tokens_per_s =
-                                      (double)(c->train.batch * c->model.context) / seconds,
-                                  .val_loss = validation.unread ? NAN : validation.loss,
-                                  .skipped = result->skipped,
-                                  .loss_scale = 1};
+        tr_metrics_record line = {
+            .step = step,
+            .loss = result->loss,
+            .grad_norm = result->grad_norm,
+            .lr = lr,
+            .tokens_per_s = (double)(c->train.batch * c->model.context) / seconds,
+            .val_loss = validation.unread ? NAN : validation.loss,
+            .noise = result->noise,
+            .noise_scale = c->log.noise_scale ? tr_noise_scale(&s->state->noise) : NAN,
+            .skipped = result->skipped,
+            .loss_scale = 1};
         tr_recorder_step(&s->recorder, s->device, &line);
     }
     if (validation.unread != TR_OK)

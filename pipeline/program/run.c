@@ -292,16 +292,24 @@ void tr_runner_destroy(tr_runner *runner) {
     free(runner);
 }
 
+/* Computes an F, I, W or B. */
+static tr_status compute(const tr_run_hooks *hooks, const run_op *op) {
+    const tr_stage_ops *ops = op->stage->ops;
+    const tr_action *a = &op->instr->action;
+    if (a->type == TR_ACTION_I) return ops->grad_input(op->stage, &op->io);
+    if (a->type == TR_ACTION_F) TR_TRY(ops->forward(op->stage, &op->io));
+    else TR_TRY((a->type == TR_ACTION_W ? ops->grad_weight : ops->backward)(op->stage, &op->io));
+    if (op->io.adds || !hooks->first_gradients) return TR_OK;
+    return hooks->first_gradients(hooks->context, a->stage, a->type == TR_ACTION_F);
+}
+
 static tr_status run(const tr_runner *runner, run_op *op) {
     const tr_run_hooks *hooks = &runner->hooks;
     const tr_action *a = &op->instr->action;
     bool started = op->started;
     op->started = false;
+    if (tr_action_computes(*a)) return compute(hooks, op);
     switch (a->type) {
-    case TR_ACTION_F: return op->stage->ops->forward(op->stage, &op->io);
-    case TR_ACTION_I: return op->stage->ops->grad_input(op->stage, &op->io);
-    case TR_ACTION_W: return op->stage->ops->grad_weight(op->stage, &op->io);
-    case TR_ACTION_B: return op->stage->ops->backward(op->stage, &op->io);
     case TR_ACTION_RECV:
         return tr_channel_take(op->channel, runner->stream, op->at, op->instr->bytes);
     case TR_ACTION_SEND:

@@ -28,6 +28,9 @@ typedef struct tr_run_hooks {
      * make later work of the stream wait for the sum. */
     tr_status (*reduce_start)(void *context, int stage, int bucket);
     tr_status (*reduce_wait)(void *context, int stage, int bucket);
+    /* Called in stream order after the first F, and after the first W or B, of a stage: its weight
+     * gradients, or those that F writes, are this micro-batch's. */
+    tr_status (*first_gradients)(void *context, int stage, bool in_forward);
     /* The program has ended (in stream order). */
     tr_status (*finish)(void *context);
     /* Called before and after every instruction on the caller's thread; must be cheap. */

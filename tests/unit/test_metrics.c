@@ -76,12 +76,15 @@ static double random_double(uint64_t i) {
 
 static tr_metrics_record record_of(int64_t step) {
     uint64_t s = (uint64_t)step * 8;
-    return (tr_metrics_record){.step = step,
-                               .loss = random_double(s),
-                               .grad_norm = random_double(s + 1),
-                               .lr = random_double(s + 2),
-                               .tokens_per_s = random_double(s + 3),
-                               .val_loss = step % 3 ? NAN : random_double(s + 4)};
+    return (tr_metrics_record){
+        .step = step,
+        .loss = random_double(s),
+        .grad_norm = random_double(s + 1),
+        .lr = random_double(s + 2),
+        .tokens_per_s = random_double(s + 3),
+        .val_loss = step % 3 ? NAN : random_double(s + 4),
+        .noise = {step % 5 ? NAN : random_double(s + 5), step % 5 ? NAN : random_double(s + 6)},
+        .noise_scale = step % 2 ? NAN : random_double(s + 7)};
 }
 
 static void write_steps(tr_metrics *m, int64_t from, int64_t to) {
@@ -123,6 +126,9 @@ static void has_steps(int64_t last) {
         same_number(object, "lr", r.lr);
         same_number(object, "tokens_per_s", r.tokens_per_s);
         same_number(object, "val_loss", r.val_loss);
+        same_number(object, "grad_square", r.noise.square);
+        same_number(object, "grad_variance", r.noise.variance);
+        same_number(object, "noise_scale", r.noise_scale);
         cJSON_Delete(object);
     }
     assert_int_equal(step, last);
@@ -230,7 +236,13 @@ static void what_is_not_finite_is_null(void **state) {
     tr_metrics *m;
     use_directory("nan");
     assert_int_equal(tr_metrics_open(&config, -1, &m), TR_OK);
-    tr_metrics_record r = {.step = 1, .loss = NAN, .grad_norm = INFINITY, .lr = 1, .val_loss = NAN};
+    tr_metrics_record r = {.step = 1,
+                           .loss = NAN,
+                           .grad_norm = INFINITY,
+                           .lr = 1,
+                           .val_loss = NAN,
+                           .noise = {NAN, NAN},
+                           .noise_scale = NAN};
     assert_int_equal(tr_metrics_write(m, &r), TR_OK);
     tr_metrics_close(m);
     char line[256];

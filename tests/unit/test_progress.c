@@ -27,6 +27,7 @@ static tr_progress_state state_of(int64_t step) {
                                .lr = 2.9e-4,
                                .tokens_per_s = 18432,
                                .val_loss = step < 20 ? NAN : 3.31,
+                               .noise_scale = NAN,
                                .memory = (size_t)61 << 20,
                                .memory_planned = (size_t)139 << 20};
 }
@@ -135,6 +136,11 @@ static void a_narrow_line_keeps_what_matters(void **state) {
     };
     for (size_t k = 0; k < sizeof cases / sizeof *cases; k++)
         assert_string_equal(tr_line_step(&s, NULL, cases[k].columns, false, line), cases[k].want);
+    s.noise_scale = 51234;
+    assert_string_equal(tr_line_step(&s, NULL, 100, false, line),
+                        "step 20/25 loss 3.2816 val 3.3100 noise 51.2k tok 18.4k tok/s mem 61/139 MiB "
+                        "eta 00:41:07");
+    s.noise_scale = NAN;
     assert_string_equal(tr_line_step(&s, NULL, 40, true, line),
                         "loss \x1b[1m3.2816\x1b[0m 18.4k tok/s eta 00:41:07");
     assert_string_equal(tr_line_step(&s, NULL, 20, true, line), "loss 3.2816 18.4k to");
@@ -162,6 +168,7 @@ static void no_line_is_wider_than_its_columns(void **state) {
                                .lr = exp10(between(&r, -9, 3)),
                                .tokens_per_s = exp10(between(&r, 0, 12)),
                                .val_loss = NAN,
+                               .noise_scale = exp10(between(&r, -9, 300)),
                                .memory = (size_t)1 << between(&r, 0, 45),
                                .memory_planned = (size_t)1 << between(&r, 0, 45),
                                .eta_s = exp10(between(&r, 0, 9))};

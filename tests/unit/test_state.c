@@ -95,6 +95,8 @@ static const struct {
     {"guard_steps", offsetof(tr_ckpt_state, guard.steps), 1001},
     {"guard_skips", offsetof(tr_ckpt_state, guard.skips), -1},
     {"guard_skips", offsetof(tr_ckpt_state, guard.skips), INT64_MAX},
+    {"noise_steps", offsetof(tr_ckpt_state, noise.steps), -1},
+    {"noise_steps", offsetof(tr_ckpt_state, noise.steps), 1001},
 };
 
 static const struct {
@@ -129,6 +131,16 @@ static void what_no_run_can_have_is_refused(void **state) {
             memcpy((char *)&s + numbers[f].at, &values[i], sizeof(double));
             refused(&s, numbers[f].name);
         }
+    for (size_t i = 1; i < sizeof values / sizeof *values; i++) {
+        tr_ckpt_state s = good_state();
+        s.noise.square = s.noise.variance = -1;
+        assert_int_equal(tr_state_check(&s, "x", TR_ERR_DATA), TR_OK);
+        s.noise.square = values[i];
+        refused(&s, "noise_square");
+        s.noise.square = -1;
+        s.noise.variance = values[i];
+        refused(&s, "noise_variance");
+    }
     tr_ckpt_state s = good_state();
     s.tokens_seen = (double)s.optimizer_step; /* a sample may have no label that counts */
     assert_int_equal(tr_state_check(&s, "x", TR_ERR_DATA), TR_OK);

@@ -199,7 +199,8 @@ tr_ckpt_state state_of(int64_t step) {
                                  .loss_mean = 3.5,
                                  .loss_variance = 0.25,
                                  .norm_mean = 1.5,
-                                 .norm_variance = 0.125}};
+                                 .norm_variance = 0.125},
+                       .noise = {.steps = step, .square = -0.5, .variance = 12.5}};
     (void)snprintf(s.config, sizeof s.config, "train:\n  steps: %" PRId64 "\n", step);
     return s;
 }
