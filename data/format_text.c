@@ -25,7 +25,8 @@ static tr_status encode(const char *path, tr_encoder *encoder, tr_token_list *to
     for (size_t bytes; status == TR_OK && !tr_textparts_at_end(&parts); flags = next) {
         status = tr_textparts_find(&parts, encoder, 0, &bytes, &next);
         if (status == TR_OK)
-            status = tr_encoder_add(encoder, parts.rest.byte, bytes, flags, tokens);
+            status = tr_textparts_failed(
+                tr_encoder_add(encoder, parts.rest.byte, bytes, flags, tokens), path, 0);
         if (status == TR_OK) tr_textparts_take(&parts, bytes);
     }
     tr_textparts_close(&parts);

@@ -2,6 +2,8 @@
 
 #include "base/memory.h"
 
+#include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -56,7 +58,8 @@ tr_status tr_textparts_find(tr_textparts *p, tr_encoder *encoder, unsigned flags
             const char *line = memrchr(text, '\n', count);
             if (line) *bytes = (size_t)(line + 1 - text);
         } else {
-            TR_TRY(tr_encoder_find_cut(encoder, text, count, from, flags, bytes, next));
+            TR_TRY(tr_textparts_failed(
+                tr_encoder_find_cut(encoder, text, count, from, flags, bytes, next), p->path, 0));
             from = count - LOOK / 2; /* the rest was too near to the end to be judged */
         }
         if (*bytes < count || (p->json && *bytes > 0 && text[*bytes - 1] == '\n') || p->at_end)
@@ -66,6 +69,14 @@ tr_status tr_textparts_find(tr_textparts *p, tr_encoder *encoder, unsigned flags
                            p->path, count,
                            p->json ? "line end" : "place where this tokenizer allows a cut");
     }
+}
+
+tr_status tr_textparts_failed(tr_status status, const char *path, int64_t line) {
+    if (status != TR_ERR_DATA) return status;
+    char where[32] = "", why[512];
+    if (line > 0) (void)snprintf(where, sizeof where, ", line %" PRId64, line);
+    (void)snprintf(why, sizeof why, "%s", tr_error_message());
+    return TR_FAIL(TR_ERR_DATA, "'%s'%s: %s", path, where, why);
 }
 
 void tr_textparts_take(tr_textparts *p, size_t bytes) {

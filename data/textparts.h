@@ -27,5 +27,8 @@ bool tr_textparts_at_end(const tr_textparts *parts);
  * tr_textfile_read, and with TR_ERR_DATA when 512 MiB have no place to cut. */
 tr_status tr_textparts_find(tr_textparts *parts, tr_encoder *encoder, unsigned flags, size_t *bytes,
                             unsigned *next);
+/* Returns the status of an encoder's work on a text. When that is TR_ERR_DATA, puts the file and
+ * the line (0: none) in front of the sentence. */
+tr_status tr_textparts_failed(tr_status status, const char *path, int64_t line);
 /* Removes the part that was found. */
 void tr_textparts_take(tr_textparts *parts, size_t bytes);

@@ -144,15 +144,18 @@ static tr_status encode_line(work *w, int thread, item *it, const char *line, si
         return TR_FAIL(TR_ERR_DATA, "'%s', line %" PRId64 ", byte %zu: %s (the key is \"%.80s\")%s",
                        w->options->files[it->file], number + 1, mark + found.at + 1, found.fault,
                        w->options->key, remedy(line, length));
-    TR_TRY(tr_encoder_add(w->encoder[thread], found.text, found.length, flags_of(w), &it->tokens));
+    TR_TRY(tr_textparts_failed(
+        tr_encoder_add(w->encoder[thread], found.text, found.length, flags_of(w), &it->tokens),
+        w->options->files[it->file], number + 1));
     return end_document(w, it);
 }
 
 static tr_status encode_item(work *w, int thread, item *it) {
     it->tokens.count = it->ends_count = 0;
     if (!it->json) {
-        TR_TRY(tr_encoder_add(w->encoder[thread], it->text.byte, it->text.count,
-                              flags_of(w) | it->flags, &it->tokens));
+        TR_TRY(tr_textparts_failed(tr_encoder_add(w->encoder[thread], it->text.byte, it->text.count,
+                                                  flags_of(w) | it->flags, &it->tokens),
+                                   w->options->files[it->file], 0));
         return it->ends ? end_document(w, it) : TR_OK;
     }
     int64_t number = it->first_line;

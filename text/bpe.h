@@ -58,13 +58,15 @@ tr_status tr_bpe_each_merge(const tr_bpe *bpe,
 /* Makes a thread's workspace. The model must outlive it. */
 tr_status tr_bpe_work_open(const tr_bpe *bpe, tr_bpe_work **out);
 void tr_bpe_work_close(tr_bpe_work *work);
-/* Sets *apart to whether no merge joins a text that ends with the character left[left_bytes] and one
- * that begins with right[right_bytes]: the ids of such a piece are those of its two parts. It may be
- * false for characters that nothing joins. The first call takes time that is linear in the merges.
+/* Sets *apart to whether no merge joins a text that ends with the character left[left_bytes] and
+ * one that begins with right[right_bytes]: the ids of such a piece are those of its two parts. It
+ * may be false for characters that nothing joins. The first call takes time that is linear in the
+ * merges.
  */
 tr_status tr_bpe_keeps_apart(tr_bpe_work *work, const uint8_t *left, size_t left_bytes,
                              const uint8_t *right, size_t right_bytes, bool *apart);
 /* Appends the ids of one piece. Without byte_level, the surrogate of an invalid byte (unicode.h) is
- * that byte. Takes n log n time for n symbols. A long piece is encoded in parts that no merge joins. */
+ * that byte. Takes n log n time for n symbols. A long piece is encoded in parts that no merge
+ * joins. */
 tr_status tr_bpe_add_piece(tr_bpe_work *work, const uint8_t *piece, size_t length,
                            tr_token_list *out);

@@ -221,6 +221,15 @@ says latin-text "'latin.txt' is not UTF-8: byte $at of its text \(0xe9\) .*"
 sed 's/endoftext/endof\xfftext/' tokenizer.json >broken.json
 tokenize 65 broken short.txt --tokenizer broken.json
 says_of broken "the tokenizer 'broken.json': this is not JSON: byte [0-9]+ is not UTF-8$"
+# A hostile regular expression ends with the text that it fails on.
+sed 's/"pre_tokenizer": {[^}]*}/"pre_tokenizer": {"type": "Split", "pattern": {"Regex": "(a+)+$"}, "behavior": "Isolated", "invert": false}/' \
+    tokenizer.json >backtracks.json
+printf 'b %099999d.' 0 | tr 0 a >backtracks.txt
+printf '{"text": "b"}\n{"text": "%s"}\n' "$(<backtracks.txt)" >backtracks.jsonl
+tokenize 65 backtracks backtracks.txt --tokenizer backtracks.json
+says_of backtracks "'backtracks.txt': a regular expression of the tokenizer 'backtracks.json' fails at byte 0 of a text: match limit .*"
+tokenize 65 backtracks backtracks.jsonl --tokenizer backtracks.json
+says_of backtracks "'backtracks.jsonl', line 2: a regular expression of the tokenizer 'backtracks.json' fails at byte 0 of a text: .*"
 tokenize 66 none none.txt
 says_of none "the text file 'none.txt' cannot be opened: No such file"
 mkdir hollow && mkfifo fifo
