@@ -14,7 +14,7 @@
 #include "device/elementwise.h"
 
 /* Query rows that backward processes together, the depth of the products for DK and DV. A multiple
- * of TR_GEMM_ROWS and of TR_PANEL. */
+ * of the rows of every kernel's product and of TR_PANEL. */
 enum { QUERIES = 48 };
 
 /* Strides of one head's rows within packed QKV and within Y, and the padded sizes of its packings.
@@ -23,6 +23,7 @@ typedef struct head_shape {
     tr_dtype dtype;
     bool rounds; /* storage is not FP32 */
     int64_t seq, dim, seq_padded, dim_padded;
+    int64_t rows;                    /* of A in a product */
     int64_t seq_words, dim_words;    /* depths of that many numbers */
     int64_t score_step, score_words; /* floats between rows of scores, words between rows of P: an
                                         odd number of cache lines, to use all cache sets */
@@ -30,7 +31,7 @@ typedef struct head_shape {
     float scale;
 } head_shape;
 
-static head_shape shape_of(const tr_attention_desc *d) {
+static head_shape shape_of(const tr_device *device, const tr_attention_desc *d) {
     const int64_t words = tr_panel_words(d->dtype, d->seq);
     return (head_shape){.dtype = d->dtype,
                         .rounds = d->dtype != TR_F32,
@@ -38,6 +39,7 @@ static head_shape shape_of(const tr_attention_desc *d) {
                         .dim = d->head_size,
                         .seq_padded = tr_panel_up(d->seq),
                         .dim_padded = tr_panel_up(d->head_size),
+                        .rows = ((const tr_cpu_device *)device)->kernels->gemm_rows[d->dtype],
                         .seq_words = words,
                         .dim_words = tr_panel_words(d->dtype, d->head_size),
                         .score_step = tr_panel_up(d->seq) | TR_PANEL,
@@ -105,15 +107,14 @@ static size_t divide(char *base, int parts, const int64_t *size, void **part) {
 typedef struct forward_work {
     tr_word *keys;        /* transposed: [seq / 16][dim][16] */
     tr_word *values;      /* [dim / 16][seq][16] */
-    tr_word *queries, *p; /* [6, dim], [6, score_words]; in FP32 p is `scores` */
-    float *scores, *out;  /* [6, score_step], [6, dim_padded] */
+    tr_word *queries, *p; /* [rows, dim], [rows, score_words]; in FP32 p is `scores` */
+    float *scores, *out;  /* [rows, score_step], [rows, dim_padded] */
 } forward_work;
 
 static size_t forward_layout(const head_shape *h, char *base, forward_work *work) {
-    const int64_t size[] = {
-        h->seq_padded * h->dim_words, h->seq_words * h->dim_padded,
-        TR_GEMM_ROWS * h->dim_words,  TR_GEMM_ROWS * h->score_step,
-        TR_GEMM_ROWS * h->dim_padded, h->rounds ? TR_GEMM_ROWS * h->score_words : 0};
+    const int64_t size[] = {h->seq_padded * h->dim_words, h->seq_words * h->dim_padded,
+                            h->rows * h->dim_words,       h->rows * h->score_step,
+                            h->rows * h->dim_padded,      h->rounds ? h->rows * h->score_words : 0};
     enum { PARTS = sizeof size / sizeof *size };
     void *part[PARTS];
     size_t bytes = divide(base, PARTS, size, part);
@@ -142,13 +143,14 @@ typedef struct head_queries {
 static void head_forward(const tr_op *op, const head_queries *q, const forward_work *w) {
     const tr_attention_desc *d = &op->desc.attention;
     const tr_cpu_kernels *kernels = tr_cpu_kernels_of(op);
-    const head_shape h = shape_of(d);
-    for (int64_t row = 0; row < q->count; row += TR_GEMM_ROWS) {
-        const int64_t rows = tr_min_i64(TR_GEMM_ROWS, q->count - row), t = q->begin + row;
+    const head_shape h = shape_of(op->context.device, d);
+    for (int64_t row = 0; row < q->count; row += h.rows) {
+        const int64_t rows = tr_min_i64(h.rows, q->count - row), t = q->begin + row;
         const int64_t end = t + rows;
-        int64_t first[TR_GEMM_ROWS], panel = first_seen(d, q->starts, q->batch, t, rows, first);
+        int64_t first[TR_GEMM_MOST_ROWS],
+            panel = first_seen(d, q->starts, q->batch, t, rows, first);
         const int64_t from = panel * TR_PANEL, width = tr_panel_up(end) - from; /* of the scores */
-        float sums[TR_GEMM_ROWS], buffer[TR_BLOCK];
+        float sums[TR_GEMM_MOST_ROWS], buffer[TR_BLOCK];
         const tr_stored_rows queries = qkv_rows(&h, q->data, q->query + row * h.qkv_step);
         tr_pack_left(&queries, rows, h.dim, w->queries);
         kernels->gemm[h.dtype](rows, width / TR_PANEL, h.dim_words, w->queries, h.dim_words, 1,
@@ -183,7 +185,7 @@ static void head_forward(const tr_op *op, const head_queries *q, const forward_w
 
 static tr_status run_attention(tr_op *op, const tr_op_args *args) {
     const tr_attention_desc *d = &op->desc.attention;
-    const head_shape h = shape_of(d);
+    const head_shape h = shape_of(op->context.device, d);
     const size_t bytes = forward_layout(&h, NULL, NULL);
     const void *qkv = args->t[TR_ATTENTION_QKV].data;
     const int64_t tasks = d->batch * d->heads;
@@ -227,20 +229,20 @@ typedef struct backward_work {
     tr_word *query_panels, *dy_panels;    /* [dim / 16][QUERIES][16] */
     tr_word *p, *ds;                      /* [QUERIES, score_step], queries are the depth */
     float *dkeys, *dvalues;               /* [seq, dim_padded] */
-    float *dq;                            /* [6, dim_padded] */
-    /* Of six queries; in FP32 their rows of p and ds. */
-    float *scores, *dscores; /* [6, score_step] */
-    tr_word *ds_left;        /* [6, score_words], keys are the depth */
+    float *dq;                            /* [rows, dim_padded] */
+    /* Of `rows` queries; in FP32 their rows of p and ds. */
+    float *scores, *dscores; /* [rows, score_step] */
+    tr_word *ds_left;        /* [rows, score_words], keys are the depth */
 } backward_work;
 
 static size_t backward_layout(const head_shape *h, char *base, backward_work *work) {
-    const int64_t queries = tr_panel_words(h->dtype, QUERIES), six = h->rounds ? TR_GEMM_ROWS : 0;
+    const int64_t queries = tr_panel_words(h->dtype, QUERIES), rounded = h->rounds ? h->rows : 0;
     const int64_t size[] = {
         h->seq_padded * h->dim_words, h->seq_padded * h->dim_words, h->seq_words * h->dim_padded,
         QUERIES * h->dim_words,       QUERIES * h->dim_words,       queries * h->dim_padded,
         queries * h->dim_padded,      queries * h->score_step,      queries * h->score_step,
-        h->seq * h->dim_padded,       h->seq * h->dim_padded,       TR_GEMM_ROWS * h->dim_padded,
-        six * h->score_step,          six * h->score_step,          six * h->score_words};
+        h->seq * h->dim_padded,       h->seq * h->dim_padded,       h->rows * h->dim_padded,
+        rounded * h->score_step,      rounded * h->score_step,      rounded * h->score_words};
     enum { PARTS = sizeof size / sizeof *size };
     void *part[PARTS];
     size_t bytes = divide(base, PARTS, size, part);
@@ -318,7 +320,7 @@ static void centre(const tr_op *op, const head_shape *h, const tr_op_args *args,
     }
 }
 
-/* Computes rows g .. g + rows - 1 of the block, at most TR_GEMM_ROWS: stores DQ, leaves P and DS.
+/* Computes rows g .. g + rows - 1 of the block, at most h->rows: stores DQ, leaves P and DS.
  */
 static void group_backward(const tr_op *op, const head_shape *h, const tr_op_args *args,
                            const query_block *b, int64_t g, int64_t rows, const backward_work *w) {
@@ -328,7 +330,7 @@ static void group_backward(const tr_op *op, const head_shape *h, const tr_op_arg
     const int64_t panels = (tr_panel_up(seen) - b->from) / TR_PANEL;
     const tr_word *left[] = {w->queries + g * h->dim_words, w->dy + g * h->dim_words};
     float *p = h->rounds ? w->scores : (float *)w->p + g * step;
-    float *ds = h->rounds ? w->dscores : (float *)w->ds + g * step, sums[TR_GEMM_ROWS];
+    float *ds = h->rounds ? w->dscores : (float *)w->ds + g * step, sums[TR_GEMM_MOST_ROWS];
     kernels->gemm[h->dtype](rows, panels, h->dim_words, left[0], h->dim_words, 1,
                             w->key_columns + at, h->dim_words * TR_PANEL, p, step, false);
     kernels->gemm[h->dtype](rows, panels, h->dim_words, left[1], h->dim_words, 1,
@@ -384,11 +386,11 @@ static void block_backward(const tr_op *op, const head_shape *h, const tr_op_arg
     tr_pack_left(&dy, n, h->dim, w->dy);
     tr_pack_right(&queries, n, h->dim, depth, w->query_panels);
     tr_pack_right(&dy, n, h->dim, depth, w->dy_panels);
-    for (int64_t g = 0; g < n; g += TR_GEMM_ROWS)
-        group_backward(op, h, args, &b, g, tr_min_i64(TR_GEMM_ROWS, n - g), w);
-    for (int64_t k = b.from; k < b.end; k += TR_GEMM_ROWS) {
+    for (int64_t g = 0; g < n; g += h->rows)
+        group_backward(op, h, args, &b, g, tr_min_i64(h->rows, n - g), w);
+    for (int64_t k = b.from; k < b.end; k += h->rows) {
         /* Queries before key k do not see it. They are an even number. */
-        const int64_t rows = tr_min_i64(TR_GEMM_ROWS, b.end - k);
+        const int64_t rows = tr_min_i64(h->rows, b.end - k);
         const int64_t before = tr_panel_words(h->dtype, k > t ? k - t : 0);
         const int64_t at = before * step + k - b.from, seen = tr_panel_words(h->dtype, n) - before;
         kernels->gemm[h->dtype](rows, panels, seen, w->p + at, 1, step,
@@ -405,7 +407,7 @@ static void block_backward(const tr_op *op, const head_shape *h, const tr_op_arg
 static void key_backward(const tr_op *op, const tr_op_args *args, int64_t batch, int64_t key,
                          const backward_work *w) {
     const tr_attention_desc *d = &op->desc.attention;
-    const head_shape h = shape_of(d);
+    const head_shape h = shape_of(op->context.device, d);
     const void *qkv = args->t[TR_ATTENTION_DGRAD_QKV].data;
     void *dqkv = args->t[TR_ATTENTION_DGRAD_DQKV].data;
     const int64_t keys = key_offset(d, batch, key), values = value_offset(d, batch, key);
@@ -425,7 +427,7 @@ static void key_backward(const tr_op *op, const tr_op_args *args, int64_t batch,
 
 static tr_status run_attention_dgrad(tr_op *op, const tr_op_args *args) {
     const tr_attention_desc *d = &op->desc.attention;
-    const head_shape h = shape_of(d);
+    const head_shape h = shape_of(op->context.device, d);
     const size_t bytes = backward_layout(&h, NULL, NULL);
 #pragma omp parallel for schedule(static) num_threads(op->context.device->threads)
     for (int64_t task = 0; task < d->batch * d->kv_heads; task++) {
@@ -488,7 +490,7 @@ static void head_decode(const tr_op *op, const tr_op_args *args, int64_t batch, 
 static void head_decode_several(const tr_op *op, const tr_op_args *args, int64_t batch,
                                 int64_t head, const forward_work *w) {
     const tr_attention_desc *d = &op->desc.attention;
-    const head_shape h = shape_of(d);
+    const head_shape h = shape_of(op->context.device, d);
     const int64_t width = d->kv_heads * d->head_size, begin = args->state->position[batch];
     const int64_t seen = begin + d->decode, row = batch * d->decode;
     const int64_t cache = batch * d->seq * width + tr_attention_kv_head(d, head) * d->head_size;
@@ -507,8 +509,8 @@ static void head_decode_several(const tr_op *op, const tr_op_args *args, int64_t
 }
 
 /* Returns the scratch bytes of a thread. */
-static size_t decode_bytes(const tr_attention_desc *d) {
-    const head_shape h = shape_of(d);
+static size_t decode_bytes(const tr_device *device, const tr_attention_desc *d) {
+    const head_shape h = shape_of(device, d);
     return d->decode > 1 ? forward_layout(&h, NULL, NULL)
                          : tr_align_up((size_t)d->seq * sizeof(float));
 }
@@ -523,8 +525,8 @@ static tr_status run_attention_decode(tr_op *op, const tr_op_args *args) {
                            (long long)position, (long long)d->seq);
         seen += position;
     }
-    const size_t bytes = decode_bytes(d);
-    const head_shape h = shape_of(d);
+    const size_t bytes = decode_bytes(op->context.device, d);
+    const head_shape h = shape_of(op->context.device, d);
     const int64_t tasks = d->batch * d->heads;
     const int64_t work = d->heads * d->decode * seen * d->head_size;
     for (int64_t b = 0; b < d->batch; b++)
@@ -555,15 +557,16 @@ static tr_status prepare(const tr_op_context *context, const tr_op_desc *desc,
 
 tr_status tr_cpu_prepare_attention(const tr_op_context *context, const tr_op_desc *desc,
                                    tr_op **out) {
-    const head_shape h = shape_of(&desc->attention);
+    const head_shape h = shape_of(context->device, &desc->attention);
     return prepare(context, desc, forward_layout(&h, NULL, NULL), run_attention, out);
 }
 tr_status tr_cpu_prepare_attention_dgrad(const tr_op_context *context, const tr_op_desc *desc,
                                          tr_op **out) {
-    const head_shape h = shape_of(&desc->attention);
+    const head_shape h = shape_of(context->device, &desc->attention);
     return prepare(context, desc, backward_layout(&h, NULL, NULL), run_attention_dgrad, out);
 }
 tr_status tr_cpu_prepare_attention_decode(const tr_op_context *context, const tr_op_desc *desc,
                                           tr_op **out) {
-    return prepare(context, desc, decode_bytes(&desc->attention), run_attention_decode, out);
+    return prepare(context, desc, decode_bytes(context->device, &desc->attention),
+                   run_attention_decode, out);
 }

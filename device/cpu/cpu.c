@@ -15,10 +15,11 @@ static void close_cpu(tr_device *device) {
 static tr_status open_engine(tr_cpu_device *cpu) {
     /* DNNL_MAX_CPU_ISA limits these kernels, too. */
     const unsigned isa = dnnl_get_effective_cpu_isa(), wide = dnnl_cpu_isa_avx512_core,
-                   bf16 = dnnl_cpu_isa_avx512_core_bf16;
-    cpu->kernels = (isa & bf16) == bf16   ? &tr_cpu_kernels_bf16
-                   : (isa & wide) == wide ? &tr_cpu_kernels_wide
-                                          : &tr_cpu_kernels_base;
+                   bf16 = dnnl_cpu_isa_avx512_core_bf16, amx = dnnl_cpu_isa_avx512_core_amx;
+    cpu->kernels = (isa & amx) == amx && tr_cpu_request_amx() ? &tr_cpu_kernels_amx
+                   : (isa & bf16) == bf16                     ? &tr_cpu_kernels_bf16
+                   : (isa & wide) == wide                     ? &tr_cpu_kernels_wide
+                                                              : &tr_cpu_kernels_base;
     TR_DNNL(dnnl_engine_create(&cpu->engine, dnnl_cpu, 0));
     TR_DNNL(dnnl_stream_create(&cpu->stream, cpu->engine, dnnl_stream_in_order));
     return TR_OK;

@@ -1,7 +1,8 @@
 /* The inner loops that depend most on the instruction set, compiled for the build's target, for
- * AVX-512, and for AVX-512 with BF16. All do the same operations on each element and add in the
- * same order, so the choice changes no bit, except that BF16 instructions take subnormal numbers as
- * zero. Private to device/cpu/. */
+ * AVX-512, for AVX-512 with BF16, and for AMX. All do the same operations on each element and add
+ * in the same order, so the choice changes no bit, with two exceptions: BF16 instructions
+ * take subnormal numbers as zero, and AMX adds products of BF16 in an order of its own. Private to
+ * device/cpu/. */
 #pragma once
 
 #include "device/op.h"
@@ -9,7 +10,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum { TR_PANEL = 16, TR_GEMM_ROWS = 6 };
+enum { TR_PANEL = 16, TR_GEMM_ROWS = 6, TR_GEMM_MOST_ROWS = 16 };
 
 /* What `gemm` reads of an operand at a time: a float, or two BF16 numbers that are neighbours along
  * the depth of the product, the first in the low half. */
@@ -30,13 +31,15 @@ typedef struct tr_cpu_kernels {
     /* bits[4 * quads]: Philox4x32-10 of the counters (first + i, high) under key; bits has room for
      * 4 * 8 more. */
     void (*philox)(uint64_t key, uint64_t first, uint64_t high, int64_t quads, uint32_t *bits);
-    /* C[rows, 16 * panels] = (C +) A[rows, depth] B, rows <= TR_GEMM_ROWS, depth in words of the
-     * operands' dtype, TR_F32 or TR_BF16. A's word (i, j) is a[i * row_step + j * column_step]; B
-     * lies in panels of 16 columns, B[panel][depth][16], panel_step words apart; C is row-major.
-     * Sums are FP32, in the order of the depth, but the second number of a word comes first. */
+    /* C[rows, 16 * panels] = (C +) A[rows, depth] B, rows <= gemm_rows of the operands' dtype,
+     * TR_F32 or TR_BF16. Depth counts its words. A's word (i, j) is a[i * row_step + j *
+     * column_step]; B lies in panels of 16 columns, B[panel][depth][16], panel_step words apart; C
+     * is row-major. Sums are FP32, in the order of the depth, but the second number of a word comes
+     * first (AMX: gemm_tiles in kernels_amx.c). */
     void (*gemm[2])(int64_t rows, int64_t panels, int64_t depth, const tr_word *a, int64_t row_step,
                     int64_t column_step, const tr_word *b, int64_t panel_step, float *c,
                     int64_t ldc, bool accumulate);
+    int64_t gemm_rows[2]; /* even, at most TR_GEMM_MOST_ROWS */
     /* c[rows] = B a, dot products of a[depth] with the rows of B, b_step words apart. Word i is
      * added to lane i % 16, the lanes as tr_vec_sum. */
     void (*dots[2])(int64_t rows, int64_t depth, const tr_word *a, const tr_word *b, int64_t b_step,
@@ -48,7 +51,12 @@ typedef struct tr_cpu_kernels {
                        int64_t b_step, float *low, float *high);
 } tr_cpu_kernels;
 
-extern const tr_cpu_kernels tr_cpu_kernels_base, tr_cpu_kernels_wide, tr_cpu_kernels_bf16;
+extern const tr_cpu_kernels tr_cpu_kernels_base, tr_cpu_kernels_wide, tr_cpu_kernels_bf16,
+    tr_cpu_kernels_amx;
+
+/* Asks the operating system for AMX's registers, for all threads. Returns whether this process may
+ * use tr_cpu_kernels_amx, if the processor has AMX with BF16. */
+bool tr_cpu_request_amx(void);
 
 /* Returns n rounded up to whole panels. */
 static inline int64_t tr_panel_up(int64_t n) {

@@ -211,7 +211,11 @@ static inline __attribute__((always_inline)) void gemm(tr_dtype dtype, int64_t r
              accumulate);                                                                          \
     }
 GEMM(gemm_f32, TR_F32)
+#ifndef TR_GEMM_BF16 /* by instructions of its own */
 GEMM(gemm_bf16, TR_BF16)
+#define TR_GEMM_BF16      gemm_bf16
+#define TR_GEMM_BF16_ROWS TR_GEMM_ROWS
+#endif
 
 /* --- products of one row: B is read once, from memory, so rows are asked for before their turn ---
  */
@@ -337,7 +341,8 @@ const tr_cpu_kernels TR_KERNELS = {
     .round_row = round_row,
     .round_rows = round_rows,
     .philox = philox,
-    .gemm = {[TR_F32] = gemm_f32, [TR_BF16] = gemm_bf16},
+    .gemm = {[TR_F32] = gemm_f32, [TR_BF16] = TR_GEMM_BF16},
+    .gemm_rows = {[TR_F32] = TR_GEMM_ROWS, [TR_BF16] = TR_GEMM_BF16_ROWS},
     .dots = {[TR_F32] = dots_f32, [TR_BF16] = dots_bf16},
     .combine = {[TR_F32] = combine_f32, [TR_BF16] = combine_bf16},
 };

@@ -1,6 +1,7 @@
 /* Compares every operator of the cpu device with ref: the shared table, shapes large enough for
  * several threads, and random shapes, in both storage types. Two runs on two threads give the same
  * bits, and all operators except oneDNN's products give them on any number of threads. */
+#include "base/minmax.h"
 #include "base/philox.h"
 #include "device/cpu/cpu.h"
 #include "device/cpu/kernels.h"
@@ -248,6 +249,56 @@ static void test_kernels(void **state) {
     }
 }
 
+/* One product of integers, of which every sum is exact in any order: `set` must give the bits of
+ * the base kernels. A lies in rows or transposed; words of B past its depth are no numbers. */
+static void check_tiles(const tr_cpu_kernels *set, int64_t rows, int64_t panels, int64_t depth,
+                        bool transposed, bool accumulate) {
+    enum { MOST = 70, PANELS = 9 };
+    static tr_word a[MOST * MOST], b[PANELS * (MOST + 1) * TR_PANEL];
+    static float c[2][TR_GEMM_MOST_ROWS][PANELS * TR_PANEL + 3];
+    const int64_t row_step = transposed ? 1 : depth + 5, column_step = transposed ? rows + 3 : 1;
+    const int64_t panel_step = (depth + 1) * TR_PANEL, ldc = PANELS * TR_PANEL + 3;
+    const tr_cpu_kernels *base = &tr_cpu_kernels_base;
+    assert_true(depth < MOST && panels <= PANELS);
+    memset(b, 0xff, sizeof b);
+    memset(a, 0xff, sizeof a);
+    for (int64_t i = 0; i < rows; i++)
+        for (int64_t j = 0; j < depth; j++)
+            a[i * row_step + j * column_step] = tr_f32_to_bf16((float)up_to(9) - 5) |
+                                                (tr_word)tr_f32_to_bf16((float)up_to(9) - 5) << 16;
+    for (int64_t p = 0; p < panels; p++)
+        for (int64_t i = 0; i < depth * TR_PANEL; i++)
+            b[p * panel_step + i] = tr_f32_to_bf16((float)up_to(9) - 5) |
+                                    (tr_word)tr_f32_to_bf16((float)up_to(9) - 5) << 16;
+    for (size_t i = 0; i < sizeof c[0] / sizeof(float); i++)
+        ((float *)c[0])[i] = ((float *)c[1])[i] = (float)up_to(100);
+    set->gemm[TR_BF16](rows, panels, depth, a, row_step, column_step, b, panel_step, c[1][0], ldc,
+                       accumulate);
+    for (int64_t first = 0; first < rows; first += base->gemm_rows[TR_BF16])
+        base->gemm[TR_BF16](tr_min_i64(base->gemm_rows[TR_BF16], rows - first), panels, depth,
+                            a + first * row_step, row_step, column_step, b, panel_step, c[0][first],
+                            ldc, accumulate);
+    if (memcmp(c[0], c[1], sizeof c[0]) != 0)
+        fail_msg("%lld rows, %lld panels, depth %lld%s%s", (long long)rows, (long long)panels,
+                 (long long)depth, transposed ? ", transposed" : "", accumulate ? ", adds" : "");
+}
+
+/* AMX's products, where the processor has it. */
+static void test_tiles(void **state) {
+    (void)state;
+    if (!strstr(tr_cpu_isa(), "amx") || !tr_cpu_request_amx()) {
+        printf("skipped: the processor has no AMX\n");
+        skip();
+    }
+    for (int64_t rows = 1; rows <= TR_GEMM_MOST_ROWS; rows++)
+        for (int64_t panels = 1; panels <= 9; panels++)
+            for (int form = 0; form < 4; form++) {
+                check_tiles(&tr_cpu_kernels_amx, rows, panels, 16 * (1 + up_to(3)), form & 1,
+                            form & 2);
+                check_tiles(&tr_cpu_kernels_amx, rows, panels, up_to(69), form & 1, form & 2);
+            }
+}
+
 static int open_devices(void **state) {
     (void)state;
     seed = tr_test_seed(1);
@@ -310,9 +361,13 @@ static void test_residual_is_rounded_once(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_table),   cmocka_unit_test(test_large),
-        cmocka_unit_test(test_random),  cmocka_unit_test(test_mixed_matmul),
-        cmocka_unit_test(test_kernels), cmocka_unit_test(test_residual_is_rounded_once),
+        cmocka_unit_test(test_table),
+        cmocka_unit_test(test_large),
+        cmocka_unit_test(test_random),
+        cmocka_unit_test(test_mixed_matmul),
+        cmocka_unit_test(test_kernels),
+        cmocka_unit_test(test_tiles),
+        cmocka_unit_test(test_residual_is_rounded_once),
     };
     return cmocka_run_group_tests(tests, open_devices, close_devices);
 }

@@ -1,0 +1,180 @@
+/* The kernels for AMX: those of AVX-512 with BF16, except the product of BF16, which works in
+ * tiles of 16 x 16. CMakeLists.txt compiles this file for it. On other architectures they are the
+ * base kernels and are never chosen. */
+#include "device/cpu/kernels.h"
+
+#if defined __AMX_BF16__
+#include <immintrin.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+/* The registers: four tiles of C; the tiles of A and B; the last ones of a depth that is no
+ * multiple of 16 words. Macros, because the intrinsics paste their numbers into the instruction. */
+#define C0        0
+#define C1        1
+#define C2        2
+#define C3        3
+#define LEFT      4
+#define RIGHT     5
+#define LEFT_END  6
+#define RIGHT_END 7
+enum { TILES = 8, TILE = 16, C_TILES = 4, ROW_BYTES = TILE * sizeof(tr_word) };
+
+/* Intel's Software Developer's Manual, volume 1, section 18.2: palette 1. */
+typedef struct tile_config {
+    uint8_t palette, start_row, reserved[14];
+    uint16_t row_bytes[16];
+    uint8_t rows[16];
+} tile_config;
+_Static_assert(sizeof(tile_config) == 64, "the layout that LDTILECFG reads");
+
+/* Gives the tiles of C and A `rows` rows, and the last tiles of the depth `end` words (0: none). */
+static void configure(int64_t rows, int64_t end) {
+    tile_config config = {.palette = 1};
+    for (int t = 0; t < TILES; t++) {
+        const bool last = t == LEFT_END || t == RIGHT_END, right = t == RIGHT || t == RIGHT_END;
+        const int64_t depth = last ? end : TILE;
+        if (depth == 0) continue;
+        config.rows[t] = (uint8_t)(right ? depth : rows);
+        config.row_bytes[t] =
+            (uint16_t)(last && !right ? depth * (int64_t)sizeof(tr_word) : ROW_BYTES);
+    }
+    _tile_loadconfig(&config);
+}
+
+/* out[i][j] = a[i + j * step] for i < rows, j < depth, both at most 16; zeros elsewhere. In four
+ * rounds, lanes that differ in one bit of their number change places with the row that differs in
+ * that bit. */
+static void transpose(int64_t rows, int64_t depth, const tr_word *a, int64_t step,
+                      tr_word (*out)[TILE]) {
+    const __mmask16 whole = (__mmask16)((1u << rows) - 1);
+    const __m512i lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+    __m512i x[TILE];
+    for (int64_t j = 0; j < TILE; j++)
+        x[j] = j < depth ? _mm512_maskz_loadu_epi32(whole, a + j * step) : _mm512_setzero_si512();
+#pragma GCC unroll 4
+    for (int bit = 1; bit < TILE; bit *= 2) {
+        const __mmask16 set = _mm512_test_epi32_mask(lane, _mm512_set1_epi32(bit));
+        const __m512i flipped = _mm512_xor_si512(lane, _mm512_set1_epi32(bit));
+        /* Indices of 16 and more are lanes of the second operand. */
+        const __m512i low = _mm512_mask_add_epi32(lane, set, flipped, _mm512_set1_epi32(TILE));
+        const __m512i high = _mm512_mask_add_epi32(flipped, set, lane, _mm512_set1_epi32(TILE));
+#pragma GCC unroll 16
+        for (int j = 0; j < TILE; j++) {
+            if (j & bit) continue;
+            const __m512i first = x[j], second = x[j | bit];
+            x[j] = _mm512_permutex2var_epi32(first, low, second);
+            x[j | bit] = _mm512_permutex2var_epi32(first, high, second);
+        }
+    }
+#pragma GCC unroll 16
+    for (int j = 0; j < TILE; j++) _mm512_storeu_si512(out[j], x[j]);
+}
+
+/* Operands of one product, and how far it is. */
+typedef struct tile_product {
+    int64_t rows, depth;
+    const tr_word *a;
+    int64_t row_step, column_step;
+    int64_t panel_step, ldc;
+    bool accumulate;
+} tile_product;
+
+/* Returns where A's tile at word j of the depth lies as rows, *row_step words apart: in A, or
+ * transposed in `square`. */
+static inline const tr_word *left_tile(const tile_product *p, int64_t j, tr_word (*square)[TILE],
+                                       int64_t *row_step) {
+    *row_step = p->row_step;
+    if (p->column_step == 1) return p->a + j;
+    const int64_t left = p->depth - j;
+    transpose(p->rows, left < TILE ? left : TILE, p->a + j * p->column_step, p->column_step,
+              square);
+    __asm__ volatile("" ::: "memory"); /* tile loads are not known to read memory */
+    *row_step = TILE;
+    return square[0];
+}
+
+/* C of up to four panels; `panels` is a constant after inlining. */
+static inline __attribute__((always_inline)) void tile_panels(const tile_product *p, int panels,
+                                                              const tr_word *b, float *c) {
+    const int64_t whole = p->depth / TILE * TILE, c_bytes = p->ldc * (int64_t)sizeof *c;
+    tr_word square[TILE][TILE];
+    int64_t row_step;
+#define EACH_PANEL(one)                                                                            \
+    one(0, C0);                                                                                    \
+    if (panels > 1) one(1, C1);                                                                    \
+    if (panels > 2) one(2, C2);                                                                    \
+    if (panels > 3) one(3, C3)
+#define CLEAR(i, tile) _tile_zero(tile)
+#define LOAD(i, tile)  _tile_loadd(tile, c + (i)*TILE, c_bytes)
+#define STORE(i, tile) _tile_stored(tile, c + (i)*TILE, c_bytes)
+#define ADD(i, tile)                                                                               \
+    do {                                                                                           \
+        _tile_loadd(RIGHT, b + (i)*p->panel_step + j * TILE, ROW_BYTES);                           \
+        _tile_dpbf16ps(tile, LEFT, RIGHT);                                                         \
+    } while (0)
+#define ADD_END(i, tile)                                                                           \
+    do {                                                                                           \
+        _tile_loadd(RIGHT_END, b + (i)*p->panel_step + whole * TILE, ROW_BYTES);                   \
+        _tile_dpbf16ps(tile, LEFT_END, RIGHT_END);                                                 \
+    } while (0)
+    if (p->accumulate) {
+        EACH_PANEL(LOAD);
+    } else {
+        EACH_PANEL(CLEAR);
+    }
+    for (int64_t j = 0; j < whole; j += TILE) {
+        const tr_word *left = left_tile(p, j, square, &row_step);
+        _tile_loadd(LEFT, left, row_step * (int64_t)sizeof *left);
+        EACH_PANEL(ADD);
+    }
+    if (whole < p->depth) {
+        const tr_word *left = left_tile(p, whole, square, &row_step);
+        _tile_loadd(LEFT_END, left, row_step * (int64_t)sizeof *left);
+        EACH_PANEL(ADD_END);
+    }
+    EACH_PANEL(STORE);
+#undef EACH_PANEL
+#undef CLEAR
+#undef LOAD
+#undef STORE
+#undef ADD
+#undef ADD_END
+}
+
+/* `gemm` of kernels.h. An instruction adds the products of up to 32 numbers of the depth, the first
+ * and the second ones of the words apart, and adds their sum to C. */
+static void gemm_tiles(int64_t rows, int64_t panels, int64_t depth, const tr_word *a,
+                       int64_t row_step, int64_t column_step, const tr_word *b, int64_t panel_step,
+                       float *c, int64_t ldc, bool accumulate) {
+    const tile_product p = {rows, depth, a, row_step, column_step, panel_step, ldc, accumulate};
+    configure(rows, depth % TILE);
+    for (; panels >= C_TILES; panels -= C_TILES, b += C_TILES * panel_step, c += C_TILES * TILE)
+        tile_panels(&p, C_TILES, b, c);
+    switch (panels) {
+    case 3: tile_panels(&p, 3, b, c); break;
+    case 2: tile_panels(&p, 2, b, c); break;
+    case 1: tile_panels(&p, 1, b, c); break;
+    default: break;
+    }
+    _tile_release();
+}
+#define TR_GEMM_BF16      gemm_tiles
+#define TR_GEMM_BF16_ROWS TILE
+
+bool tr_cpu_request_amx(void) {
+#if defined __linux__ && defined SYS_arch_prctl
+    enum { REQUEST_STATE = 0x1023, TILE_DATA = 18 }; /* ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA */
+    return syscall(SYS_arch_prctl, REQUEST_STATE, TILE_DATA) == 0;
+#else
+    return false;
+#endif
+}
+#else
+bool tr_cpu_request_amx(void) {
+    return false;
+}
+#endif
+
+#define TR_KERNELS tr_cpu_kernels_amx
+#include "device/cpu/kernels_body.h"
