@@ -121,7 +121,7 @@ static tr_status measure(double delay) {
     tr_simulation *simulation = NULL;
     TR_TRY_OUT(generate_order("gpipe", RANKS, RANKS, MICRO_BATCHES, &schedule));
     TR_TRY_OUT(tr_lower(schedule, &table, &set));
-    TR_TRY_OUT(tr_simulate(set, cost, delay, NULL, &simulation));
+    TR_TRY_OUT(tr_simulate(set, cost, &(tr_simulated_links){.near.latency = delay}, &simulation));
     tr_world *world[RANKS];
     TR_TRY_OUT(tr_world_open_local(RANKS, world));
     pthread_t thread[RANKS];
@@ -257,7 +257,7 @@ static tr_status measure_sums(double delay, double *step_s) {
                           .buckets = LAYERS,
                           .bucket = bucket};
     tr_stage_table table = {.stages = 1, .cost = &cost};
-    const tr_link link = {.latency = delay};
+    const tr_simulated_links links = {.sum.latency = delay};
     tr_schedule *schedule = NULL;
     tr_program_set *set = NULL;
     tr_simulation *simulation = NULL;
@@ -266,7 +266,7 @@ static tr_status measure_sums(double delay, double *step_s) {
     data_rank rank[RANKS];
     TR_TRY_OUT(generate_order("gpipe", 1, 1, 2, &schedule));
     TR_TRY_OUT(tr_lower(schedule, &table, &set));
-    TR_TRY_OUT(tr_simulate(set, &cost, 0, &link, &simulation));
+    TR_TRY_OUT(tr_simulate(set, &cost, &links, &simulation));
     TR_TRY_OUT(tr_world_open_local(RANKS, world));
     for (int r = 0; r < RANKS; r++) {
         rank[r] = (data_rank){.world = world[r], .set = set, .rank = r, .delay = delay};

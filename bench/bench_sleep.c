@@ -306,7 +306,8 @@ static tr_status measure(bench *b, const char *name) {
     TR_TRY_OUT(make_schedule(b, name, &s));
     TR_TRY_OUT(make_table(b, s->stages, &t));
     TR_TRY_OUT(tr_lower(s, &t, &set));
-    TR_TRY_OUT(tr_simulate(set, t.cost, b->latency, NULL, &simulation));
+    TR_TRY_OUT(
+        tr_simulate(set, t.cost, &(tr_simulated_links){.near.latency = b->latency}, &simulation));
     TR_TRY_OUT(take_steps(b, s, &t, set, makespan));
     double middle = median(makespan, b->o.steps), planned = simulation->makespan;
     if (b->rank == 0)

@@ -4,9 +4,8 @@
 
 #include "base/cores.h"
 #include "base/memory.h"
-#include "device/speed.h"
 #include "partition/advice.h"
-#include "partition/buckets.h"
+#include "partition/network.h"
 #include "partition/param_memory.h"
 #include "partition/rate.h"
 #include "partition/recompute_choice.h"
@@ -215,45 +214,93 @@ static double shared_rate(double alone, const tr_device *device, int ranks) {
     return tr_device_on_host(device) && wanted > cores ? alone * cores / wanted : alone;
 }
 
-/* Prints a line about sums with other ranks: what they take and what of it stays exposed. */
-static void print_exposed(const tr_config *c, const char *name, double bytes, const char *what,
-                          double moving, double exposed) {
-    char all[32], waits[32];
-    (void)printf("%-8s %.1f MiB of %s take %s at %.3g GB/s, of which %s stay exposed\n", name,
-                 bytes / MIB, what, duration(moving, all, sizeof all),
-                 tr_device_speed_of(c->device.name)->link_bytes * 1e-9,
-                 duration(exposed, waits, sizeof waits));
+/* Prints a line about messages or sums: what they take, without its end. */
+static void print_moving(const tr_config *c, const char *name, double bytes, const char *what,
+                         bool far, double seconds) {
+    char time[32];
+    (void)printf("%-8s %.1f MiB of %s take %s at %.3g GB/s, ", name, bytes / MIB, what,
+                 duration(seconds, time, sizeof time), tr_network_bytes(c, far) * 1e-9);
 }
 
-/* Prints what the sums over tensor ranks take of the pipeline rank that waits longest for them, at
- * this rate. */
+static void print_exposed(double seconds) {
+    char time[32];
+    (void)printf("of which %s stay exposed\n", duration(seconds, time, sizeof time));
+}
+
+/* What the messages take that a rank of the pipeline sends in a step. */
+typedef struct messages {
+    int count;
+    double bytes, moving;
+    bool far; /* some go to another host */
+} messages;
+
+static messages messages_of(const tr_program *program, const tr_simulated_links *links) {
+    messages all = {0};
+    for (int k = 0; k < program->count; k++) {
+        const tr_instr *instr = &program->instr[k];
+        if (instr->action.type != TR_ACTION_SEND) continue;
+        const tr_link link = tr_simulated_link(links, program->rank, instr->peer);
+        all.count++;
+        all.bytes += (double)instr->bytes;
+        all.moving += link.latency + link.per_byte * (double)instr->bytes;
+        all.far |= link.per_byte == links->far.per_byte;
+    }
+    return all;
+}
+
+/* Prints what the messages take of the pipeline rank that sends longest, and by how much they make
+ * the step longer. */
+static tr_status print_messages(const tr_config *c, const tr_run_plan *p, double rate) {
+    const tr_layout *l = p->layout;
+    const tr_program_set *set = l->program[TR_LAYOUT_TRAIN];
+    tr_simulated_links links = tr_network_links(c, &l->desc.mesh, rate);
+    messages most = {0};
+    char what[64], longer[32];
+    tr_simulation *t;
+    for (int r = 0; r < set->ranks; r++) {
+        const messages all = messages_of(&set->program[r], &links);
+        if (all.moving > most.moving) most = all;
+    }
+    if (most.count == 0) return TR_OK;
+    links.sum = (tr_link){0};
+    TR_TRY(tr_simulate(set, l->table.cost, &links, &t));
+    (void)snprintf(what, sizeof what, "activations and gradients in %d messages", most.count);
+    print_moving(c, "messages", most.bytes, what, most.far, most.moving / rate);
+    (void)printf("and make the step %s longer\n",
+                 duration((t->makespan - p->time->makespan) / rate, longer, sizeof longer));
+    tr_simulation_destroy(t);
+    return TR_OK;
+}
+
+/* Prints what the sums over tensor ranks take of the pipeline rank that waits longest for them. */
 static void print_tensor_sums(const tr_config *c, const tr_run_plan *p, double rate) {
     const tr_layout *l = p->layout;
     const tr_program_set *set = l->program[TR_LAYOUT_TRAIN];
-    const int n = l->desc.mesh.degree[TR_AXIS_TP];
-    const tr_link link = tr_sum_link(c->device.name, rate, n);
+    const tr_mesh *mesh = &l->desc.mesh;
+    const tr_link link = tr_network_sum(c, mesh, TR_AXIS_TP, rate);
     tr_sum_times most = {0};
     char what[64];
-    if (n == 1) return;
+    if (mesh->degree[TR_AXIS_TP] == 1) return;
     for (int r = 0; r < set->ranks; r++) {
         const tr_sum_times sums = tr_sum_times_of(l->model, &l->placement, &set->program[r], link);
         if (r == 0 || sums.exposed > most.exposed) most = sums;
     }
     (void)snprintf(what, sizeof what, "activations and gradients in %lld sums",
                    (long long)most.count);
-    print_exposed(c, "tensor", most.bytes, what, most.moving / rate, most.exposed / rate);
+    print_moving(c, "tensor", most.bytes, what, tr_network_is_far(c, mesh, TR_AXIS_TP),
+                 most.moving / rate);
+    print_exposed(most.exposed / rate);
 }
 
-/* Prints what the sums of gradients take of the pipeline rank that waits longest for them, when a
- * rank computes at this rate. */
+/* Prints what the sums of gradients take of the pipeline rank that waits longest for them. */
 static tr_status print_reductions(const tr_config *c, const tr_run_plan *p, double rate) {
     const tr_layout *l = p->layout;
     const tr_program_set *set = l->program[TR_LAYOUT_TRAIN];
-    const tr_link link = tr_sum_link(c->device.name, rate, l->desc.mesh.degree[TR_AXIS_DP]);
+    const tr_simulated_links links = {.sum = tr_network_sum(c, &l->desc.mesh, TR_AXIS_DP, rate)};
     int rank = 0, buckets = 0;
     double bytes = 0, moving = 0;
     tr_simulation *t;
-    TR_TRY(tr_simulate(set, l->table.cost, 0, &link, &t));
+    TR_TRY(tr_simulate(set, l->table.cost, &links, &t));
     for (int r = 1; r < t->ranks; r++)
         if (t->exposed[r] > t->exposed[rank]) rank = r;
     for (int k = 0; k < set->program[rank].count; k++) {
@@ -265,8 +312,11 @@ static tr_status print_reductions(const tr_config *c, const tr_run_plan *p, doub
     }
     char what[64];
     (void)snprintf(what, sizeof what, "gradients in %d bucket%s", buckets, buckets == 1 ? "" : "s");
-    if (buckets > 0)
-        print_exposed(c, "reduce", bytes, what, moving / rate, t->exposed[rank] / rate);
+    if (buckets > 0) {
+        print_moving(c, "reduce", bytes, what, tr_network_is_far(c, &l->desc.mesh, TR_AXIS_DP),
+                     moving / rate);
+        print_exposed(t->exposed[rank] / rate);
+    }
     tr_simulation_destroy(t);
     return TR_OK;
 }
@@ -300,6 +350,7 @@ static tr_status print_speed(const tr_config *c, tr_device *device, const tr_run
         duration(seconds, step, sizeof step), (double)(c->train.batch * c->model.context) / seconds,
         duration(seconds * (double)c->train.steps, run, sizeof run), (long long)c->train.steps,
         flop(rate, "FLOP/s", speed, sizeof speed), given != 0 ? "--rate" : "measured here");
+    TR_TRY(print_messages(c, p, rate));
     TR_TRY(print_reductions(c, p, rate));
     print_tensor_sums(c, p, rate);
     (void)printf("\n");

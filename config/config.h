@@ -6,7 +6,7 @@
 
 #include <stdio.h>
 
-enum { TR_CONFIG_KEYS = 97, TR_CONFIG_PATH = 1024, TR_CONFIG_PATHS = 4096 };
+enum { TR_CONFIG_KEYS = 102, TR_CONFIG_PATH = 1024, TR_CONFIG_PATHS = 4096 };
 
 /* Where a key got its value. line 0: by default or from the preset; line < 0: override number
  * -line. */
@@ -82,6 +82,10 @@ typedef struct tr_config {
     struct {
         char name[16];
         int64_t memory; /* bytes that a rank may use; 0: its share of the free memory */
+        /* Between ranks of a host, and between hosts: GB/s, and microseconds. 0: the device's usual
+         * one, or none; and those of ranks of a host. */
+        double link, link_latency, network, network_latency;
+        int64_t host_ranks; /* 0: all ranks are on one host */
     } device;
 
     char source[256];                      /* the file, for messages */

@@ -313,6 +313,21 @@ const tr_key tr_schema[] = {
     {"device.memory", TR_KEY_BYTES, AT(device.memory), .min = 0, .max = 1e15, .fallback = "0",
      .example = "16GiB",
      .help = "Memory that a rank may use, like 16GiB; 0: what is free on its device."},
+    {"device.link", FLOAT(device.link, 0, 1e6), .fallback = "0", .example = "300",
+     .help =
+         "GB/s from a rank to another one on its host, for the plan and the order auto; 0: 1 on "
+         "a CPU, 10 on a GPU."},
+    {"device.link_latency", FLOAT(device.link_latency, 0, 1e9), .fallback = "0", .example = "5",
+     .help = "Microseconds that a message takes between ranks of a host, besides its bytes."},
+    {"device.network", FLOAT(device.network, 0, 1e6), .fallback = "0", .example = "25",
+     .help = "GB/s from a rank to one on another host; 0: those of device.link."},
+    {"device.network_latency", FLOAT(device.network_latency, 0, 1e9), .fallback = "0",
+     .example = "20",
+     .help = "Microseconds that a message takes between hosts, besides its bytes; 0: those of "
+             "device.link_latency."},
+    {"device.host_ranks", INT(device.host_ranks, 0, 1 << 20), .fallback = "0", .example = "8",
+     .help = "Ranks of a host, for the plan and the order auto: the first so many are on the first "
+             "host, and so on; 0: all are on one."},
 };
 const int tr_schema_count = sizeof tr_schema / sizeof *tr_schema;
 _Static_assert(sizeof tr_schema / sizeof *tr_schema <= TR_CONFIG_KEYS, "tr_config.place is short");

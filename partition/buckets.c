@@ -1,7 +1,6 @@
 #include "partition/buckets.h"
 
 #include "base/memory.h"
-#include "device/speed.h"
 #include "layers/param_layout.h"
 
 /* Adds the bytes of the layer's gradients that this rank sums with other ranks. */
@@ -48,10 +47,4 @@ tr_status tr_buckets_make(const tr_model *model, const tr_placement *placement, 
         TR_TRY(fill_stage(model, placement, s, &of, dtype, cost));
     }
     return TR_OK;
-}
-
-tr_link tr_sum_link(const char *device, double flops_per_s, int n) {
-    const tr_device_speed *speed = tr_device_speed_of(device);
-    const double rate = flops_per_s > 0 ? flops_per_s : speed->flops_per_s;
-    return (tr_link){.per_byte = 2.0 * (n - 1) / n * rate / speed->link_bytes};
 }

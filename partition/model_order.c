@@ -1,9 +1,9 @@
 #include "partition/model_order.h"
 
 #include "base/memory.h"
-#include "device/speed.h"
 #include "layers/layer_stage.h"
 #include "partition/cut_for_schedule.h"
+#include "partition/network.h"
 #include "partition/param_memory.h"
 #include "pipeline/orders/make.h"
 #include "pipeline/program/run.h"
@@ -60,9 +60,11 @@ static double largest_message(const tr_model *model) {
 /* Sets the costs of a rank's share, a p-th of the model, and of a message. */
 static void describe_costs(const tr_config *c, const tr_model *model, tr_schedule_request *r) {
     double share = 1.0 / r->ranks;
-    const tr_device_speed *speed = tr_device_speed_of(c->device.name);
-    const double flops_per_byte = speed->flops_per_s / speed->link_bytes;
-    r->latency = largest_message(model) * flops_per_byte;
+    const tr_mesh mesh = {.degree = {[TR_AXIS_PP] = (int)c->parallel.pp,
+                                     [TR_AXIS_DP] = (int)c->parallel.dp,
+                                     [TR_AXIS_TP] = (int)c->parallel.tp}};
+    const tr_link link = tr_network_message(c, tr_network_is_far(c, &mesh, TR_AXIS_PP), 0);
+    r->latency = link.latency + link.per_byte * largest_message(model);
     for (int k = 0; k < model->count; k++) {
         r->share.f += model->layers[k]->flops_f * share;
         r->share.i += model->layers[k]->flops_i * share;

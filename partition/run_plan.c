@@ -48,7 +48,7 @@ static tr_status plan_ranks(tr_run_plan *p, const tr_layout *l, tr_device *devic
 
 static tr_status take_time(tr_run_plan *p) {
     const tr_layout *l = p->layout;
-    TR_TRY(tr_simulate(l->program[TR_LAYOUT_TRAIN], l->table.cost, 0, NULL, &p->time));
+    TR_TRY(tr_simulate(l->program[TR_LAYOUT_TRAIN], l->table.cost, NULL, &p->time));
     for (int r = 0; r < p->time->ranks; r++) p->ideal += p->time->time[r].busy / p->time->ranks;
     return TR_OK;
 }

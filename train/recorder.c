@@ -4,7 +4,7 @@
 #include "base/json.h"
 #include "base/memory.h"
 #include "base/text.h"
-#include "partition/buckets.h"
+#include "partition/network.h"
 #include "partition/request.h"
 #include "train/report.h"
 
@@ -197,9 +197,9 @@ tr_status tr_recorder_open_report(tr_recorder *r, tr_device *device, const tr_en
     /* All ranks agree first, so that they do not wait for a rank without memory. */
     TR_TRY(tr_world_agree(r->world, tr_calloc(ranks, sizeof *r->memory, &r->memory)));
     TR_TRY(tr_recorder_gather_memory(r, device, engine));
-    if (r->leads &&
-        tr_report_plan(tr_engine_programs(engine), tr_engine_table(engine),
-                       tr_sum_link(r->config->device.name, 0, mesh->degree[TR_AXIS_DP]), &r->planned) != TR_OK)
+    const tr_simulated_links links = tr_network_links(r->config, mesh, 0);
+    if (r->leads && tr_report_plan(tr_engine_programs(engine), tr_engine_table(engine), &links,
+                                   &r->planned) != TR_OK)
         tr_recorder_warn(r, "the report has no timeline: %s", tr_error_message());
     return TR_OK;
 }

@@ -93,8 +93,12 @@ static tr_status read_curves(const char *dir, curves *c) {
     return status;
 }
 
+static tr_link divided(tr_link link, double unit) {
+    return (tr_link){.latency = link.latency / unit, .per_byte = link.per_byte / unit};
+}
+
 tr_status tr_report_plan(const tr_program_set *programs, const tr_stage_table *table,
-                         tr_link link, tr_timeline **out) {
+                         const tr_simulated_links *links, tr_timeline **out) {
     tr_status status = TR_OK;
     tr_stage_cost *cost = NULL;
     tr_simulation *simulation = NULL;
@@ -108,9 +112,11 @@ tr_status tr_report_plan(const tr_program_set *programs, const tr_stage_table *t
         cost[s].i /= mean;
         cost[s].w /= mean;
     }
-    link.latency /= mean;
-    link.per_byte /= mean;
-    TR_TRY_OUT(tr_simulate(programs, cost, 0, &link, &simulation));
+    tr_simulated_links scaled = *links;
+    scaled.near = divided(links->near, mean);
+    scaled.far = divided(links->far, mean);
+    scaled.sum = divided(links->sum, mean);
+    TR_TRY_OUT(tr_simulate(programs, cost, &scaled, &simulation));
     TR_TRY_OUT(tr_timeline_of_simulation("planned", programs, simulation, 0, out));
 out:
     tr_simulation_destroy(simulation);
@@ -333,9 +339,9 @@ static void write_note(const tr_report *r, int drawn, FILE *out) {
                     out);
     else
         (void)fputs("One step of the ranks of a pipeline as planned, with the computed costs of "
-                    "the layers; the unit is the mean forward of a stage. Messages take no time; "
-                    "sums of gradients (grey, below the actions) take that of the device's kind of "
-                    "link. For measured times use "
+                    "the layers; the unit is the mean forward of a stage. Messages and sums of "
+                    "gradients (grey, below the actions) take the times of the links between "
+                    "ranks (device.link, device.network). For measured times use "
                     "train --trace N.",
                     out);
     if (drawn < first->steps)

@@ -14,10 +14,10 @@ typedef struct tr_report {
 } tr_report;
 
 /* Simulates one planned step: the programs with the table's costs in units of the mean F of a
- * stage, messages that take no time, and reductions over `link`, in the unit of the table's costs.
+ * stage, with messages and reductions over `links`, in the unit of the table's costs.
  * The caller releases *out with tr_timeline_destroy. */
 tr_status tr_report_plan(const tr_program_set *programs, const tr_stage_table *table,
-                         tr_link link, tr_timeline **out);
+                         const tr_simulated_links *links, tr_timeline **out);
 
 /* Writes <log.dir>/report.html from <log.dir>/metrics.jsonl (all of it, so that a resumed run shows
  * its earlier steps; lines that are not records are skipped) and from *report: curves, memory,

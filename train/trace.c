@@ -258,7 +258,8 @@ static tr_status plan_step(const tracer *x, int step, double latency, double *fr
     double begin = fmax(seconds_of(x, x->begin_ns[step]), *free_at);
     TR_TRY_OUT(tr_calloc((size_t)x->programs->program[0].stages, sizeof *cost, &cost));
     TR_TRY_OUT(measure_costs(x, step, cost));
-    TR_TRY_OUT(tr_simulate(x->programs, cost, latency, NULL, &simulation));
+    TR_TRY_OUT(tr_simulate(x->programs, cost, &(tr_simulated_links){.near.latency = latency},
+                           &simulation));
     TR_TRY_OUT(tr_timeline_of_simulation("planned", x->programs, simulation, 1, &line));
     TR_TRY_OUT(copy_plan(x, line, step, begin, planned));
     *free_at = begin + line->makespan;

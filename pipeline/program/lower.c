@@ -282,7 +282,7 @@ static tr_status place_waits(builder *b) {
     tr_simulation *simulation = NULL;
     tr_status status = TR_OK;
     double slack = mean_action(b->t, b->s->forward_only);
-    TR_TRY(tr_simulate(b->set, b->t->cost, 0, NULL, &simulation));
+    TR_TRY(tr_simulate(b->set, b->t->cost, NULL, &simulation));
     for (int r = 0; r < b->s->ranks; r++)
         for (int k = 0; k < b->set->program[r].count; k++) {
             const tr_instr *instr = &b->set->program[r].instr[k];

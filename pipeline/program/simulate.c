@@ -7,9 +7,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* When a message was sent, arrived and was taken. */
+/* When a message was sent, arrived and was taken, and how long it moves. */
 typedef struct sim_message {
-    double sent, arrival, taken;
+    double sent, arrival, taken, moves;
 } sim_message;
 
 /* One directed pair of ranks. */
@@ -22,8 +22,7 @@ typedef struct sim_channel {
 typedef struct simulator {
     const tr_program_set *set;
     const tr_stage_cost *cost;
-    double latency;
-    const tr_link *link;
+    tr_simulated_links links;
     sim_channel *channel; /* [ranks * ranks], from * ranks + to */
     double *now;          /* [ranks] */
     int *in_flight;       /* [ranks] */
@@ -36,14 +35,26 @@ static sim_channel *channel_of(const simulator *sim, int from, int to) {
     return &sim->channel[(size_t)from * (size_t)sim->set->ranks + (size_t)to];
 }
 
+/* Lines a < b exchange messages between world ranks a * line + j and b * line + j. Two of these are
+ * on different hosts when a host begins after the first rank of line a and up to the last of b. */
+tr_link tr_simulated_link(const tr_simulated_links *l, int from, int to) {
+    const int64_t a = tr_min_i64(from, to), b = tr_max_i64(from, to);
+    const bool far = l->host > 0 && ((b + 1) * l->line - 1) / l->host > a * l->line / l->host;
+    return far ? l->far : l->near;
+}
+
+static double link_time(tr_link link, size_t bytes) {
+    return link.latency + link.per_byte * (double)bytes;
+}
+
 /* Lets every message arrive that can. */
-static void advance(sim_channel *c, double latency) {
+static void advance(sim_channel *c) {
     while (c->arrived < c->sent && c->taken >= c->arrived - 1) {
         int k = c->arrived;
         double t = c->message[k].sent;
         if (k >= 1) t = tr_max_f64(t, c->message[k - 1].arrival);
         if (k >= 2) t = tr_max_f64(t, c->message[k - 2].taken);
-        c->message[k].arrival = t + latency;
+        c->message[k].arrival = t + c->message[k].moves;
         c->arrived++;
     }
 }
@@ -54,8 +65,7 @@ static void start_reduction(simulator *sim, int rank, const tr_instr *instr, tr_
     double ready = time->start;
     if (instr->early) ready = last->start + instr->ready * (last->end - last->start);
     time->begin = time->complete = tr_max_f64(ready, sim->link_free[rank]);
-    if (sim->link)
-        time->complete += sim->link->latency + sim->link->per_byte * (double)instr->bytes;
+    time->complete += link_time(sim->links.sum, instr->bytes);
     sim->link_free[rank] = time->complete;
 }
 
@@ -92,13 +102,15 @@ static tr_status step(void *context, int rank, int at, int *done) {
     case TR_ACTION_B: end = now + cost->i + cost->w; break;
     case TR_ACTION_SEND:
         c = channel_of(sim, rank, instr->peer);
+        c->message[c->sent].moves =
+            link_time(tr_simulated_link(&sim->links, rank, instr->peer), instr->bytes);
         c->message[c->sent++].sent = now;
         break;
     case TR_ACTION_RECV:
     case TR_ACTION_WAIT_SENT:
         c = type == TR_ACTION_RECV ? channel_of(sim, instr->peer, rank)
                                    : channel_of(sim, rank, instr->peer);
-        advance(c, sim->latency);
+        advance(c);
         if (c->arrived <= instr->message) return TR_OK;
         end = tr_max_f64(now, c->message[instr->message].arrival);
         if (type == TR_ACTION_RECV) c->message[c->taken++].taken = end;
@@ -186,10 +198,11 @@ out:
     return status;
 }
 
-tr_status tr_simulate(const tr_program_set *set, const tr_stage_cost *cost, double latency,
-                      const tr_link *link, tr_simulation **out) {
+tr_status tr_simulate(const tr_program_set *set, const tr_stage_cost *cost,
+                      const tr_simulated_links *links, tr_simulation **out) {
     tr_status status = TR_OK;
-    simulator sim = {.set = set, .cost = cost, .latency = latency, .link = link};
+    simulator sim = {.set = set, .cost = cost};
+    if (links) sim.links = *links;
     tr_walk walk = {.name = "the program", .context = &sim, .step = step, .blocked = blocked};
     size_t ranks = (size_t)set->ranks;
     TR_TRY(create_result(set, &sim.result));
@@ -202,7 +215,7 @@ tr_status tr_simulate(const tr_program_set *set, const tr_stage_cost *cost, doub
     TR_TRY_OUT(open_channels(&sim));
     TR_TRY_OUT(tr_walk_run(&walk, NULL));
     /* Messages for which no rank waited get times, too. */
-    for (size_t c = 0; c < ranks * ranks; c++) advance(&sim.channel[c], latency);
+    for (size_t c = 0; c < ranks * ranks; c++) advance(&sim.channel[c]);
     fill_result(&sim);
     *out = sim.result;
     sim.result = NULL;

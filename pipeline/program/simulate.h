@@ -13,11 +13,22 @@ typedef struct tr_instr_time {
     double begin; /* REDUCE_START: when its link begins; else 0 */
 } tr_instr_time;
 
-/* What a transfer takes: of messages, or of a rank's sums with other ranks, which it does one after
- * the other. */
+/* What a message or a sum takes. */
 typedef struct tr_link {
     double latency, per_byte; /* in the unit of the costs */
 } tr_link;
+
+/* The links of a pipeline's ranks. A rank of the pipeline stands for `line` neighbours in the
+ * world, and a host has `host` neighbours. */
+typedef struct tr_simulated_links {
+    tr_link near, far; /* messages: between ranks of a host; between hosts */
+    int line, host;    /* host 0: all ranks are on one */
+    tr_link sum;       /* sums of gradients, which a rank does one after the other */
+} tr_simulated_links;
+
+/* Returns the link from one rank of the pipeline to another: `far` when two of their world ranks
+ * that exchange messages are on different hosts. */
+tr_link tr_simulated_link(const tr_simulated_links *links, int from, int to);
 
 typedef struct tr_simulation {
     double makespan; /* until the last rank's last instruction */
@@ -28,13 +39,13 @@ typedef struct tr_simulation {
     tr_instr_time **instr; /* [ranks][count] */
 } tr_simulation;
 
-/* Simulates the programs with cost[stages] (B costs i + w) and `latency` per message. A message
- * moves when it has been sent, the message before it on its channel has arrived, and the one two
- * before it has been taken (two landing buffers, rendezvous); it arrives and its send completes
- * `latency` later. Senders wait only in WAIT_SENT. A reduction moves on `link` when its bucket is
- * complete and the rank's earlier ones are over; NULL: it takes no time. Fails with TR_ERR_CONFIG
- * and the blocked instructions when not all ranks reach their end. The caller releases *out with
- * tr_simulation_destroy. */
-tr_status tr_simulate(const tr_program_set *set, const tr_stage_cost *cost, double latency,
-                      const tr_link *link, tr_simulation **out);
+/* Simulates the programs with cost[stages] (B costs i + w); links NULL: messages and sums take no
+ * time. A message moves when it has been sent, the message before it on its channel has arrived,
+ * and the one two before it has been taken (two landing buffers, rendezvous); after its link's time
+ * it arrives and its send completes. Senders wait only in WAIT_SENT. A reduction moves on
+ * links->sum when its bucket is complete and the rank's earlier ones are over. Fails with
+ * TR_ERR_CONFIG and the blocked instructions when not all ranks reach their end. The caller
+ * releases *out with tr_simulation_destroy. */
+tr_status tr_simulate(const tr_program_set *set, const tr_stage_cost *cost,
+                      const tr_simulated_links *links, tr_simulation **out);
 void tr_simulation_destroy(tr_simulation *simulation);

@@ -160,4 +160,21 @@ awk 'BEGIN {bytes = 12 * (18 * 4 * 16 * 64 + 12 * 16)}
     NR == 3 && $4 != $3 {exit 1}
     END {exit NR != 3}' <(tensor tensor; tensor tensor-slow; tensor tensor-apart) ||
     fail "sums over tensor ranks: $(tensor tensor; tensor tensor-slow; tensor tensor-apart)"
+
+# The messages of rank 1 of 4, which is between two others: 12 activations and 12 gradients of 4 R C = 4096 bytes.
+# With two ranks a host those to rank 0 stay on the host, and those to rank 2 go to another one.
+messages=(device.memory=1GiB parallel.pp=4 parallel.schedule=gpipe model.width=64 model.context=16 train.batch=12 --rate 100)
+# links NAME: prints what follows "messages" in a plan.
+links() { sed -n 's/^messages //p' "$scratch/$1.out"; }
+plan 0 near "${messages[@]}"
+[[ $(links near) == "0.1 MiB of activations and gradients in 24 messages take 0.0983 ms at 1 GB/s, and make the step "*" ms longer" ]] ||
+    fail "messages: $(links near)"
+plan 0 hosts "${messages[@]}" device.link=10 device.link_latency=1 device.network=0.5 device.network_latency=100 device.host_ranks=2
+[[ $(links hosts) == "0.1 MiB of activations and gradients in 24 messages take 1.32 ms at 0.5 GB/s, and make the step "*" ms longer" ]] ||
+    fail "messages between hosts: $(links hosts)"
+diff <(grep -v '^messages' "$scratch/near.out") <(grep -v '^messages' "$scratch/hosts.out") || fail "links change more than messages"
+plan 0 linked --rate 100 "${sums[@]}" device.link=4 device.link_latency=3
+awk -v bytes=$((12 * (18 * 4 * 16 * 64 + 12 * 16))) '{d = $5 * ($6 == "ms" ? 1e-3 : 1) - bytes / 4e9 - 240 * 6e-6} END {exit d > 1e-5 || d < -1e-5}' \
+    <(sed -n 's/.* sums take \([0-9.]* m*s\) at 4 GB\/s.*/x x x x \1/p' "$scratch/linked.out") || fail "sums with a latency: $(grep ^tensor "$scratch/linked.out")"
+plan 78 links device.link=-1
 finish

@@ -1,8 +1,8 @@
 /* Tests drawings: the text, an SVG that is well-formed XML, a trace that is JSON with arrows in
  * pairs and no overlaps on a track. */
 #include "pipeline/draw/draw.h"
-#include "support/pipeline_cases.h"
 #include "support/generate_order.h"
+#include "support/pipeline_cases.h"
 #include "support/seed.h"
 #include "support/trace_check.h"
 #include "support/xml_check.h"
@@ -24,7 +24,8 @@ static void make(const tr_schedule *s, double c, tr_timeline **order, tr_timelin
     assert_int_equal(tr_estimate_order(s, &options, &e), TR_OK);
     assert_int_equal(tr_timeline_of_estimate("order <&\">", s, NULL, e, order), TR_OK);
     assert_int_equal(tr_lower(s, &t, &set), TR_OK);
-    assert_int_equal(tr_simulate(set, t.cost, c, NULL, &sim), TR_OK);
+    assert_int_equal(tr_simulate(set, t.cost, &(tr_simulated_links){.near.latency = c}, &sim),
+                     TR_OK);
     assert_int_equal(tr_timeline_of_simulation("program", set, sim, 1e-3, program), TR_OK);
     tr_simulation_destroy(sim);
     tr_program_set_destroy(set);
@@ -45,14 +46,14 @@ static void test_reductions(void **state) {
     tr_stage_table t;
     tr_simulation *sim = NULL;
     tr_timeline *timeline = NULL;
-    const tr_link link = {.latency = 2};
+    const tr_simulated_links links = {.sum.latency = 2};
     char *text = NULL;
     size_t size = 0;
     test_table_chain(1, 256, 256, 256, &t);
     tr_schedule *s = generate("gpipe", 1, 1);
     tr_program_set *set = NULL;
     assert_int_equal(tr_lower(s, &t, &set), TR_OK);
-    assert_int_equal(tr_simulate(set, t.cost, 0, &link, &sim), TR_OK);
+    assert_int_equal(tr_simulate(set, t.cost, &links, &sim), TR_OK);
     assert_int_equal(tr_timeline_of_simulation("program", set, sim, 0, &timeline), TR_OK);
     const tr_timeline *all[] = {timeline};
     FILE *out = open_memstream(&text, &size);

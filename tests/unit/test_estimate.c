@@ -2,8 +2,8 @@
  * rates. */
 #include "pipeline/orders/estimate.h"
 #include "pipeline/program/simulate.h"
-#include "support/pipeline_cases.h"
 #include "support/generate_order.h"
+#include "support/pipeline_cases.h"
 #include "support/seed.h"
 
 #include <math.h>
@@ -43,7 +43,8 @@ static void expect_equal(const tr_schedule *s, const tr_stage_table *t, double c
     tr_simulation *sim = NULL;
     tr_estimate *e = estimate(s, (tr_estimate_options){.table = t, .latency = c, .times = true});
     assert_int_equal(tr_lower(s, t, &set), TR_OK);
-    assert_int_equal(tr_simulate(set, t->cost, c, NULL, &sim), TR_OK);
+    assert_int_equal(tr_simulate(set, t->cost, &(tr_simulated_links){.near.latency = c}, &sim),
+                     TR_OK);
     double tolerance = exact ? 1e-12 * sim->makespan : INFINITY;
     for (int r = 0; r < s->ranks; r++) {
         const tr_program *p = &set->program[r];

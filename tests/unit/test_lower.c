@@ -1,8 +1,8 @@
 /* Tests lowered programs: transfers agree on both ends, memory never overlaps, and simulated times
  * and peaks agree with the formulas. */
 #include "pipeline/program/simulate.h"
-#include "support/pipeline_cases.h"
 #include "support/generate_order.h"
+#include "support/pipeline_cases.h"
 #include "support/seed.h"
 
 #include <math.h>
@@ -21,7 +21,8 @@ static tr_program_set *lower(const tr_schedule *s, const tr_stage_table *t) {
 
 static tr_simulation *simulate(const tr_program_set *set, const tr_stage_table *t, double latency) {
     tr_simulation *simulation = NULL;
-    if (tr_simulate(set, t->cost, latency, NULL, &simulation) != TR_OK)
+    if (tr_simulate(set, t->cost, &(tr_simulated_links){.near.latency = latency}, &simulation) !=
+        TR_OK)
         fail_msg("%s", tr_error_message());
     return simulation;
 }
@@ -288,7 +289,7 @@ static void test_reductions_have_a_link(void **state) {
     (void)state;
     tr_stage_table t;
     tr_schedule *s = NULL;
-    const tr_link link = {.latency = 0.1, .per_byte = 0.01};
+    const tr_simulated_links links = {.sum = {.latency = 0.1, .per_byte = 0.01}};
     const tr_bucket bucket[] = {{50, 0, 0.25}, {0, 0, 0.25}, {100, 0, 0.5}, {50, 1, 1}};
     const double begins[] = {1.5, 2.1, 3.2}, ends[] = {2.1, 3.2, 3.8};
     test_table_chain(1, 256, 256, 256, &t);
@@ -299,7 +300,7 @@ static void test_reductions_have_a_link(void **state) {
     assert_int_equal(generate_order("gpipe", 1, 1, 1, &s), TR_OK);
     tr_program_set *set = lower(s, &t);
     tr_simulation *sim = NULL;
-    assert_int_equal(tr_simulate(set, t.cost, 0, &link, &sim), TR_OK);
+    assert_int_equal(tr_simulate(set, t.cost, &links, &sim), TR_OK);
     int n = 0;
     for (int k = 0; k < set->program[0].count; k++) {
         const tr_instr_time *time = &sim->instr[0][k];
@@ -309,6 +310,29 @@ static void test_reductions_have_a_link(void **state) {
     }
     assert_int_equal(n, 3);
     assert_true(fabs(sim->makespan - 3.8) < 1e-9 && fabs(sim->exposed[0] - 0.8) < 1e-9);
+    tr_simulation_destroy(sim);
+    tr_program_set_destroy(set);
+    tr_schedule_destroy(s);
+    tr_stage_table_free(&t);
+}
+
+/* One micro-batch through three stages, of which two are on the first host: F, I and W take 1 and
+ * messages 256 bytes. */
+static void test_messages_have_links(void **state) {
+    (void)state;
+    tr_stage_table t;
+    tr_schedule *s = NULL;
+    tr_simulation *sim = NULL;
+    const tr_simulated_links links = {.near = {.latency = 0.1, .per_byte = 0.001},
+                                      .far = {.latency = 0.5, .per_byte = 0.01},
+                                      .line = 1,
+                                      .host = 2};
+    const double near = 0.1 + 0.001 * 256, far = 0.5 + 0.01 * 256;
+    test_table_chain(3, 256, 256, 256, &t);
+    assert_int_equal(generate_order("gpipe", 3, 1, 1, &s), TR_OK);
+    tr_program_set *set = lower(s, &t);
+    assert_int_equal(tr_simulate(set, t.cost, &links, &sim), TR_OK);
+    assert_true(fabs(sim->makespan - (9 + 2 * near + 2 * far)) < 1e-9);
     tr_simulation_destroy(sim);
     tr_program_set_destroy(set);
     tr_schedule_destroy(s);
@@ -333,7 +357,7 @@ static void test_waits_can_deadlock(void **state) {
     for (int k = wait; k > third; k--) p->instr[k] = p->instr[k - 1];
     p->instr[third] = kept;
     tr_simulation *sim = NULL;
-    assert_int_equal(tr_simulate(set, t.cost, 0, NULL, &sim), TR_ERR_CONFIG);
+    assert_int_equal(tr_simulate(set, t.cost, NULL, &sim), TR_ERR_CONFIG);
     assert_non_null(strstr(tr_error_message(), "rank 0 at 0WAIT_SENT_F3 waits for rank 1"));
     tr_program_set_destroy(set);
     tr_schedule_destroy(s);
@@ -364,6 +388,7 @@ int main(void) {
         cmocka_unit_test(test_latency_is_hidden),
         cmocka_unit_test(test_messages_wait_for_landing_buffers),
         cmocka_unit_test(test_reductions_have_a_link),
+        cmocka_unit_test(test_messages_have_links),
         cmocka_unit_test(test_waits_can_deadlock),
         cmocka_unit_test(test_bad_tables),
         cmocka_unit_test(test_forward_only_holds_little),

@@ -2,10 +2,10 @@
  * not at all; also its charts. */
 #include "pipeline/orders/make.h"
 #include "support/pipeline_cases.h"
+#include "support/xml_check.h"
 #include "train/metrics.h"
 #include "train/plot.h"
 #include "train/report.h"
-#include "support/xml_check.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -377,7 +377,7 @@ static void the_plan_is_the_simulated_step(void **state) {
     for (int s = 0; s < 2; s++) table.cost[s].f = table.cost[s].i = table.cost[s].w = 5e12;
     assert_int_equal(tr_schedule_open(&request, &schedule), TR_OK);
     assert_int_equal(tr_lower(schedule, &table, &set), TR_OK);
-    assert_int_equal(tr_report_plan(set, &table, (tr_link){0}, &planned), TR_OK);
+    assert_int_equal(tr_report_plan(set, &table, &(tr_simulated_links){0}, &planned), TR_OK);
     assert_true(fabs(planned->makespan - 15) < 1e-9);
     for (int r = 0; r < 2; r++) assert_true(fabs(planned->time[r].busy - 12) < 1e-9);
     tr_timeline_destroy(planned);

@@ -1,7 +1,7 @@
 /* Tests that records of simulated ranks reproduce the simulation: the measured timeline has its
  * times, and so has the plan that is made from the measurements. */
-#include "support/pipeline_cases.h"
 #include "support/generate_order.h"
+#include "support/pipeline_cases.h"
 #include "support/trace_check.h"
 #include "train/trace.h"
 
@@ -136,7 +136,8 @@ static void expect_back(const char *name, int dp, int m, double c) {
     t.cost[0].f = 2;
     assert_int_equal(generate_order(name, PP, PP, m, &s), TR_OK);
     assert_int_equal(tr_lower(s, &t, &set), TR_OK);
-    assert_int_equal(tr_simulate(set, t.cost, c, NULL, &sim), TR_OK);
+    assert_int_equal(tr_simulate(set, t.cost, &(tr_simulated_links){.near.latency = c}, &sim),
+                     TR_OK);
     assert_true(sim->makespan < gap);
     int n = PP * dp;
     assert_int_equal(tr_world_open_local(n, world), TR_OK);

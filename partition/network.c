@@ -1,0 +1,47 @@
+#include "partition/network.h"
+
+#include "device/speed.h"
+
+/* Returns the distance between neighbours of an axis in the world. */
+static int64_t stride_of(const tr_mesh *mesh, tr_axis axis) {
+    int64_t stride = 1;
+    for (int inner = (int)axis + 1; inner < TR_AXIS_COUNT; inner++) stride *= mesh->degree[inner];
+    return stride;
+}
+
+/* The groups of an axis fill blocks of stride * n neighbours. A host's border inside a block is
+ * between two members of some group; there is none when a host has whole blocks. */
+bool tr_network_is_far(const tr_config *c, const tr_mesh *mesh, tr_axis axis) {
+    const int64_t n = mesh->degree[axis], block = n * stride_of(mesh, axis);
+    const int64_t world = (int64_t)mesh->degree[0] * stride_of(mesh, (tr_axis)0);
+    const int64_t host = c->device.host_ranks;
+    return n > 1 && host > 0 && host < world && host % block != 0;
+}
+
+double tr_network_bytes(const tr_config *c, bool far) {
+    if (far && c->device.network > 0) return c->device.network * 1e9;
+    if (c->device.link > 0) return c->device.link * 1e9;
+    return tr_device_speed_of(c->device.name)->link_bytes;
+}
+
+tr_link tr_network_message(const tr_config *c, bool far, double flops_per_s) {
+    const double usual = tr_device_speed_of(c->device.name)->flops_per_s;
+    const double rate = flops_per_s > 0 ? flops_per_s : usual;
+    const bool own = far && c->device.network_latency > 0;
+    const double latency = own ? c->device.network_latency : c->device.link_latency;
+    return (tr_link){.latency = latency * 1e-6 * rate, .per_byte = rate / tr_network_bytes(c, far)};
+}
+
+tr_link tr_network_sum(const tr_config *c, const tr_mesh *mesh, tr_axis axis, double flops_per_s) {
+    const double n = mesh->degree[axis];
+    const tr_link one = tr_network_message(c, tr_network_is_far(c, mesh, axis), flops_per_s);
+    return (tr_link){.latency = 2 * one.latency, .per_byte = 2 * (n - 1) / n * one.per_byte};
+}
+
+tr_simulated_links tr_network_links(const tr_config *c, const tr_mesh *mesh, double flops_per_s) {
+    return (tr_simulated_links){.near = tr_network_message(c, false, flops_per_s),
+                                .far = tr_network_message(c, true, flops_per_s),
+                                .line = (int)stride_of(mesh, TR_AXIS_PP),
+                                .host = (int)c->device.host_ranks,
+                                .sum = tr_network_sum(c, mesh, TR_AXIS_DP, flops_per_s)};
+}

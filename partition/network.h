@@ -1,0 +1,22 @@
+/* The links between ranks, as device.link, device.network and device.host_ranks describe them:
+ * messages, sums of gradients and sums over tensor ranks take their times. Times are in the FLOPs
+ * that a rank computes meanwhile at flops_per_s; 0: at the device's usual rate. */
+#pragma once
+
+#include "comm/mesh.h"
+#include "config/config.h"
+#include "pipeline/program/simulate.h"
+
+/* Returns true when some ranks along this axis, or some neighbouring stages of a pipeline, are on
+ * different hosts. */
+bool tr_network_is_far(const tr_config *config, const tr_mesh *mesh, tr_axis axis);
+/* Returns the bytes a second of a rank's link. */
+double tr_network_bytes(const tr_config *config, bool far);
+tr_link tr_network_message(const tr_config *config, bool far, double flops_per_s);
+/* Returns the link over which all ranks of an axis sum: of the n values of an element a rank sends
+ * and receives 2 (n - 1) / n times its own, in two rounds. */
+tr_link tr_network_sum(const tr_config *config, const tr_mesh *mesh, tr_axis axis,
+                       double flops_per_s);
+/* Returns the links of a step: those of messages and of sums over the data ranks. */
+tr_simulated_links tr_network_links(const tr_config *config, const tr_mesh *mesh,
+                                    double flops_per_s);

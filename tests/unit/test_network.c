@@ -1,0 +1,128 @@
+/* Tests the links between ranks: which are between hosts, and what messages and sums take on them.
+ */
+#include "partition/network.h"
+#include "partition/request.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static tr_config config_of(int64_t host_ranks) {
+    static const char *const links[] = {"device.link=10", "device.link_latency=2",
+                                        "device.network=1", "device.network_latency=30"};
+    static const char text[] = "data.path: x\n";
+    tr_config config;
+    assert_int_equal(tr_config_parse(text, strlen(text), "x.yaml", links, 4, &config), TR_OK);
+    config.device.host_ranks = host_ranks;
+    return config;
+}
+
+static int host_of(const tr_mesh *mesh, int pp, int dp, int tp, int64_t host_ranks) {
+    const int index[TR_AXIS_COUNT] = {[TR_AXIS_PP] = pp, [TR_AXIS_DP] = dp, [TR_AXIS_TP] = tp};
+    return host_ranks ? (int)(tr_mesh_rank(mesh, index) / host_ranks) : 0;
+}
+
+/* Returns true when some ranks that differ only along the axis are on different hosts. */
+static bool spans_hosts(const tr_mesh *mesh, tr_axis axis, int64_t host_ranks) {
+    for (int pp = 0; pp < mesh->degree[TR_AXIS_PP]; pp++)
+        for (int dp = 0; dp < mesh->degree[TR_AXIS_DP]; dp++)
+            for (int tp = 0; tp < mesh->degree[TR_AXIS_TP]; tp++)
+                if (host_of(mesh, pp, dp, tp, host_ranks) !=
+                    host_of(mesh, axis == TR_AXIS_PP ? 0 : pp, axis == TR_AXIS_DP ? 0 : dp,
+                            axis == TR_AXIS_TP ? 0 : tp, host_ranks))
+                    return true;
+    return false;
+}
+
+static bool stages_span_hosts(const tr_mesh *mesh, int from, int to, int64_t host_ranks) {
+    for (int dp = 0; dp < mesh->degree[TR_AXIS_DP]; dp++)
+        for (int tp = 0; tp < mesh->degree[TR_AXIS_TP]; tp++)
+            if (host_of(mesh, from, dp, tp, host_ranks) != host_of(mesh, to, dp, tp, host_ranks))
+                return true;
+    return false;
+}
+
+/* All meshes of up to 4 ranks along each axis, on hosts of up to 20 ranks. */
+static void test_which_links_are_between_hosts(void **state) {
+    (void)state;
+    tr_mesh mesh = {0};
+    for (int k = 0; k < 4 * 4 * 4 * 21; k++) {
+        const int host = k / 64;
+        const tr_config config = config_of(host);
+        mesh.degree[TR_AXIS_PP] = 1 + k % 4;
+        mesh.degree[TR_AXIS_DP] = 1 + k / 4 % 4;
+        mesh.degree[TR_AXIS_TP] = 1 + k / 16 % 4;
+        for (tr_axis axis = 0; axis < TR_AXIS_COUNT; axis++)
+            if (tr_network_is_far(&config, &mesh, axis) != spans_hosts(&mesh, axis, host))
+                fail_msg("pp %d, dp %d, tp %d on hosts of %d: axis %d", mesh.degree[0],
+                         mesh.degree[1], mesh.degree[2], host, (int)axis);
+        const tr_simulated_links links = tr_network_links(&config, &mesh, 1e9);
+        for (int a = 0; a < mesh.degree[TR_AXIS_PP]; a++)
+            for (int b = 0; b < mesh.degree[TR_AXIS_PP]; b++) {
+                const bool far = a != b && stages_span_hosts(&mesh, a, b, host);
+                const tr_link link = tr_simulated_link(&links, a, b);
+                if (a != b && (link.latency == links.far.latency) != far)
+                    fail_msg("pp %d, dp %d, tp %d on hosts of %d: from %d to %d", mesh.degree[0],
+                             mesh.degree[1], mesh.degree[2], host, a, b);
+            }
+    }
+}
+
+static void expect_link(tr_link link, double latency, double per_byte) {
+    assert_true(link.latency > latency * (1 - 1e-12) && link.latency < latency * (1 + 1e-12));
+    assert_true(link.per_byte > per_byte * (1 - 1e-12) && link.per_byte < per_byte * (1 + 1e-12));
+}
+
+/* 2 us and 10 GB/s on a host, 30 us and 1 GB/s between hosts, in FLOPs of 1 TFLOP/s. */
+static void test_what_links_take(void **state) {
+    (void)state;
+    const tr_mesh mesh = {.degree = {[TR_AXIS_PP] = 2, [TR_AXIS_DP] = 4, [TR_AXIS_TP] = 2}};
+    tr_config config = config_of(8);
+    const tr_simulated_links links = tr_network_links(&config, &mesh, 1e12);
+    expect_link(links.near, 2e6, 100);
+    expect_link(links.far, 30e6, 1000);
+    assert_true(links.line == 8 && links.host == 8);
+    expect_link(links.sum, 4e6, 150); /* 2 (n - 1) / n = 1.5 */
+    expect_link(tr_network_sum(&config, &mesh, TR_AXIS_TP, 1e12), 4e6, 100);
+    config.device.host_ranks = 4;
+    expect_link(tr_network_sum(&config, &mesh, TR_AXIS_DP, 1e12), 60e6, 1500);
+    expect_link(tr_network_sum(&config, &mesh, TR_AXIS_TP, 1e12), 4e6, 100);
+    /* Without values a CPU's link has 1 GB/s in 20 GFLOP/s, and the network is like it. */
+    config.device.link = config.device.link_latency = 0;
+    config.device.network = config.device.network_latency = 0;
+    const tr_simulated_links usual = tr_network_links(&config, &mesh, 0);
+    assert_true(usual.near.latency == 0 && usual.near.per_byte == 20);
+    assert_true(usual.far.latency == 0 && usual.far.per_byte == 20);
+}
+
+/* With slow messages between hosts the order auto has fewer stages, and so fewer messages. */
+static void test_auto_knows_the_links(void **state) {
+    (void)state;
+    static const char text[] = "data.path: x\n"
+                               "model: {layers: 8, width: 64, heads: 4, context: 32}\n"
+                               "train: {batch: 8, micro_batch: 1}\n"
+                               "parallel: {pp: 4, schedule: auto}\n";
+    static const char *const slow[] = {"device.network_latency=1000", "device.host_ranks=2"};
+    int stages[2];
+    for (int k = 0; k < 2; k++) {
+        tr_config config;
+        tr_schedule *schedule;
+        tr_schedule_report report;
+        assert_int_equal(tr_config_parse(text, strlen(text), "x.yaml", slow, 2 * k, &config),
+                         TR_OK);
+        assert_int_equal(tr_request_schedule(&config, &schedule, &report), TR_OK);
+        stages[k] = schedule->stages;
+        tr_schedule_destroy(schedule);
+    }
+    assert_true(stages[0] > stages[1]);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_which_links_are_between_hosts),
+                                       cmocka_unit_test(test_what_links_take),
+                                       cmocka_unit_test(test_auto_knows_the_links)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
