@@ -95,6 +95,10 @@ tr_status tr_group_wait(tr_group *group, tr_stream *stream, int64_t ticket) {
     return TR_OK;
 }
 
+double tr_group_waited(const tr_group *group) {
+    return group->waited;
+}
+
 tr_status tr_group_all_reduce(tr_group *group, tr_stream *stream, void *buffer, int64_t count,
                               tr_dtype dtype, tr_reduce op) {
     int64_t ticket;

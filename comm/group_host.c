@@ -456,7 +456,9 @@ static tr_status wait_over(host_group *g, int64_t number, double limit_s) {
 
 static tr_status run_wait(const tr_task *job) {
     host_group *g = job->object;
+    const double begin = tr_now_s();
     tr_status status = wait_over(g, job->count, 0);
+    g->base.waited += tr_now_s() - begin;
     if (status == TR_OK) return TR_OK;
     abandon(g); /* buffers must not be written after this returns */
     return tr_trace_at(__FILE__, __LINE__, status);

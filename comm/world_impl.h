@@ -180,6 +180,7 @@ struct tr_group {
     tr_group *next; /* in the world's list */
     tr_world *world;
     int id, rank, n;
+    double waited; /* seconds */
 };
 
 typedef struct tr_group_desc {

@@ -470,6 +470,10 @@ _Atomic double *tr_engine_stop_word(tr_engine *e) {
     return tr_optimizer_stop_word(e->optimizer);
 }
 
+double tr_engine_tensor_waited(const tr_engine *e) {
+    return tr_group_waited(e->tp);
+}
+
 tr_decoder *tr_engine_decoder(tr_engine *e) {
     return e->decoder;
 }

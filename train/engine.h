@@ -89,6 +89,9 @@ _Atomic double *tr_engine_stop_word(tr_engine *engine);
 /* Returns the decoder of one text with the engine's parameters, memory and channels, for use
  * between steps; NULL without desc->decodes. */
 tr_decoder *tr_engine_decoder(tr_engine *engine);
+/* Returns the seconds in which this rank has waited for sums over its tensor ranks
+ * (tr_group_waited). */
+double tr_engine_tensor_waited(const tr_engine *engine);
 tr_store *tr_engine_store(tr_engine *engine);
 const tr_model *tr_engine_model(const tr_engine *engine);
 /* Returns the training step's programs of all ranks of the pipeline; with forward_only those of

@@ -191,11 +191,16 @@ tr_status tr_recorder_gather_memory(tr_recorder *r, tr_device *device, const tr_
     return tr_world_gather_all(r->world, &mine, r->memory, sizeof mine);
 }
 
+tr_status tr_recorder_gather_waits(tr_recorder *r, const tr_waits *mine) {
+    return tr_world_gather_all(r->world, mine, r->waits, sizeof *mine);
+}
+
 tr_status tr_recorder_open_report(tr_recorder *r, tr_device *device, const tr_engine *engine,
                                   const tr_mesh *mesh) {
     size_t ranks = (size_t)tr_world_size(r->world);
     /* All ranks agree first, so that they do not wait for a rank without memory. */
     TR_TRY(tr_world_agree(r->world, tr_calloc(ranks, sizeof *r->memory, &r->memory)));
+    TR_TRY(tr_world_agree(r->world, tr_calloc(ranks, sizeof *r->waits, &r->waits)));
     TR_TRY(tr_recorder_gather_memory(r, device, engine));
     const tr_simulated_links links = tr_network_links(r->config, mesh, 0);
     if (r->leads && tr_report_plan(tr_engine_programs(engine), tr_engine_table(engine), &links,
@@ -327,6 +332,7 @@ void tr_recorder_write_report(tr_recorder *r) {
     if (r->measured) timelines[count++] = r->measured;
     const tr_report report = {.config = r->config,
                               .memory = r->memory,
+                              .waits = r->waits,
                               .ranks = tr_world_size(r->world),
                               .timelines = timelines,
                               .timelines_count = count};
@@ -355,4 +361,5 @@ void tr_recorder_close(tr_recorder *r) {
     tr_timeline_destroy(r->planned);
     tr_timeline_destroy(r->measured);
     free(r->memory);
+    free(r->waits);
 }

@@ -14,6 +14,7 @@
 #include "train/questions.h"
 #include "train/samples.h"
 #include "train/trace.h"
+#include "train/waits.h"
 
 #include <stdio.h>
 
@@ -34,6 +35,7 @@ typedef struct tr_recorder {
     size_t planned_bytes;
     double val_loss;        /* the last one; NAN: none yet */
     tr_memory_rank *memory; /* [ranks] */
+    tr_waits *waits;        /* [ranks], so far; all 0: not gathered yet */
     /* For the report; each may be NULL. measured: once a trace was recorded. */
     tr_timeline *planned, *measured;
     bool unreported; /* the last report could not be written */
@@ -79,6 +81,8 @@ tr_status tr_recorder_write_trace(tr_recorder *recorder, const tr_mesh *mesh,
 /* Gathers the bytes that every rank has allocated so far. Collective. */
 tr_status tr_recorder_gather_memory(tr_recorder *recorder, tr_device *device,
                                     const tr_engine *engine);
+/* Gathers how long every rank has waited in its steps. Collective. */
+tr_status tr_recorder_gather_waits(tr_recorder *recorder, const tr_waits *mine);
 /* Writes report.html on rank 0. Warns once until it can be written again, and not while the metrics
  * already warn of a full disk. */
 void tr_recorder_write_report(tr_recorder *recorder);

@@ -292,6 +292,32 @@ static void write_memory(const tr_report *r, FILE *out) {
     (void)fputs("</p>\n", out);
 }
 
+/* --- waits ------------------------------------------------------------------------------------ */
+
+/* A run of one rank waits for none. */
+static void write_waits(const tr_report *r, FILE *out) {
+    const int rows = r->ranks < MOST_ROWS ? r->ranks : MOST_ROWS;
+    if (!r->waits || r->ranks < 2 || r->waits[0].steps <= 0) return;
+    (void)fputs("<h2>Waiting</h2>\n<div class=\"scroll\"><table>\n<tr><th></th>"
+                "<th class=\"number\">messages</th><th class=\"number\">sums of gradients</th>"
+                "<th class=\"number\">sums over tensor ranks</th></tr>\n",
+                out);
+    for (int rank = 0; rank < rows; rank++) {
+        const tr_waits *w = &r->waits[rank];
+        (void)fprintf(out,
+                      "<tr><th>rank %d waits</th><td class=\"number\">%.1f%%</td>"
+                      "<td class=\"number\">%.1f%%</td><td class=\"number\">%.1f%%</td></tr>\n",
+                      rank, 100 * w->messages / w->steps, 100 * w->gradients / w->steps,
+                      100 * w->tensor / w->steps);
+    }
+    (void)fputs("</table></div>\n<p class=\"note\">Measured, in % of the time of the training "
+                "steps since the run began or was resumed. A rank also waits for messages while "
+                "the pipeline fills and drains.",
+                out);
+    if (rows < r->ranks) (void)fprintf(out, " %d more ranks are not shown.", r->ranks - rows);
+    (void)fputs("</p>\n", out);
+}
+
 /* --- the pipeline ----------------------------------------------------------------------------- */
 
 /* Returns the time in which a rank waited for sums of gradients. */
@@ -376,6 +402,7 @@ static tr_status write_page(const tr_report *r, const curves *c, FILE *out) {
     TR_TRY(write_summary(r, c, out));
     TR_TRY(write_curves(c, out));
     write_memory(r, out);
+    write_waits(r, out);
     TR_TRY(write_timelines(r, out));
     (void)fputs("</body>\n</html>\n", out);
     return TR_OK;

@@ -4,10 +4,12 @@
 #include "config/config.h"
 #include "pipeline/draw/timeline.h"
 #include "train/engine.h"
+#include "train/waits.h"
 
 typedef struct tr_report {
     const tr_config *config;
     const tr_memory_rank *memory; /* [ranks] of the world */
+    const tr_waits *waits;        /* [ranks]; NULL: none */
     int ranks;
     const tr_timeline *const *timelines; /* all in the same unit; count may be 0 */
     int timelines_count;

@@ -71,12 +71,16 @@ static void observe(void *context, const tr_instr *instr, bool begin) {
     if (s->trace && !at_once)
         tr_record_enqueue(s->trace, tr_device_compute(s->device), instr, begin);
     if (s->trace && at_once && !begin) tr_record_observe(s->trace, instr, false);
+    if (at_once && !begin)
+        tr_waits_observe(&s->waits, instr, false, tr_engine_tensor_waited(s->engine));
     tr_board_set_action(s->options->board, instr->action.stage, instr->action.micro_batch,
                         begin ? letter[instr->action.type] : 0);
     if (!begin) {
         s->work_done += actions_of(instr->action);
         tr_board_set_work(s->options->board, s->work_done, s->work_total);
     }
+    if (at_once && begin)
+        tr_waits_observe(&s->waits, instr, true, tr_engine_tensor_waited(s->engine));
     if (s->trace && at_once && begin) tr_record_observe(s->trace, instr, true);
 }
 

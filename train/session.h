@@ -47,6 +47,7 @@ typedef struct tr_session {
     tr_time_limit limit; /* rank 0's is used */
     bool late;           /* rank 0: the limit is near, so the step in progress is the last */
     tr_recorder recorder;
+    tr_waits_meter waits;
     tr_first_fault fault;          /* used with options->debug_nan */
     int64_t work_done, work_total; /* of the phase: actions of a step or a validation */
 } tr_session;

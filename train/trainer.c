@@ -280,12 +280,15 @@ static tr_status take_step(tr_session *s, bool *stop) {
     if (s->trace) tr_record_step(s->trace, traced >= 0 ? (int32_t)traced : -1);
     tr_first_fault_begin(&s->fault);
     if (tr_guard_prevents(c)) tr_engine_set_limits(s->engine, limits.loss, limits.norm);
+    s->waits.on = tr_device_on_host(s->device);
     TR_TRY(tr_engine_step(s->engine, step, s->state->optimizer_step + 1 - s->state->moments_since,
                           s->state->next_sample, tr_lr_at(&lr, step), &result));
     /* Every rank sees the same result. */
     if (result.unread != TR_OK) return tr_world_agree(s->world, end_unread(s, result.unread));
     *stop = result.stop;
     const double seconds = tr_now_s() - begin;
+    if (s->waits.on) s->waits.sum.steps += seconds;
+    s->waits.on = false;
     TR_TRY(apply_guard(s, step, &limits, &result, &counts));
     s->state->next_sample += c->train.batch;
     tr_same_data_advance(s->data, s->state);
@@ -333,6 +336,7 @@ static tr_status ending(const tr_session *s, bool stop) {
 static tr_status finish(tr_session *s, bool stop) {
     TR_TRY(write_trace(s));
     TR_TRY(tr_recorder_gather_memory(&s->recorder, s->device, s->engine));
+    TR_TRY(tr_recorder_gather_waits(&s->recorder, &s->waits.sum));
     tr_recorder_write_report(&s->recorder);
     tr_recorder_finish(&s->recorder, s->device);
     if (tr_session_leads(s) && s->saved_step == s->state->step)

@@ -32,6 +32,16 @@ memory_rows planned | awk '{ all = 0; for (k = 2; k <= 8; k++) all += $k
     if (NF == 9 && all > 0 && (all - $9) ^ 2 <= 0.04 ^ 2) good++ } END { exit !(NR == 2 && good == 2) }' ||
     fail "pipe: memory planned: $(memory_rows planned)"
 diff <(memory_rows planned) <(memory_rows taken) >"$scratch/diff" || fail "pipe: memory taken: $(<"$scratch/diff")"
+# How long ranks wait: for messages between stages, for sums over tensor ranks, and for those over data ranks.
+# waits RUN: prints each rank's three percentages.
+waits() { sed -n 's/<td class="number">\([0-9.]*\)%<\/td>/ \1/g; s/^<tr><th>rank [0-9] waits<\/th>\([ 0-9.]*\)<\/tr>$/\1/p' "$scratch/$1/report.html"; }
+train 0 2 tensor parallel.tp=2 train.steps=5
+train 0 2 data parallel.dp=2 train.steps=5
+waits pipe | awk '!($1 > 0 && $1 < 100 && $2 == 0 && $3 == 0) { exit 1 } END { exit NR != 2 }' || fail "pipe: waits: $(waits pipe)"
+waits tensor | awk '!($1 == 0 && $2 == 0 && $3 > 0 && $3 < 100) { exit 1 } END { exit NR != 2 }' || fail "tensor: waits: $(waits tensor)"
+waits data | awk '$1 != 0 || $3 != 0 || $2 >= 100 { exit 1 } { all += $2 } END { exit !(NR == 2 && all > 0) }' || fail "data: waits: $(waits data)"
+train 0 1 alone train.steps=2
+grep -q Waiting "$scratch/alone/report.html" && fail "alone: it waits for other ranks"
 # Each checkpoint leaves a report, also of a run that is lost after it.
 "$trireme" train "$scratch/base.yaml" log.dir="$scratch/lost" train.steps=100000 >/dev/null 2>&1 &
 lost=$!

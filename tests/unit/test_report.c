@@ -231,8 +231,11 @@ static void numbers_are_there(void **state) {
                 "{\"step\":2,\"loss\":null,\"grad_norm\":null,\"lr\":0.002,\"tokens_per_s\":4000}\n"
                 "{\"step\":3,\"loss\":3.25,\"grad_norm\":1.5,\"lr\":0.003,\"tokens_per_s\":3000,"
                 "\"val_loss\":3.125}\n{\"step\":4,\"lo");
+    const tr_waits waits[2] = {{.steps = 8, .messages = 1, .gradients = 0.24, .tensor = 3},
+                               {.steps = 8, .messages = 0.1}};
     const tr_report report = {.config = &config,
                               .memory = memory,
+                              .waits = waits,
                               .ranks = 2,
                               .timelines = timelines,
                               .timelines_count = 1};
@@ -256,7 +259,10 @@ static void numbers_are_there(void **state) {
                                  "made &lt;up&gt;",
                                  "bubble 25.0%",
                                  ">75.0%<",
-                                 ">100.0%<"};
+                                 ">100.0%<",
+                                 "rank 0 waits</th><td class=\"number\">12.5%</td><td "
+                                 "class=\"number\">3.0%</td><td class=\"number\">37.5%</td>",
+                                 "rank 1 waits</th><td class=\"number\">1.2%</td>"};
     for (size_t k = 0; k < sizeof words / sizeof *words; k++) has(text, words[k]);
     assert_int_equal(test_count(text, "<svg"), 6);
     assert_int_equal(test_count(text, "no values"), 0);

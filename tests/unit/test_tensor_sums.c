@@ -35,23 +35,28 @@ typedef struct rank_state {
     tr_world *world;
     int64_t group; /* of the tensor ranks */
     bool ends;     /* the end of the step runs, with sums of its own */
+    double delay;  /* of each sum */
+    tr_engine *engine;
+    double before, waited; /* seconds, before the step and in it until its end */
     int64_t count;
     double bytes;
     tr_status status;
 } rank_state;
 
-/* A delay of the world: none, but it sees every sum. */
+/* A delay of the world, which also sees every sum. */
 static double see_sum(void *context, int group, size_t bytes) {
     rank_state *r = context;
     if (group != r->group || r->ends) return 0;
     r->count++;
     r->bytes += (double)bytes;
-    return 0;
+    return r->delay;
 }
 
 static void on_observe(void *context, const tr_instr *instr, bool begin) {
     rank_state *r = context;
-    r->ends |= begin && instr->action.type == TR_ACTION_FINISH;
+    if (instr->action.type != TR_ACTION_FINISH || !begin) return;
+    r->ends = true;
+    r->waited = tr_engine_tensor_waited(r->engine) - r->before;
 }
 
 static tr_status fetch_tokens(void *context, bool validation, int64_t sample,
@@ -86,6 +91,8 @@ static tr_status take_step(rank_state *r, tr_device *device, const tr_schedule *
     TR_TRY(tr_engine_create(&desc, &engine));
     tr_status status = tr_store_init(tr_engine_store(engine), 1, NULL);
     tr_world_set_delay(r->world, see_sum, r);
+    r->engine = engine;
+    r->before = tr_engine_tensor_waited(engine);
     if (status == TR_OK) status = tr_engine_step(engine, 1, 1, 0, 1e-3, &result);
     tr_world_set_delay(r->world, NULL, NULL);
     tr_engine_destroy(engine);
@@ -138,8 +145,9 @@ static tr_sum_times sums_of(const tr_run_plan *plan, int pp_rank, tr_link link) 
                            link);
 }
 
-/* Takes a step and fails unless every rank made the planned sums, of the planned bytes. */
-static void compare(int count, const char *const *overrides) {
+/* Takes a step in which every sum is delayed. Fails unless every rank made the planned sums, of the
+ * planned bytes; with orders that hide none, unless it waited for all of them. */
+static void compare_delayed(double delay, int count, const char *const *overrides) {
     tr_config config;
     tr_world *world[RANKS];
     rank_state rank[RANKS];
@@ -148,7 +156,7 @@ static void compare(int count, const char *const *overrides) {
     assert_in_range(p.plan->ranks, 2, RANKS);
     assert_int_equal(tr_world_open_local(p.plan->ranks, world), TR_OK);
     for (int r = 0; r < p.plan->ranks; r++) {
-        rank[r] = (rank_state){.config = &config, .world = world[r]};
+        rank[r] = (rank_state){.config = &config, .world = world[r], .delay = delay};
         assert_int_equal(pthread_create(&rank[r].thread, NULL, rank_main, &rank[r]), 0);
     }
     for (int r = 0; r < p.plan->ranks; r++) pthread_join(rank[r].thread, NULL);
@@ -160,8 +168,16 @@ static void compare(int count, const char *const *overrides) {
             fail_msg("rank %d: planned %d sums of %.0f bytes, made %d of %.0f", r, (int)want.count,
                      want.bytes, (int)rank[r].count, rank[r].bytes);
         assert_true(want.count > 0);
+        /* Half: a thread that is interrupted after it has started a sum waits less for it. */
+        if (rank[r].waited < 0.5 * delay * (double)want.count)
+            fail_msg("rank %d: waited %.3f s for %d sums of %.3f s", r, rank[r].waited,
+                     (int)want.count, delay);
     }
     plan_close(&p);
+}
+
+static void compare(int count, const char *const *overrides) {
+    compare_delayed(0, count, overrides);
 }
 
 static void test_planned_sums_are_made(void **state) {
@@ -179,6 +195,12 @@ static void test_planned_sums_are_made(void **state) {
                                 "train.batch=9", "train.micro_batch=9"});
     /* Nothing before block 2 is trained. */
     compare(2, (const char *[]){"parallel.tp=2", "train.freeze=*.wte.* *.wpe.* *.h.[01].*"});
+}
+
+/* Under I and W apart nothing runs behind a sum, so all their delays are waited for. */
+static void test_waits_are_measured(void **state) {
+    (void)state;
+    compare_delayed(2e-3, 2, (const char *[]){"parallel.tp=2", "parallel.schedule=zb-h1"});
 }
 
 /* --- what stays exposed ----------------------------------------------------------------------- */
@@ -225,6 +247,7 @@ static void test_what_stays_exposed(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_planned_sums_are_made),
+                                       cmocka_unit_test(test_waits_are_measured),
                                        cmocka_unit_test(test_what_stays_exposed)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
