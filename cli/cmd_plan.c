@@ -77,9 +77,10 @@ static void print_head(const tr_config *c, const tr_run_plan *p) {
                  tr_memory_of_checkpoint(model, p->layout->desc.optimizer) / MIB);
     if (strcmp(c->model.recompute, tr_recompute_name(TR_RECOMPUTE_NONE)) != 0)
         (void)printf("recompute %s\n", c->model.recompute);
-    (void)printf("layout   pp %lld x tp %lld x dp %lld, %s, %d micro-batches of %lld\n",
+    (void)printf("layout   pp %lld x tp %lld x dp %lld%s, %s, %d micro-batches of %lld\n",
                  (long long)c->parallel.pp, (long long)c->parallel.tp, (long long)c->parallel.dp,
-                 c->parallel.schedule, p->layout->micro_batches, (long long)c->train.micro_batch);
+                 c->parallel.zero && c->parallel.dp > 1 ? " (zero 1)" : "", c->parallel.schedule,
+                 p->layout->micro_batches, (long long)c->train.micro_batch);
     if (c->device.memory)
         (void)printf("limit    %.1f MiB a rank (device.memory)\n\n", (double)p->limit / MIB);
     else

@@ -332,6 +332,22 @@ static tr_status check_batch(const tr_config *c) {
     return TR_OK;
 }
 
+static tr_status check_zero(const tr_config *c) {
+    const bool by_tensor = c->model.tuning.apart; /* lamb, muon */
+    if (c->parallel.zero > 1)
+        REFUSE("parallel.zero",
+               "parallel.zero %" PRId64
+               " is not available: 1 divides the optimizer's state among the data ranks, and "
+               "parallel.tp or parallel.pp divides parameters and gradients",
+               c->parallel.zero);
+    if (c->parallel.zero == 1 && by_tensor)
+        REFUSE("parallel.zero",
+               "parallel.zero 1 does not work with optim.name %s, which needs whole matrices on "
+               "every rank: set parallel.zero to 0, or optim.name to adamw",
+               c->optim.name);
+    return TR_OK;
+}
+
 tr_status tr_config_check(const tr_config *c, int world_size) {
     TR_TRY(check_base(c));
     TR_TRY(check_model(c));
@@ -341,6 +357,7 @@ tr_status tr_config_check(const tr_config *c, int world_size) {
     TR_TRY(check_batch(c));
     TR_TRY(check_recompute(c));
     TR_TRY(tr_config_check_optim(c));
+    TR_TRY(check_zero(c));
     int64_t ranks = c->parallel.pp * c->parallel.tp * c->parallel.dp;
     if (world_size > 0 && ranks != world_size)
         REFUSE("parallel.pp",

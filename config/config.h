@@ -61,6 +61,7 @@ typedef struct tr_config {
     } optim;
     struct {
         int64_t pp, tp, dp;
+        int64_t zero;                  /* 0, or 1: data ranks divide the optimizer's state */
         int64_t virtual_stages;        /* key: parallel.virtual; 0: as the schedule has */
         char schedule[TR_CONFIG_PATH]; /* a name or the path of a CSV file */
         double deadline;   /* seconds that a rank may wait for another one that is alive */

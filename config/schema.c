@@ -265,6 +265,11 @@ const tr_key tr_schema[] = {
      .help = "Tensor-parallel ranks: they share the work of each layer."},
     {"parallel.dp", INT(parallel.dp, 1, 65536), .fallback = "1",
      .help = "Data-parallel ranks: they share the batch."},
+    {"parallel.zero", INT(parallel.zero, 0, 3), .fallback = "0",
+     .help =
+         "What data ranks divide among them (ZeRO): 0: nothing; 1: the optimizer's state, and in "
+         "bf16 the fp32 copies of parameters, with the same bits as 0. Not with optim.name lamb "
+         "and muon. 2 and 3 are not available."},
     {"parallel.virtual", INT(parallel.virtual_stages, 0, 4096), .fallback = "0",
      .help = "Stages of each rank; 0: the schedule's own number (2 for zbv, v-half, v-min, 1f1b-v "
              "and dualpipev, 1 for most others)."},

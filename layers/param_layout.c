@@ -4,7 +4,8 @@
 
 tr_status tr_param_layout_make(const tr_param *param, const tr_mesh *mesh, tr_param_layout *out) {
     tr_param_layout l = {.parts = 1};
-    l.replicas = l.sum = tr_mesh_self(mesh);
+    l.replicas = l.sum = l.owners = tr_mesh_self(mesh);
+    TR_TRY(tr_mesh_widen(mesh, TR_AXIS_DP, param->copies[TR_AXIS_DP], &l.owners));
     for (tr_axis axis = TR_AXIS_DP; axis < TR_AXIS_COUNT; axis++) {
         TR_TRY(tr_mesh_widen(mesh, axis, param->copies[axis], &l.replicas));
         if (param->partial & TR_AXIS_BIT(axis))
@@ -38,13 +39,23 @@ bool tr_param_layout_takes_turn(const tr_param_layout *layout, const tr_mesh *me
     return mine;
 }
 
-tr_range tr_param_portion(const tr_param *param, const tr_mesh *mesh, int data_rank) {
-    if (!mesh) return (tr_range){.extent = param->count};
+/* Returns the number of data ranks that hold the same boxes. */
+static int owners_of(const tr_param *param, const tr_mesh *mesh) {
     const int copies = param->copies[TR_AXIS_DP];
-    const int ranks = copies ? copies : mesh->degree[TR_AXIS_DP];
+    return copies ? copies : mesh->degree[TR_AXIS_DP];
+}
+
+tr_range tr_param_portion_of(const tr_param *param, const tr_mesh *mesh, int place) {
+    if (!mesh) return (tr_range){.extent = param->count};
+    const int ranks = owners_of(param, mesh);
     const int64_t blocks = (param->count + TR_PARAM_BLOCK - 1) / TR_PARAM_BLOCK;
-    const tr_range mine = tr_range_part(blocks, ranks, (data_rank + param->index) % ranks);
+    const tr_range mine = tr_range_part(blocks, ranks, (place + param->index) % ranks);
     const int64_t begin = tr_min_i64(mine.begin * TR_PARAM_BLOCK, param->count);
     const int64_t end = tr_min_i64((mine.begin + mine.extent) * TR_PARAM_BLOCK, param->count);
     return (tr_range){.begin = begin, .extent = end - begin};
+}
+
+tr_range tr_param_portion(const tr_param *param, const tr_mesh *mesh) {
+    const int place = mesh ? mesh->index[TR_AXIS_DP] % owners_of(param, mesh) : 0;
+    return tr_param_portion_of(param, mesh, place);
 }

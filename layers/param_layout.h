@@ -10,6 +10,7 @@
 typedef struct tr_param_layout {
     tr_mesh_part replicas; /* the ranks that hold the same part as this one */
     tr_mesh_part sum;      /* the replicas that sum their gradients: each computes a part of it */
+    tr_mesh_part owners;   /* the data ranks among them that may divide its optimizer state */
     tr_mesh_part savers; /* the replicas that may write it to a checkpoint: data ranks take turns */
     int parts, part;     /* the number of parts, and this rank's part, in rank order */
     bool counted;        /* this rank computes the squared norm of its part */
@@ -25,12 +26,13 @@ tr_status tr_param_layout_make(const tr_param *param, const tr_mesh *mesh, tr_pa
  * gradient's norm (device/elementwise.h). */
 enum { TR_PARAM_BLOCK = 4096 };
 
-/* Returns the portion of the parameter's local elements that data rank `data_rank` updates, with
- * its optimizer state, when the data ranks that hold the parameter divide it (parallel.zero). Their
- * portions are runs of whole blocks, except at the parameter's end, and differ by at most one
- * block; parameters take turns in which ranks have one more. A portion may be empty. With mesh NULL
- * nothing is divided: returns all elements. */
-tr_range tr_param_portion(const tr_param *param, const tr_mesh *mesh, int data_rank);
+/* Return the portion of the parameter's local elements that this rank, and that the owner at
+ * `place`, updates with its optimizer state when its owners divide it (parallel.zero). Portions are
+ * runs of whole blocks, except at the parameter's end, and differ by at most one block; parameters
+ * take turns in which owners have one more. A portion may be empty. With mesh NULL nothing is
+ * divided: returns all elements. */
+tr_range tr_param_portion(const tr_param *param, const tr_mesh *mesh);
+tr_range tr_param_portion_of(const tr_param *param, const tr_mesh *mesh, int place);
 /* Returns true when this rank writes the next `count` elements: of the savers that are data ranks
  * the one with the fewest in load[dp] so far, the lowest of equals. All data ranks compute the same
  * turns. */

@@ -53,6 +53,16 @@ static tr_status find_recompute(tr_config *c, tr_device *device, bool *fits) {
     return TR_OK;
 }
 
+/* Divides the optimizer's state, where there are ranks to divide it. */
+static tr_status find_zero(tr_config *c, tr_device *device, bool *fits) {
+    *fits = false;
+    if (c->parallel.zero > 0 || c->parallel.dp < 2) return TR_OK;
+    c->parallel.zero = 1;
+    TR_TRY(try_change(c, device, fits));
+    if (!*fits) c->parallel.zero = 0;
+    return TR_OK;
+}
+
 static tr_status find_pp(tr_config *c, tr_device *device, bool *fits) {
     int64_t from = c->parallel.pp;
     *fits = false;
@@ -87,7 +97,8 @@ static void add_change(advice *a, const tr_config *from, const tr_config *to) {
     const struct {
         const char *key;
         int64_t from, to;
-    } change[] = {{"train.micro_batch", from->train.micro_batch, to->train.micro_batch},
+    } change[] = {{"parallel.zero", from->parallel.zero, to->parallel.zero},
+                  {"train.micro_batch", from->train.micro_batch, to->train.micro_batch},
                   {"parallel.pp", from->parallel.pp, to->parallel.pp},
                   {"parallel.tp", from->parallel.tp, to->parallel.tp}};
     char text[160] = "";
@@ -143,7 +154,7 @@ static tr_status add_pair(advice *a, const tr_config *asked, tr_device *device) 
 
 tr_status tr_advice_make(const tr_config *config, tr_device *device, char *text, size_t size) {
     advice a = {.text = text, .size = size};
-    static const find_fn find[] = {find_recompute, find_micro_batch, find_pp, find_tp};
+    static const find_fn find[] = {find_zero, find_recompute, find_micro_batch, find_pp, find_tp};
     text[0] = '\0';
     for (size_t i = 0; i < sizeof find / sizeof *find; i++)
         TR_TRY(add_found(&a, config, config, device, find[i]));

@@ -204,15 +204,18 @@ size_t tr_layout_step_bytes(const tr_layout *l, const tr_flow *input) {
     return bytes * (size_t)l->micro_batches;
 }
 
-void tr_layout_memory_known(const tr_layout *l, int pp_rank, tr_memory_plan *out) {
+void tr_layout_memory_known(const tr_layout *l, int pp_rank, int dp_rank, tr_memory_plan *out) {
+    tr_mesh mesh = l->desc.mesh;
     tr_flow input[TR_STEP_INPUTS];
     int inputs;
     tr_layout_step_inputs(l, pp_rank, input, &inputs);
     *out = (tr_memory_plan){.of = {[TR_MEMORY_DATA] = tr_align_up(sizeof(tr_step_state))}};
     for (int i = 0; i < inputs; i++)
         out->of[TR_MEMORY_DATA] += tr_align_up(tr_layout_step_bytes(l, &input[i]));
+    mesh.index[TR_AXIS_DP] = dp_rank;
     tr_param_memory params =
-        tr_memory_of_params(l->model, &l->placement, pp_rank, l->desc.optimizer);
+        tr_memory_of_params(l->model, &l->placement, pp_rank,
+                            tr_memory_divided(&mesh, l->desc.zero), l->desc.optimizer);
     tr_memory_params_bytes(&params, l->desc.dtype, l->desc.optimizer,
                            &out->of[TR_MEMORY_PARAMETERS], &out->of[TR_MEMORY_GRADIENTS],
                            &out->of[TR_MEMORY_OPTIMIZER]);
@@ -229,7 +232,7 @@ tr_status tr_layout_memory(const tr_layout *l, tr_device *device, int pp_rank, i
     TR_TRY(tr_step_end_bytes(device, l->model, &l->placement, &mesh, l->desc.dtype,
                              l->micro_batches, l->desc.forward_only, l->desc.optimizer,
                              l->desc.noise, &step_end));
-    tr_layout_memory_known(l, pp_rank, out);
+    tr_layout_memory_known(l, pp_rank, dp_rank, out);
     out->of[TR_MEMORY_DATA] += step_end;
     out->of[TR_MEMORY_TRANSFERS] =
         tr_links_bytes(&l->table, l->owner, mesh.degree[TR_AXIS_PP], pp_rank);

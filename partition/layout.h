@@ -14,6 +14,7 @@ typedef struct tr_layout_desc {
     tr_dtype dtype;
     tr_optim_kind optimizer;
     bool noise;     /* a step measures the noise scale (train/noise.h) */
+    bool zero;      /* the data ranks divide the optimizer's masters and states */
     bool documents; /* see tr_model_shape */
     int64_t seq;    /* tokens of a sequence; 0: model.context */
     /* Only validates: without gradients, optimizer state and the program of a training step. */
@@ -66,7 +67,7 @@ size_t tr_layout_step_bytes(const tr_layout *layout, const tr_flow *input);
 
 /* Fills the bytes that do not depend on prepared layers: parameters, gradients, optimizer state,
  * step inputs. */
-void tr_layout_memory_known(const tr_layout *layout, int pp_rank, tr_memory_plan *out);
+void tr_layout_memory_known(const tr_layout *layout, int pp_rank, int dp_rank, tr_memory_plan *out);
 /* Fills all bytes that the rank at pipeline index pp_rank and data index dp_rank will take,
  * exactly, after tr_layout_lower. */
 tr_status tr_layout_memory(const tr_layout *layout, tr_device *device, int pp_rank, int dp_rank,

@@ -97,8 +97,8 @@ typedef struct need {
 } need;
 
 /* Measures everything except the operators' scratch, which only prepared layers know. */
-static tr_status measure(const tr_model *model, const tr_schedule *s, tr_optim_kind optimizer,
-                         need *out) {
+static tr_status measure(const tr_model *model, const tr_schedule *s, const tr_mesh *divided,
+                         tr_optim_kind optimizer, need *out) {
     cut x;
     tr_program_set *set = NULL;
     *out = (need){0};
@@ -107,7 +107,7 @@ static tr_status measure(const tr_model *model, const tr_schedule *s, tr_optim_k
     tr_status status = tr_lower(s, &x.table, &set);
     for (int r = 0; r < s->ranks && status == TR_OK; r++) {
         size_t values, gradients, moments;
-        tr_param_memory params = tr_memory_of_params(model, &placement, r, optimizer);
+        tr_param_memory params = tr_memory_of_params(model, &placement, r, divided, optimizer);
         tr_memory_params_bytes(&params, model->shape.dtype, optimizer, &values, &gradients,
                                &moments);
         need n = {.arena = (double)set->program[r].arena_bytes};
@@ -122,8 +122,8 @@ static tr_status measure(const tr_model *model, const tr_schedule *s, tr_optim_k
 
 /* Makes the order with as many micro-batches on a rank as fit: lowers the cap by the excess until
  * there is none. */
-static tr_status make_under(const tr_model *model, tr_optim_kind optimizer, double limit,
-                            tr_schedule_request *request, tr_schedule **out) {
+static tr_status make_under(const tr_model *model, const tr_mesh *divided, tr_optim_kind optimizer,
+                            double limit, tr_schedule_request *request, tr_schedule **out) {
     enum { TRIES = 8 };
     double one = fmax(1, request->share.m_w), least = INFINITY;
     tr_status status = TR_OK;
@@ -133,7 +133,7 @@ static tr_status make_under(const tr_model *model, tr_optim_kind optimizer, doub
         tr_schedule *s = NULL;
         need needed;
         TR_TRY_OUT(tr_schedule_make(request, &s));
-        status = measure(model, s, optimizer, &needed);
+        status = measure(model, s, divided, optimizer, &needed);
         bool better = status == TR_OK && needed.total < least;
         tr_schedule_destroy(better ? best : s);
         if (better) {
@@ -165,9 +165,10 @@ tr_status tr_order_make(const tr_config *c, tr_schedule_request *request, tr_sch
     int64_t most = c->model.layers / request->ranks;
     request->most_chunks = most < 1 ? 1 : most > INT32_MAX ? INT32_MAX : (int)most;
     tr_status status = describe_memory(model, request);
+    const tr_mesh mesh = {.degree = {1, (int)c->parallel.dp, 1}};
     if (status == TR_OK && c->device.memory)
-        status =
-            make_under(model, tr_optim_of(c).kind, known * (double)c->device.memory, request, out);
+        status = make_under(model, tr_memory_divided(&mesh, c->parallel.zero > 0),
+                            tr_optim_of(c).kind, known * (double)c->device.memory, request, out);
     else if (status == TR_OK) status = tr_schedule_make(request, out);
     tr_model_destroy(model);
     return status;

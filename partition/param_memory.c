@@ -1,6 +1,7 @@
 #include "partition/param_memory.h"
 
 #include "base/memory.h"
+#include "layers/param_layout.h"
 
 size_t tr_memory_params_align(size_t elements) {
     return tr_align_up(elements * sizeof(uint16_t)) / sizeof(uint16_t);
@@ -11,12 +12,17 @@ size_t tr_memory_params_begin(const tr_param *param, size_t end) {
 }
 
 /* The parameter before a joined one is adjacent in the layer's list. */
-size_t tr_memory_states_begin(const tr_param *param, size_t end) {
-    return param->joined && !param[-1].frozen ? end : tr_memory_params_align(end);
+size_t tr_memory_states_begin(const tr_param *param, const tr_mesh *divided, size_t end) {
+    return param->joined && !param[-1].frozen && !divided ? end : tr_memory_params_align(end);
+}
+
+const tr_mesh *tr_memory_divided(const tr_mesh *mesh, bool zero) {
+    return zero && mesh->degree[TR_AXIS_DP] > 1 ? mesh : NULL;
 }
 
 typedef struct measure {
     tr_param_memory sum;
+    const tr_mesh *divided;
     tr_optim_kind optimizer;
 } measure;
 
@@ -29,15 +35,17 @@ static tr_status measure_param(void *context, int stage, tr_param *param, bool s
     if (param->has_grad) sum->grads = tr_memory_params_begin(param, sum->grads) + count;
     if (shares) return TR_OK;
     sum->values = tr_memory_params_begin(param, sum->values) + count;
-    if (!param->frozen) sum->states = tr_memory_states_begin(param, sum->states) + count;
-    if (!param->frozen && tr_optim_states(tr_optim_kind_for(m->optimizer, param)) > 1)
-        sum->second = tr_memory_states_begin(param, sum->second) + count;
+    const size_t own = (size_t)tr_param_portion(param, m->divided).extent;
+    if (param->frozen || own == 0) return TR_OK;
+    sum->states = tr_memory_states_begin(param, m->divided, sum->states) + own;
+    if (tr_optim_states(tr_optim_kind_for(m->optimizer, param)) > 1)
+        sum->second = tr_memory_states_begin(param, m->divided, sum->second) + own;
     return TR_OK;
 }
 
 tr_param_memory tr_memory_of_params(const tr_model *model, const tr_placement *placement,
-                                    int pp_rank, tr_optim_kind optimizer) {
-    measure m = {.optimizer = optimizer};
+                                    int pp_rank, const tr_mesh *divided, tr_optim_kind optimizer) {
+    measure m = {.divided = divided, .optimizer = optimizer};
     (void)tr_placement_visit(placement, model, pp_rank, measure_param, &m); /* cannot fail */
     tr_param_memory sum = m.sum;
     sum.values = tr_memory_params_align(sum.values);

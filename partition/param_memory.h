@@ -8,15 +8,18 @@
 /* The elements of all parameters of one rank, including gaps between them. */
 typedef struct tr_param_memory {
     size_t values;
-    size_t states; /* of masters and of the first state: of trained parameters */
+    size_t states; /* of masters and of the first state: of trained parameters, or its portions */
     size_t second; /* of the second state: of parameters with an optimizer that has one */
     size_t grads;  /* every use of a tied parameter has its own */
     int params;    /* parameters of the rank, every use counted */
 } tr_param_memory;
 
-/* Measures the parameters of pipeline rank pp_rank; allocates nothing. */
+/* Measures the parameters of pipeline rank pp_rank; allocates nothing. divided: the mesh with the
+ * data ranks that divide masters and states, seen from one of them (tr_param_portion), or NULL. */
 tr_param_memory tr_memory_of_params(const tr_model *model, const tr_placement *placement,
-                                    int pp_rank, tr_optim_kind optimizer);
+                                    int pp_rank, const tr_mesh *divided, tr_optim_kind optimizer);
+/* Returns the mesh if its data ranks divide masters and states (parallel.zero), or NULL. */
+const tr_mesh *tr_memory_divided(const tr_mesh *mesh, bool zero);
 /* Returns the bytes of a master; 0 in FP32 and FP64, where the value is the master. */
 size_t tr_memory_master_size(tr_dtype dtype);
 /* Computes bytes by class: values and masters, gradients, the optimizer's states. */
@@ -32,4 +35,4 @@ size_t tr_memory_params_align(size_t elements);
 /* Returns the element at which a parameter begins in memory of values or gradients, or of masters
  * and states, that is used up to element `end`. */
 size_t tr_memory_params_begin(const tr_param *param, size_t end);
-size_t tr_memory_states_begin(const tr_param *param, size_t end);
+size_t tr_memory_states_begin(const tr_param *param, const tr_mesh *divided, size_t end);

@@ -51,6 +51,7 @@ tr_layout_desc tr_request_layout(const tr_config *c, const tr_schedule *schedule
                             .dtype = tr_config_dtype(c),
                             .optimizer = tr_optim_of(c).kind,
                             .noise = c->log.noise_scale,
+                            .zero = c->parallel.zero > 0,
                             .documents = tr_config_packed(c),
                             .decodes = c->train.sample_every > 0,
                             .schedule = schedule};

@@ -26,8 +26,8 @@ static tr_status count_param(void *context, int stage, tr_param *param, bool sha
     return TR_OK;
 }
 
-/* Plans the ranks of one tensor index. Data ranks from 1 on are equal; data rank 0 also computes
- * the norm. */
+/* Plans the ranks of one tensor index. Data ranks from 1 on are equal, unless they have different
+ * portions of the optimizer's state; data rank 0 also computes the norm. */
 static tr_status plan_ranks(tr_run_plan *p, const tr_layout *l, tr_device *device) {
     tr_mesh mesh = l->desc.mesh;
     for (int pp = 0; pp < mesh.degree[TR_AXIS_PP]; pp++) {
@@ -35,7 +35,7 @@ static tr_status plan_ranks(tr_run_plan *p, const tr_layout *l, tr_device *devic
         tr_memory_plan memory = {0};
         TR_TRY(tr_placement_visit(&l->placement, l->model, pp, count_param, &count));
         for (int dp = 0; dp < mesh.degree[TR_AXIS_DP]; dp++) {
-            if (dp < 2) TR_TRY(tr_layout_memory(l, device, pp, dp, &memory));
+            if (dp < 2 || l->desc.zero) TR_TRY(tr_layout_memory(l, device, pp, dp, &memory));
             mesh.index[TR_AXIS_PP] = pp;
             mesh.index[TR_AXIS_DP] = dp;
             int rank = tr_mesh_rank(&mesh, mesh.index);
@@ -128,7 +128,7 @@ static tr_status exceeds(const tr_layout *l, size_t limit, bool *out) {
     *out = false;
     TR_TRY(tr_estimate_order(s, &(tr_estimate_options){.table = &l->table}, &e));
     for (int pp = 0; pp < s->ranks && !*out; pp++) {
-        tr_layout_memory_known(l, pp, &known);
+        tr_layout_memory_known(l, pp, 0, &known);
         *out = (double)known.total + e->peak[pp] > (double)limit;
     }
     tr_estimate_destroy(e);

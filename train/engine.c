@@ -54,7 +54,8 @@ static tr_status open_groups(tr_engine *e) {
     TR_TRY(tr_mesh_groups_get(e->groups, &all, &e->world));
     TR_TRY(tr_mesh_groups_get(e->groups, &line, &e->tp));
     if (e->desc.forward_only) return TR_OK;
-    return tr_store_open_groups(e->groups, mesh, e->layout->model, &e->layout->placement);
+    return tr_store_open_groups(e->groups, mesh, e->layout->model, &e->layout->placement,
+                                e->desc.zero);
 }
 
 /* Returns a micro-batch's offset in the batch; a data rank's samples are contiguous. */
@@ -206,14 +207,16 @@ static tr_status make_decoder(tr_engine *e) {
 /* Refuses a plan that does not fit, and lists its parts. */
 static tr_status refuse_too_large(const tr_engine *e) {
     char parts[TR_MEMORY_TEXT];
+    const bool divides = e->desc.zero || e->desc.mesh.degree[TR_AXIS_DP] == 1;
     if (!e->desc.memory || e->plan.total <= e->desc.memory) return TR_OK;
     tr_memory_text(&e->plan, parts);
     return TR_FAIL(
         TR_ERR_FIT,
         "rank %d of the pipeline needs %s and a rank may use %.1f MiB (device.memory): "
-        "raise parallel.pp or parallel.tp, lower train.micro_batch, or set train.recompute "
+        "%sraise parallel.pp or parallel.tp, lower train.micro_batch, or set train.recompute "
         "(`trireme plan` finds values that fit)",
-        e->desc.mesh.index[TR_AXIS_PP], parts, (double)e->desc.memory / (1 << 20));
+        e->desc.mesh.index[TR_AXIS_PP], parts, (double)e->desc.memory / (1 << 20),
+        divides ? "" : "set parallel.zero to 1, ");
 }
 
 /* Makes the layout of this rank if it fits. Does not prepare and lower a model that is too large by
@@ -228,13 +231,14 @@ static tr_status make_layout(tr_engine *e) {
                            .dtype = d->dtype,
                            .optimizer = d->optimizer.kind,
                            .noise = d->noise,
+                           .zero = d->zero,
                            .documents = d->documents,
                            .seq = d->seq,
                            .forward_only = d->forward_only,
                            .decodes = d->decodes,
                            .schedule = d->schedule};
     TR_TRY(tr_layout_create(&desc, &e->layout));
-    tr_layout_memory_known(e->layout, pp_rank, &e->plan);
+    tr_layout_memory_known(e->layout, pp_rank, d->mesh.index[TR_AXIS_DP], &e->plan);
     TR_TRY(refuse_too_large(e));
     TR_TRY(open_groups(e));
     const tr_op_context context = {.device = d->device,
@@ -302,9 +306,10 @@ tr_status tr_engine_create(const tr_engine_desc *desc, tr_engine **out) {
     e->desc = *desc;
     round_scalars(&e->desc);
     TR_TRY_OUT(make_layout(e));
-    TR_TRY_OUT(tr_store_create(
-        desc->device, desc->world, &e->desc.mesh, e->layout->model, &e->layout->placement,
-        desc->dtype, desc->forward_only ? NULL : e->groups, desc->optimizer.kind, &e->store));
+    TR_TRY_OUT(tr_store_create(desc->device, desc->world, &e->desc.mesh, e->layout->model,
+                               &e->layout->placement, desc->dtype,
+                               desc->forward_only ? NULL : e->groups, desc->optimizer.kind,
+                               desc->zero, &e->store));
     TR_TRY_OUT(alloc_data(e));
     TR_TRY_OUT(make_optimizer(e));
     TR_TRY_OUT(make_stages(e));

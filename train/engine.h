@@ -30,6 +30,7 @@ typedef struct tr_engine_desc {
     double max_norm; /* 0: no clipping */
     tr_optim_config optimizer;
     bool noise;    /* steps measure the noise scale */
+    bool zero;     /* the data ranks divide its updates, masters and states */
     size_t memory; /* bytes that this rank may plan; 0: no limit */
     /* Reads the step inputs that the layers of this rank ask for. A thread of the engine calls it
      * for the next training step, until the engine is destroyed, and never at the same time as

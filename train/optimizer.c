@@ -233,7 +233,8 @@ static tr_status update_parameters(tr_optimizer *o, tr_stream *stream) {
         if (o->step[i]->desc.kind == TR_OP_DIRECTION) args.t[TR_UPDATE_VALUE] = (tr_tensor){0};
         TR_TRY(tr_op_run(o->step[i], stream, &args));
     }
-    return o->pace ? tr_pace_run(o->pace, stream, o->desc.state, o->scratch) : TR_OK;
+    if (o->pace) TR_TRY(tr_pace_run(o->pace, stream, o->desc.state, o->scratch));
+    return o->desc.store->gathers ? tr_gathers_run(o->desc.store->gathers, stream) : TR_OK;
 }
 
 tr_status tr_optimizer_finish(tr_optimizer *o, bool update) {

@@ -190,6 +190,7 @@ static tr_status make_engine(tr_session *s) {
                            .max_norm = c->optim.clip,
                            .optimizer = tr_optim_of(c),
                            .noise = c->log.noise_scale,
+                           .zero = c->parallel.zero > 0,
                            .fetch = fetch,
                            .fetch_context = s->data,
                            .observe = observe,
@@ -199,8 +200,9 @@ static tr_status make_engine(tr_session *s) {
     TR_TRY(tr_request_memory(c, s->device, tr_world_sharers(s->world), &desc.memory));
     TR_TRY(tr_engine_create(&desc, &s->engine));
     tr_board_set_stop_word(s->options->board, tr_engine_stop_word(s->engine));
-    return tr_snapshot_tensors(tr_engine_store(s->engine), &s->mesh, &s->tensors,
-                               &s->tensors_count);
+    TR_TRY(
+        tr_snapshot_tensors(tr_engine_store(s->engine), &s->mesh, &s->tensors, &s->tensors_count));
+    return tr_snapshot_copies(tr_engine_store(s->engine), &s->copies, &s->copies_count);
 }
 
 /* --- a new run, or a saved one ---------------------------------------------------------------- */
@@ -406,7 +408,7 @@ static tr_status keep_origin(const tr_session *s) {
     return status;
 }
 
-/* Sets the parameters of a new run. */
+/* Sets the parameters of a new run. Collective. */
 static tr_status make_parameters(tr_session *s) {
     const bool loads = s->config->init_from[0];
     tr_store *store = tr_engine_store(s->engine);
@@ -421,11 +423,13 @@ static tr_status make_parameters(tr_session *s) {
                          s->config->init_from, s->start.dropout);
     if (!loads) return tr_store_init(store, (uint64_t)s->config->train.seed, s->options->board);
     TR_TRY(tr_store_clear_states(store));
-    TR_TRY(tr_start_load(&s->start, s->world, store, (uint64_t)s->config->train.seed, s->tensors,
-                         s->tensors_count));
+    TR_TRY(tr_world_agree(s->world,
+                          tr_start_load(&s->start, s->world, store, (uint64_t)s->config->train.seed,
+                                        s->tensors, s->tensors_count)));
+    TR_TRY(tr_store_publish(store));
     if (tr_session_leads(s)) TR_TRY(keep_origin(s));
     tr_start_close(&s->start);
-    return tr_store_publish(store);
+    return TR_OK;
 }
 
 /* Sets parameters and counters to those of step 0, or of the saved step. Collective. */
@@ -561,6 +565,7 @@ void tr_session_close(tr_session *s) {
     tr_board_set_stop_word(s->options->board, NULL);
     tr_start_close(&s->start);
     free(s->tensors);
+    free(s->copies);
     free(s->state);
     tr_engine_destroy(s->engine);
     tr_plan_book_destroy(s->plans.book); /* after the operators, which name it */

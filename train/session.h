@@ -31,6 +31,8 @@ typedef struct tr_session {
     tr_start start; /* files of a new run's parameters, until they are loaded */
     tr_ckpt_tensor *tensors;
     int tensors_count;
+    tr_ckpt_tensor *copies; /* what replicas must have in common */
+    int copies_count;
     tr_rundir dir;                   /* locked by rank 0 */
     char root[TR_CONFIG_PATH + 8];   /* of the checkpoints */
     bool dir_lost;                   /* rank 0: it was removed while the run used it */

@@ -11,7 +11,7 @@
 
 typedef struct opening {
     tr_mesh_groups *groups;
-    const tr_mesh *mesh;
+    const tr_mesh *mesh, *divided;
 } opening;
 
 static tr_status open_sum(void *context, int stage, tr_param *param, bool shares) {
@@ -21,7 +21,8 @@ static tr_status open_sum(void *context, int stage, tr_param *param, bool shares
     tr_group *group;
     if (param->frozen) return TR_OK;
     TR_TRY(tr_param_layout_make(param, o->mesh, &layout));
-    return tr_mesh_groups_get(o->groups, &layout.sum, &group);
+    TR_TRY(tr_mesh_groups_get(o->groups, &layout.sum, &group));
+    return o->divided ? tr_mesh_groups_get(o->groups, &layout.owners, &group) : TR_OK;
 }
 
 static tr_status open_tie(void *context, const tr_tie *t) {
@@ -30,8 +31,8 @@ static tr_status open_tie(void *context, const tr_tie *t) {
 }
 
 tr_status tr_store_open_groups(tr_mesh_groups *groups, const tr_mesh *mesh, const tr_model *model,
-                               const tr_placement *placement) {
-    opening o = {.groups = groups, .mesh = mesh};
+                               const tr_placement *placement, bool zero) {
+    opening o = {.groups = groups, .mesh = mesh, .divided = tr_memory_divided(mesh, zero)};
     TR_TRY(tr_placement_visit(placement, model, mesh->index[TR_AXIS_PP], open_sum, &o));
     return tr_placement_visit_ties(placement, model, mesh, open_tie, groups);
 }
@@ -71,11 +72,15 @@ static tr_status list_param(void *context, int stage, tr_param *param, bool shar
                             .stage = store->stages - 1,
                             .bucket = tr_placement_bucket(at->placement, at->model, stage, param),
                             .optimizer = tr_optim_kind_for(store->optimizer, param),
+                            .portion = {.extent = param->count},
                             .shares = shares ? slot_of(store, tr_param_name(param), 0) : -1};
     store->slots++;
     TR_TRY(tr_param_layout_make(param, at->mesh, &slot->layout));
     if (!at->groups || param->frozen) return TR_OK;
-    return tr_mesh_groups_get(at->groups, &slot->layout.sum, &slot->sum);
+    TR_TRY(tr_mesh_groups_get(at->groups, &slot->layout.sum, &slot->sum));
+    if (!store->divided) return TR_OK;
+    slot->portion = tr_param_portion(param, store->divided);
+    return tr_mesh_groups_get(at->groups, &slot->layout.owners, &slot->owners);
 }
 
 static tr_status set_tie(void *context, const tr_tie *t) {
@@ -117,21 +122,37 @@ static void place_grad(place *at, tr_store_slot *slot) {
 /* Adds the parameter to the last run, or begins another. */
 static void add_to_run(place *at, const tr_store_slot *slot) {
     tr_store *store = at->store;
+    const size_t begin = (size_t)slot->portion.begin;
+    if (slot->portion.extent == 0) return;
     const tr_param *param = slot->param;
     tr_run *run = store->runs ? &store->run[store->runs - 1] : NULL;
-    if (!run || at->run_ends || run->decay != param->decay || run->lr_scale != param->lr_scale ||
-        run->optimizer != slot->optimizer) {
+    if (!run || at->run_ends || store->divided || run->decay != param->decay ||
+        run->lr_scale != param->lr_scale || run->optimizer != slot->optimizer) {
         run = &store->run[store->runs++];
-        *run = (tr_run){.grad = param->grad,
+        *run = (tr_run){.grad = element(at, param->grad, begin),
                         .master = slot->master,
-                        .value = param->value,
+                        .value = (char *)param->value + begin * tr_dtype_size(store->dtype),
                         .optimizer = slot->optimizer,
                         .decay = param->decay,
                         .lr_scale = param->lr_scale};
         for (int k = 0; k < TR_OPTIM_STATES; k++) run->state[k] = slot->state[k];
     }
     at->run_ends = false;
-    run->count = ((char *)slot->master - run->master) / (int64_t)at->size + param->count;
+    run->count = ((char *)slot->master - run->master) / (int64_t)at->size + slot->portion.extent;
+}
+
+/* Places master and states of the portion. */
+static void place_states(place *at, tr_store_slot *slot) {
+    const tr_param *param = slot->param;
+    const tr_mesh *divided = at->store->divided;
+    at->states = tr_memory_states_begin(param, divided, at->states);
+    if (at->master) slot->master = element(at, at->master, at->states);
+    slot->state[0] = element(at, at->state[0], at->states);
+    at->states += (size_t)slot->portion.extent;
+    if (tr_optim_states(slot->optimizer) < 2) return;
+    at->second = tr_memory_states_begin(param, divided, at->second);
+    slot->state[1] = element(at, at->state[1], at->second);
+    at->second += (size_t)slot->portion.extent;
 }
 
 /* Places value, state and gradient of a parameter that shares none. */
@@ -140,18 +161,9 @@ static void place_own(place *at, tr_store_slot *slot) {
     at->values = tr_memory_params_begin(param, at->values);
     param->value = at->value + at->values * tr_dtype_size(at->store->dtype);
     at->values += (size_t)param->count;
-    if (at->store->dtype == at->store->acc) slot->master = param->value;
-    if (!param->frozen) {
-        at->states = tr_memory_states_begin(param, at->states);
-        if (at->master) slot->master = element(at, at->master, at->states);
-        slot->state[0] = element(at, at->state[0], at->states);
-        at->states += (size_t)param->count;
-        if (tr_optim_states(slot->optimizer) > 1) {
-            at->second = tr_memory_states_begin(param, at->second);
-            slot->state[1] = element(at, at->state[1], at->second);
-            at->second += (size_t)param->count;
-        }
-    }
+    if (at->store->dtype == at->store->acc && slot->portion.extent > 0)
+        slot->master = element(at, param->value, (size_t)slot->portion.begin);
+    if (!param->frozen && slot->portion.extent > 0) place_states(at, slot);
     place_grad(at, slot);
     if (param->frozen) at->run_ends = true;
     else add_to_run(at, slot);
@@ -159,6 +171,7 @@ static void place_own(place *at, tr_store_slot *slot) {
 
 static void place_shared(place *at, tr_store_slot *slot) {
     const tr_store_slot *first = &at->store->slot[slot->shares];
+    slot->portion = first->portion;
     slot->master = first->master;
     memcpy(slot->state, first->state, sizeof slot->state);
     slot->param->value = first->param->value;
@@ -234,17 +247,21 @@ static tr_status alloc_store(tr_store *store, const tr_param_memory *sum, bool t
 
 tr_status tr_store_create(tr_device *device, tr_world *world, const tr_mesh *mesh,
                           const tr_model *model, const tr_placement *placement, tr_dtype dtype,
-                          tr_mesh_groups *groups, tr_optim_kind optimizer, tr_store **out) {
+                          tr_mesh_groups *groups, tr_optim_kind optimizer, bool zero,
+                          tr_store **out) {
     tr_status status = TR_OK;
     tr_store *store = NULL;
     int pp_rank = mesh->index[TR_AXIS_PP];
-    tr_param_memory sum = tr_memory_of_params(model, placement, pp_rank, optimizer);
+    const tr_mesh *divided = tr_memory_divided(mesh, zero && groups != NULL);
+    tr_param_memory sum = tr_memory_of_params(model, placement, pp_rank, divided, optimizer);
     TR_TRY(tr_calloc(1, sizeof *store, &store));
     store->device = device;
     store->world = world;
     store->dtype = dtype;
     store->acc = tr_dtype_acc(dtype);
     store->optimizer = optimizer;
+    store->mesh = *mesh;
+    store->divided = divided ? &store->mesh : NULL;
     TR_TRY_OUT(alloc_store(store, &sum, groups != NULL));
     const size_t size = tr_dtype_size(store->acc), states = sum.states * size;
     const bool masters = dtype != store->acc;
@@ -265,6 +282,7 @@ tr_status tr_store_create(tr_device *device, tr_world *world, const tr_mesh *mes
     TR_TRY_OUT(tr_placement_visit(placement, model, pp_rank, list_param, &at));
     TR_TRY_OUT(place_all(&at));
     if (groups) TR_TRY_OUT(tr_placement_visit_ties(placement, model, mesh, set_tie, &at));
+    if (divided) TR_TRY_OUT(tr_gathers_create(store, &store->gathers));
 out:
     if (status != TR_OK) tr_store_destroy(store);
     else *out = store;
@@ -273,6 +291,7 @@ out:
 
 void tr_store_destroy(tr_store *store) {
     if (!store) return;
+    tr_gathers_destroy(store->gathers);
     if (store->values) tr_device_free(store->device, store->values);
     if (store->grads) tr_device_free(store->device, store->grads);
     if (store->states) tr_device_free(store->device, store->states);
@@ -282,9 +301,12 @@ void tr_store_destroy(tr_store *store) {
     free(store);
 }
 
-void *tr_store_slot_saved(const tr_store *store, const tr_store_slot *slot, tr_dtype *dtype) {
-    *dtype = slot->master ? store->acc : store->dtype;
-    return slot->master ? slot->master : slot->param->value;
+void *tr_store_slot_saved(const tr_store *store, const tr_store_slot *slot, tr_dtype *dtype,
+                          tr_range *held) {
+    const bool has_master = store->dtype != store->acc && !slot->param->frozen;
+    *dtype = has_master ? store->acc : store->dtype;
+    *held = has_master ? slot->portion : (tr_range){.extent = slot->param->count};
+    return has_master ? slot->master : slot->param->value;
 }
 
 /* Converts values[count] to FP64 in place. */
@@ -309,10 +331,55 @@ static void narrow(void *values, int64_t count) {
     }
 }
 
+/* Computes the values from this rank's masters. */
+static tr_status cast_masters(tr_store *store) {
+    if (store->dtype == store->acc) return TR_OK;
+    tr_stream *stream = tr_device_compute(store->device);
+    for (int i = 0; i < store->slots; i++) {
+        tr_store_slot *slot = &store->slot[i];
+        if (slot->shares >= 0 || !slot->master) continue;
+        tr_op_desc desc = {
+            .kind = TR_OP_CAST,
+            .rows = {
+                .rows = 1, .width = slot->portion.extent, .dtype = store->acc, .to = store->dtype}};
+        tr_op *cast;
+        TR_TRY(tr_op_prepare(&(tr_op_context){.device = store->device}, &desc, &cast));
+        char *value =
+            (char *)slot->param->value + (size_t)slot->portion.begin * tr_dtype_size(store->dtype);
+        tr_op_args args = {
+            .t = {[TR_CAST_X] = tr_tensor_vector(slot->master, store->acc, slot->portion.extent),
+                  [TR_CAST_Y] = tr_tensor_vector(value, store->dtype, slot->portion.extent)}};
+        tr_status status = tr_op_run(cast, stream, &args);
+        tr_op_release(cast);
+        TR_TRY(status);
+    }
+    return tr_stream_sync(stream);
+}
+
+/* Copies a parameter's drawn values from host[param->count] to its most precise copy; to the value,
+ * too, of which other ranks have the masters of some elements. */
+static tr_status keep_drawn(const tr_store *store, const tr_store_slot *slot, float *host) {
+    tr_stream *stream = tr_device_compute(store->device);
+    const int64_t count = slot->param->count;
+    tr_dtype dtype;
+    tr_range held;
+    void *to = tr_store_slot_saved(store, slot, &dtype, &held);
+    const size_t size = tr_dtype_size(dtype);
+    if (dtype == TR_F64) widen(host, count);
+    if (dtype == TR_BF16) narrow(host, count);
+    if (held.extent > 0)
+        TR_TRY(tr_stream_copy(stream, to, (char *)host + (size_t)held.begin * size,
+                              (size_t)held.extent * size));
+    TR_TRY(tr_stream_sync(stream)); /* before `host` gets other values */
+    if (held.extent == count) return TR_OK;
+    narrow(host, count);
+    TR_TRY(tr_stream_copy(stream, slot->param->value, host, (size_t)count * sizeof(uint16_t)));
+    return tr_stream_sync(stream);
+}
+
 /* Initial values pass through one staging buffer of the largest parameter's size. */
 static tr_status draw(tr_store *store, uint64_t seed, bool (*wanted)(const tr_store_slot *slot),
                       const tr_board *board) {
-    tr_stream *stream = tr_device_compute(store->device);
     tr_status status = TR_OK;
     const size_t size = tr_dtype_size(store->acc);
     int64_t most = 0, drawn = 0, all = 0;
@@ -330,14 +397,8 @@ static tr_status draw(tr_store *store, uint64_t seed, bool (*wanted)(const tr_st
         if (!wanted(slot)) continue;
         if (tr_board_stop_requested(board))
             TR_TRY_OUT(TR_FAIL(TR_ERR_STOPPED, "stopped while parameters were drawn"));
-        tr_dtype dtype;
-        void *to = tr_store_slot_saved(store, slot, &dtype);
         TR_TRY_OUT(tr_param_init(slot->param, seed, store->device->threads, host));
-        if (dtype == TR_F64) widen(host, slot->param->count);
-        if (dtype == TR_BF16) narrow(host, slot->param->count);
-        TR_TRY_OUT(
-            tr_stream_copy(stream, to, host, (size_t)slot->param->count * tr_dtype_size(dtype)));
-        TR_TRY_OUT(tr_stream_sync(stream)); /* before `host` gets the next values */
+        TR_TRY_OUT(keep_drawn(store, slot, host));
         drawn += slot->param->count;
         tr_world_tell_work(store->world, drawn, all);
     }
@@ -357,7 +418,7 @@ static bool is_update(const tr_store_slot *slot) {
 tr_status tr_store_init(tr_store *store, uint64_t seed, const tr_board *board) {
     TR_TRY(tr_store_clear_states(store));
     TR_TRY(draw(store, seed, has_value, board));
-    return tr_store_publish(store);
+    return cast_masters(store);
 }
 
 tr_status tr_store_init_updates(tr_store *store, uint64_t seed) {
@@ -368,7 +429,7 @@ tr_status tr_store_clear_states(tr_store *store) {
     tr_stream *stream = tr_device_compute(store->device);
     for (int i = 0; i < store->slots; i++) {
         const tr_store_slot *slot = &store->slot[i];
-        size_t bytes = (size_t)slot->param->count * tr_dtype_size(store->acc);
+        size_t bytes = (size_t)slot->portion.extent * tr_dtype_size(store->acc);
         if (slot->shares >= 0) continue;
         for (int k = 0; k < TR_OPTIM_STATES && slot->state[k]; k++)
             TR_TRY(tr_stream_zero(stream, slot->state[k], bytes));
@@ -377,23 +438,8 @@ tr_status tr_store_clear_states(tr_store *store) {
 }
 
 tr_status tr_store_publish(tr_store *store) {
-    if (store->dtype == store->acc) return TR_OK;
-    tr_stream *stream = tr_device_compute(store->device);
-    for (int i = 0; i < store->slots; i++) {
-        tr_store_slot *slot = &store->slot[i];
-        if (slot->shares >= 0 || !slot->master) continue;
-        tr_op_desc desc = {
-            .kind = TR_OP_CAST,
-            .rows = {
-                .rows = 1, .width = slot->param->count, .dtype = store->acc, .to = store->dtype}};
-        tr_op *cast;
-        TR_TRY(tr_op_prepare(&(tr_op_context){.device = store->device}, &desc, &cast));
-        tr_op_args args = {
-            .t = {[TR_CAST_X] = tr_tensor_vector(slot->master, store->acc, slot->param->count),
-                  [TR_CAST_Y] = tr_param_value(slot->param)}};
-        tr_status status = tr_op_run(cast, stream, &args);
-        tr_op_release(cast);
-        TR_TRY(status);
-    }
-    return tr_stream_sync(stream);
+    if (!store->gathers || store->dtype == store->acc) return cast_masters(store);
+    TR_TRY(tr_world_agree(store->world, cast_masters(store))); /* all ranks gather, or none */
+    TR_TRY(tr_gathers_run(store->gathers, tr_device_compute(store->device)));
+    return tr_world_sync(store->world, tr_device_compute(store->device));
 }

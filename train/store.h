@@ -2,10 +2,12 @@
  *
  * Each parameter has a value in the model's dtype, an FP32 gradient, an FP32 master and the states
  * of the optimizer (partition/optim_row.h) in FP32; in an FP64 model all are FP64. In FP32 and FP64
- * the value is the master. A frozen parameter has only its value, and a gradient that is not read
- * if it has_grad. Every use of a tied parameter has its own gradient; uses on one rank share value
- * and state; uses on different pipeline ranks hold a copy each, and their gradients are summed
- * through a tie group. */
+ * the value is the master. Data ranks may divide the updates (parallel.zero): then a rank has
+ * master and states of its portion of each parameter, and gathers the values of the others after
+ * every step. A frozen parameter has only its value, and a gradient that is not read if it
+ * has_grad. Every use of a tied parameter has its own gradient; uses on one rank share value and
+ * state; uses on different pipeline ranks hold a copy each, and their gradients are summed through
+ * a tie group. */
 #pragma once
 
 #include "comm/mesh_groups.h"
@@ -13,19 +15,22 @@
 #include "layers/param_layout.h"
 #include "layers/placement.h"
 #include "partition/optim_row.h"
+#include "train/gathers.h"
 
 typedef struct tr_store_slot {
     tr_param *param;
     tr_param_layout layout;
-    /* [param->count] in the store's acc; frozen: no states, and in BF16 no master. States that the
-     * optimizer does not own are NULL. */
+    tr_range portion; /* of its elements: those that this rank updates; all, if not divided */
+    /* Of the portion, in the store's acc; frozen: no states, and in BF16 no master. States that the
+     * optimizer does not own are NULL, and all are if the portion is empty. */
     void *master, *state[TR_OPTIM_STATES];
     int stage;               /* of this rank's: 0, 1, ... */
     int bucket;              /* of its stage: the gradients that are reduced at the same time */
     tr_optim_kind optimizer; /* that steps it */
     int shares;              /* slot of the use on this rank that has its value and state, or -1 */
-    tr_group *sum; /* group that sums its gradient; NULL without gradients, and if frozen */
-    tr_group *tie; /* group that then sums the gradients of uses on other ranks; NULL: none */
+    tr_group *sum;    /* group that sums its gradient; NULL without gradients, and if frozen */
+    tr_group *owners; /* data ranks that divide its updates; NULL: it is not divided */
+    tr_group *tie;    /* group that then sums the gradients of uses on other ranks; NULL: none */
 } tr_store_slot;
 
 /* Adjacent gradients of trained parameters of one bucket that one group sums at once. */
@@ -37,8 +42,9 @@ typedef struct tr_span {
 } tr_span;
 
 /* Adjacent trained parameters of one stage that all decay, or all do not, and have one optimizer
- * and lr_scale. They have the same offsets from the first in each kind of memory, with zeros
- * between them, so the optimizer steps them as one. */
+ * and lr_scale; if updates are divided, the portion of one parameter. They have the same offsets
+ * from the first in each kind of memory, with zeros between them, so the optimizer steps them as
+ * one. */
 typedef struct tr_run {
     char *grad, *master, *state[TR_OPTIM_STATES];
     void *value;
@@ -59,28 +65,35 @@ typedef struct tr_store {
     int stages;
     tr_span *span; /* [spans], local stages in ascending order */
     int spans;
-    tr_run *run; /* [runs] */
+    const tr_mesh *divided; /* NULL: updates are not divided */
+    tr_mesh mesh;
+    tr_gathers *gathers; /* of values, after updates; NULL: nothing is divided */
+    tr_run *run;         /* [runs] */
     int runs;
     char *values;         /* masters and values in the model's dtype */
     char *grads, *states; /* states: one after the other */
 } tr_store;
 
-/* Opens the groups that sum the gradients of this rank's parameters, and those of tied parameters
- * with uses on other pipeline ranks. Collective over the world. */
+/* Opens the groups that sum the gradients of this rank's parameters, those that divide the updates
+ * (zero), and those of tied parameters with uses on other pipeline ranks. Collective over the
+ * world. */
 tr_status tr_store_open_groups(tr_mesh_groups *groups, const tr_mesh *mesh, const tr_model *model,
-                               const tr_placement *placement);
+                               const tr_placement *placement, bool zero);
 
 /* Allocates the memory and sets params' value and grad. With `groups`, opened by
  * tr_store_open_groups, the store is for training by the optimizer; with NULL it has only values,
- * without gradients and states. Not collective. */
+ * without gradients and states. zero: the data ranks divide updates, masters and states. Not
+ * collective. */
 tr_status tr_store_create(tr_device *device, tr_world *world, const tr_mesh *mesh,
                           const tr_model *model, const tr_placement *placement, tr_dtype dtype,
-                          tr_mesh_groups *groups, tr_optim_kind optimizer, tr_store **out);
+                          tr_mesh_groups *groups, tr_optim_kind optimizer, bool zero,
+                          tr_store **out);
 void tr_store_destroy(tr_store *store);
 
-/* Returns the parameter's most precise copy, which checkpoints save: its master, or in BF16 the
- * value of a frozen one. */
-void *tr_store_slot_saved(const tr_store *store, const tr_store_slot *slot, tr_dtype *dtype);
+/* Returns the parameter's most precise copy, which checkpoints save, and which of its elements it
+ * has: the master, or in BF16 the value of a frozen one. */
+void *tr_store_slot_saved(const tr_store *store, const tr_store_slot *slot, tr_dtype *dtype,
+                          tr_range *held);
 
 /* Draws the initial values of a store for training from the seed, and tells the world how many are
  * drawn; states are zero. Not collective. Fails with TR_ERR_STOPPED soon after a request to stop
@@ -92,5 +105,6 @@ tr_status tr_store_init_updates(tr_store *store, uint64_t seed);
 /* Sets the states of a store for training to zero, as at the first step; does nothing to a store
  * without them. */
 tr_status tr_store_clear_states(tr_store *store);
-/* Computes the values from the masters, where there are any, after a load. */
+/* Computes the values from the masters, where there are any, after a load. Collective, if
+ * updates are divided. */
 tr_status tr_store_publish(tr_store *store);

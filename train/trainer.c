@@ -41,7 +41,7 @@ static const char *saved_text(const tr_session *s, char *text, size_t size) {
 static tr_status compare_copies(tr_session *s) {
     char saved[64];
     tr_error why;
-    tr_status status = tr_ckpt_compare_copies(s->world, s->tensors, s->tensors_count);
+    tr_status status = tr_ckpt_compare_copies(s->world, s->copies, s->copies_count);
     if (status != TR_ERR_DATA) return status;
     tr_error_save(&why);
     return tr_world_agree(

@@ -128,7 +128,8 @@ static void move_all(const golden *g, const tr_store *store, what of, bool to_fi
                           .file = file + p->at,
                           .to_file = to_file,
                           .factor = factor};
-            if (of == MASTERS) t.local = tr_store_slot_saved(store, slot, &t.dtype);
+            tr_range held;
+            if (of == MASTERS) t.local = tr_store_slot_saved(store, slot, &t.dtype, &held);
             if (t.local) tr_each_element(tensor, move_element, &t);
             moved += p->count;
         }
@@ -208,7 +209,7 @@ static void decode(const golden *g, const tr_config *c, tr_world *world, tr_devi
     const int first[2] = {0, model->count}, owner[1] = {0};
     const tr_placement placement = {.stages = 1, .first = first, .owner = owner};
     TRY(tr_store_create(device, world, &mesh, model, &placement, shape.dtype, NULL, TR_OPTIM_ADAMW,
-                        &store));
+                        false, &store));
     move_all(g, store, MASTERS, false, 1, g->weights);
     TRY(tr_store_publish(store));
     const tr_decoder_desc desc = {.world = world,

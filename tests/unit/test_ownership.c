@@ -444,9 +444,9 @@ static tr_status work(member *m) {
     for (tr_axis axis = 0; axis < TR_AXIS_COUNT; axis++)
         TR_TRY(tr_mesh_widen(&m->mesh, axis, 0, &everywhere));
     TR_TRY(tr_mesh_groups_get(m->groups, &everywhere, &everyone));
-    TR_TRY(tr_store_open_groups(m->groups, &m->mesh, m->model, &placement));
+    TR_TRY(tr_store_open_groups(m->groups, &m->mesh, m->model, &placement, false));
     TR_TRY(tr_store_create(m->device, world, &m->mesh, m->model, &placement, t->dtype, m->groups,
-                           TR_OPTIM_ADAMW, &m->store));
+                           TR_OPTIM_ADAMW, false, &m->store));
     tr_optimizer_desc desc = {.device = m->device,
                               .store = m->store,
                               .model = m->model,

@@ -25,14 +25,17 @@ static void test_portions(void **state) {
     uint64_t random = tr_test_seed(5);
     for (int round = 0; round < 2000; round++) {
         const int ranks = (int)tr_up_to(&random, 6), runs = (int)tr_up_to(&random, 3);
-        const tr_mesh mesh = {.degree = {1, ranks * runs, 1}};
+        tr_mesh mesh = {.degree = {1, ranks * runs, 1}};
         const tr_param param = {.count = tr_up_to(&random, round % 2 ? 9000 : 100000),
                                 .index = (int)tr_up_to(&random, 40),
                                 .copies = {1, runs > 1 ? ranks : 0, 1}};
         for (int run = 0; run < runs; run++) {
             int64_t sum = 0, least = INT64_MAX, most = 0, lowest = param.count, end = 0;
             for (int r = 0; r < ranks; r++) {
-                const tr_range p = tr_param_portion(&param, &mesh, run * ranks + r);
+                const tr_range p = tr_param_portion_of(&param, &mesh, r);
+                mesh.index[TR_AXIS_DP] = run * ranks + r;
+                const tr_range mine = tr_param_portion(&param, &mesh);
+                assert_memory_equal(&mine, &p, sizeof p);
                 sum += p.extent;
                 if (blocks_of(p.extent) < least) least = blocks_of(p.extent);
                 if (blocks_of(p.extent) > most) most = blocks_of(p.extent);
@@ -43,7 +46,7 @@ static void test_portions(void **state) {
                 if (p.begin < lowest) lowest = p.begin;
                 if (p.begin + p.extent > end) end = p.begin + p.extent;
                 for (int other = 0; other < r; other++) {
-                    const tr_range q = tr_param_portion(&param, &mesh, run * ranks + other);
+                    const tr_range q = tr_param_portion_of(&param, &mesh, other);
                     assert_true(p.begin + p.extent <= q.begin || q.begin + q.extent <= p.begin ||
                                 q.extent == 0);
                 }
@@ -53,7 +56,7 @@ static void test_portions(void **state) {
             assert_int_equal(end, param.count);
             assert_true(most - least <= 1);
         }
-        const tr_range all = tr_param_portion(&param, NULL, 0);
+        const tr_range all = tr_param_portion(&param, NULL);
         assert_int_equal(all.begin, 0);
         assert_int_equal(all.extent, param.count);
     }
@@ -66,7 +69,8 @@ static void test_turns(void **state) {
     int64_t load[3] = {0};
     for (int index = 0; index < 9; index++)
         for (int r = 0; r < 3; r++)
-            load[r] += tr_param_portion(&(tr_param){.count = 70, .index = index}, &mesh, r).extent;
+            load[r] +=
+                tr_param_portion_of(&(tr_param){.count = 70, .index = index}, &mesh, r).extent;
     for (int r = 0; r < 3; r++) assert_int_equal(load[r], 3 * 70);
 }
 

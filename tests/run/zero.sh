@@ -1,0 +1,93 @@
+#!/usr/bin/env bash
+# Tests parallel.zero 1: data ranks that divide the optimizer's state have the bits of those that do not, in losses,
+# norms, parameters and moments, with dropout and clipping; the planned memory is what is taken, and less; a run
+# continues with the other parallel.zero and on another number of data ranks.
+# usage: zero.sh TRIREME SCRATCH_DIR PRECISION
+set -euo pipefail
+trireme=$1 scratch=$2 precision=$3
+source "$(dirname "$0")/common.sh"
+
+# Parameters of one block of 4096 elements, of several, and of a part of one.
+options=(model.width=96 model.vocab=700 optim.clip=0.5 train.precision="$precision")
+
+optimizer_bytes() { sed -n 's/^memory .* took .* optimizer \([0-9.]*\),.*/\1/p' "$scratch/$1.out"; }
+
+# same_as_zero0 NAME RANKS ARGUMENTS...: runs with parallel.zero 0 and 1, as NAME-0 and NAME-1.
+same_as_zero0() {
+    local name=$1 zero
+    for zero in 0 1; do train 0 "$2" "$name-$zero" "${options[@]}" "${@:3}" parallel.zero=$zero; done
+    same_curve "$name-1" "$name-0"
+    same_tensors "$name-1" "$name-0" 20
+    as_planned "$name-1"
+    intact "$name-1" 20
+}
+
+# less NAME FACTOR: the optimizer's state of rank 0 is at most that part of the undivided one.
+less() {
+    awk -v a="$(optimizer_bytes "$1-1")" -v b="$(optimizer_bytes "$1-0")" -v f="$2" 'BEGIN { exit !(a > 0 && a <= f * b) }' ||
+        fail "$1: optimizer $(optimizer_bytes "$1-1") MiB, undivided $(optimizer_bytes "$1-0")"
+}
+
+same_as_zero0 dp2 2 parallel.dp=2
+less dp2 0.6
+same_as_zero0 dp4 4 parallel.dp=4 parallel.schedule=gpipe
+less dp4 0.35
+same_as_zero0 pp2 4 parallel.pp=2 parallel.dp=2
+same_as_zero0 zbv 4 parallel.pp=2 parallel.dp=2 parallel.schedule=zbv
+same_as_zero0 interleaved 4 parallel.pp=2 parallel.dp=2 parallel.schedule=interleaved parallel.virtual=2
+same_as_zero0 tp2 4 parallel.tp=2 parallel.dp=2
+# Tensor ranks that share a key head, and a head of its own.
+same_as_zero0 llama 4 parallel.tp=2 parallel.dp=2 model.family=llama model.kv_heads=1
+# An uneven number of data ranks, and more of them than blocks of most parameters.
+same_as_zero0 dp3 3 parallel.dp=3 model.width=32
+# Memory that the host cannot access, and messages that are staged.
+same_as_zero0 guarded 2 parallel.dp=2 device.name=guarded
+
+for optim in "optim.name=sgd optim.momentum=0.9 optim.lr=0.1" "optim.name=sgd optim.lr=0.1" \
+    "optim.name=lion optim.lr=0.0003" "optim.name=adam optim.l2=0.01"; do
+    read -ra keys <<<"$optim"
+    same_as_zero0 "${optim//[!a-z0-9]/-}" 2 parallel.dp=2 "${keys[@]}"
+done
+# Frozen parameters among those that are trained, and rates of their own.
+same_as_zero0 frozen 2 parallel.dp=2 train.freeze='*.ln_1.* transformer.h.1.*' train.lr_scale='0.1 *.c_fc.*'
+same_as_zero0 lora 2 parallel.dp=2 model.lora.rank=4
+
+# A run continues with the other value, and with other data ranks, as one continues that never divided anything.
+# continued RUN REFERENCE RANKS ARGUMENTS...: continues REFERENCE from its step 10 as RUN.
+continued() {
+    local run=$1 reference=$2 ranks=$3
+    cp -r "$scratch/$reference" "$scratch/$run"
+    rm -r "$(step_dir "$run" 20)"
+    train 0 "$ranks" "$run" --resume "${options[@]}" "${@:4}"
+}
+continued from-0 dp2-0 2 parallel.dp=2 parallel.zero=1
+continued from-1 dp2-1 2 parallel.dp=2 parallel.zero=0
+continued again dp2-1 2 parallel.dp=2 parallel.zero=1
+for run in from-0 from-1 again; do
+    same_curve "$run" dp2-0
+    same_tensors "$run" dp2-0 20
+done
+continued fewer-0 dp4-0 2 parallel.dp=2
+continued fewer-1 dp4-1 2 parallel.dp=2 parallel.zero=1
+continued tensor-0 dp4-0 4 parallel.dp=2 parallel.tp=2
+continued tensor-1 dp4-1 4 parallel.dp=2 parallel.tp=2 parallel.zero=1
+for run in fewer tensor; do
+    same_curve "$run-1" "$run-0"
+    same_tensors "$run-1" "$run-0" 20
+done
+
+# Weights that a run starts from.
+(cd "$scratch" && "$trireme" ckpt export dp2-0 model >/dev/null) || fail "no export"
+same_as_zero0 start 2 parallel.dp=2 model.init_from="$scratch/model"
+
+if [[ $precision == fp32 ]]; then
+    same_as_zero0 fp64 2 parallel.dp=2 train.precision=fp64 device.name=ref model.width=32 model.vocab=300
+    train 78 1 two parallel.zero=2
+    says two '.*parallel.zero 2 is not available: 1 divides the optimizer.s state among the data ranks'
+    train 78 1 four parallel.zero=4
+    for optim in lamb muon; do
+        train 78 1 $optim parallel.zero=1 optim.name=$optim
+        says $optim ".*parallel.zero 1 does not work with optim.name $optim.*set parallel.zero to 0, or optim.name to adamw"
+    done
+fi
+finish

@@ -1,0 +1,76 @@
+#include "train/gathers.h"
+
+#include "base/memory.h"
+#include "train/store.h"
+
+#include <stdlib.h>
+
+/* The portions that one group gathers. */
+typedef struct gather {
+    tr_group *group;
+    tr_gather_range *range; /* [ranges] */
+    size_t ranges, capacity;
+    int64_t ticket;
+} gather;
+
+struct tr_gathers {
+    gather *gather; /* [count] */
+    size_t count, capacity;
+};
+
+static tr_status gather_of(tr_gathers *g, tr_group *group, gather **out) {
+    for (size_t i = 0; i < g->count; i++)
+        if (g->gather[i].group == group) {
+            *out = &g->gather[i];
+            return TR_OK;
+        }
+    TR_TRY(tr_grow(&g->gather, &g->capacity, g->count + 1, sizeof *g->gather));
+    *out = &g->gather[g->count++];
+    **out = (gather){.group = group};
+    return TR_OK;
+}
+
+static tr_status add_slot(tr_gathers *g, const tr_store *store, const tr_store_slot *slot) {
+    const size_t size = tr_dtype_size(store->dtype);
+    const int owners = tr_mesh_part_size(&slot->layout.owners);
+    gather *to = NULL;
+    TR_TRY(gather_of(g, slot->owners, &to));
+    for (int r = 0; r < owners; r++) {
+        const tr_range portion = tr_param_portion_of(slot->param, store->divided, r);
+        if (portion.extent == 0) continue;
+        TR_TRY(tr_grow(&to->range, &to->capacity, to->ranges + 1, sizeof *to->range));
+        to->range[to->ranges++] =
+            (tr_gather_range){.data = (char *)slot->param->value + (size_t)portion.begin * size,
+                              .bytes = (size_t)portion.extent * size,
+                              .rank = r};
+    }
+    return TR_OK;
+}
+
+tr_status tr_gathers_create(const tr_store *store, tr_gathers **out) {
+    tr_status status = TR_OK;
+    tr_gathers *g;
+    TR_TRY(tr_calloc(1, sizeof *g, &g));
+    for (int i = 0; i < store->slots && status == TR_OK; i++)
+        if (store->slot[i].owners && store->slot[i].shares < 0)
+            status = add_slot(g, store, &store->slot[i]);
+    if (status != TR_OK) tr_gathers_destroy(g);
+    else *out = g;
+    return status;
+}
+
+void tr_gathers_destroy(tr_gathers *g) {
+    if (!g) return;
+    for (size_t i = 0; i < g->count; i++) free(g->gather[i].range);
+    free(g->gather);
+    free(g);
+}
+
+tr_status tr_gathers_run(tr_gathers *g, tr_stream *stream) {
+    for (size_t i = 0; i < g->count; i++)
+        TR_TRY(tr_group_gather(g->gather[i].group, stream, g->gather[i].range,
+                               (int)g->gather[i].ranges, &g->gather[i].ticket));
+    for (size_t i = 0; i < g->count; i++)
+        TR_TRY(tr_group_wait(g->gather[i].group, stream, g->gather[i].ticket));
+    return TR_OK;
+}
