@@ -32,6 +32,8 @@ table() {
     printf '|---|---|---|---|---|---|---|---|---|---|\n'
     row
     row parallel.dp=2
+    row parallel.dp=2 parallel.zero=1
+    row parallel.dp=4 parallel.zero=1
     row parallel.tp=2
     row parallel.tp=4
     row parallel.pp=2
@@ -43,6 +45,7 @@ table() {
     row train.recompute=full
     row parallel.pp=4 train.recompute=full
     row train.precision=bf16
+    row parallel.dp=4 parallel.zero=1 train.precision=bf16
 }
 
 if [[ ${2:-} == --write ]]; then table | bash "$here/put_table.sh" "$page"; else table; fi

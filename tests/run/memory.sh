@@ -45,6 +45,10 @@ for n in 1 2 4; do
     is "tp $n: gradients" "$(of 0 $gradients parallel.tp=$n)" "4 * $P + 4 * int((V + $n - 1) / $n) * C"
     is "tp $n: optimizer" "$(of 0 $optimizer parallel.tp=$n)" "8 * $P"
     is "tp $n: BF16" "$(of 0 $parameters parallel.tp=$n train.precision=bf16)" "6 * $P"
+    # Divided among data ranks, within a block of each parameter.
+    is "tp $n: divided optimizer" "$(of 0 $optimizer parallel.tp=$n parallel.dp=2 parallel.zero=1)" "8 * $P / 2" 1.5
+    is "tp $n: divided masters" "$(of 0 $parameters parallel.tp=$n parallel.dp=2 parallel.zero=1 train.precision=bf16)" \
+        "2 * $P + 4 * $P / 2" 0.8
     # What a block keeps: the difference of 12 more blocks.
     for mode in none selective full; do
         case $mode in
