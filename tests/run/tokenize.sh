@@ -162,6 +162,13 @@ dd if=/dev/zero of=changed/tokens/"$(ls -t changed/tokens | grep bin | head -n 1
 train 78 1 changed data.path=changed.txt data.format=text data.tokenizer=tokenizer.json model.vocab=301 train.steps=7 --resume
 [[ $(ls changed/tokens | wc -l) == 4 ]] || fail "changed: kept $(ls changed/tokens)"
 same_tensors text files 3
+# An imported run has its tokenizer in log.dir; a run that began with a folder goes on without it.
+"$trireme" ckpt export text folder >/dev/null && "$trireme" ckpt import folder brought >/dev/null
+trireme_on 1 train brought/config.yaml data.path=short.txt data.format=text train.steps=2 --resume >out 2>err ||
+    fail "brought: its tokenizer is not found: $(<err)"
+train 0 1 began model.init_from=folder data.path=short.txt data.format=text model.vocab=301 train.steps=2
+mv folder gone
+trireme_on 2 train began/config.yaml train.steps=3 parallel.pp=2 --resume >out 2>err || fail "began: not without its folder: $(<err)"
 for run in files text; do cmp -s $run/tokenizer/tokenizer.json tokenizer.json || fail "$run: no copy of the tokenizer"; done
 "$trireme" sample text -p 'The ' -n 60 --temperature 3 >sampled.out 2>sampled.err || fail "sample: $(<sampled.err)"
 iconv -f UTF-8 -t UTF-8 sampled.out >/dev/null || fail "the sample is not UTF-8"
