@@ -158,7 +158,8 @@ static tr_status read_adapter(tr_config *c) {
                        "the folder of the model",
                        c->lora_base, c->init_from,
                        tr_adapter_is(c->lora_base) ? "is itself an adapter" : "has no config.json");
-    return TR_FAIL(TR_ERR_NOFILE,
+    /* Its name is in a file, unless the user has set it. */
+    return TR_FAIL(tr_config_is_set(c, "model.lora.base") ? TR_ERR_NOFILE : TR_ERR_DATA,
                    "there is no folder '%s', the model of the adapter '%s': set model.lora.base to "
                    "the model's folder",
                    c->lora_base, c->init_from);

@@ -212,6 +212,7 @@ bad '"r":.*,' '"r": 2,' 65 'lora_A.weight is (3, 16) in the file, and (2, 16) by
 bad '\[.*\]' '"q.*"' 65 'regular expression'
 bad '\[.*\]' '["q_proj"]' 65 'holds the tensor '
 bad '\[.*\]' '["q_proj", "v_proj", "o_proj", "gate_proj", "down_proj", "up_proj"]' 65 'holds no tensor '
+bad '"base_model_name_or_path":.*,' '"base_model_name_or_path": "hub-model",' 65 "there is no folder 'hub-model', the model of the adapter 'bad': set model.lora.base"
 [[ ! -e no ]] || fail "a refused run left $(ls no)"
 
 python=${TRIREME_PYTHON:-python3}
