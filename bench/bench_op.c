@@ -296,6 +296,7 @@ int main(int argc, char **argv) {
                          .lr = 1e-4f,
                          .bias_correction1 = 0.1f,
                          .bias_correction2 = 0.05f,
+                         .square_weight = 0.1,
                          .gradient_factor = 1}};
     check(tr_device_open(name, &options, &b.device));
     check(tr_device_alloc(b.device, TR_MEMORY_DATA, sizeof *b.at, (void **)&b.at));

@@ -232,11 +232,33 @@ TR_HOSTDEVICE static inline void tr_step_finish(const double *losses, int64_t n_
     state->gradient_factor = state->skip ? 0 : clip / unit;
 }
 
+/* Adafactor's epsilon_1, which is added to each square. */
+#define TR_FACTOR_LEAST 1e-30f
+/* Returns R or C of FACTOR after a step: `sum` is of `count` squares, and `weight` the step's. */
+TR_HOSTDEVICE static inline float tr_factor_moment(double weight, float before, double sum,
+                                                   int64_t count) {
+    return (float)((1 - weight) * (double)before + weight * (sum + 1e-30 * (double)count));
+}
+/* The total of FACTOR: lanes by i % 256, each ascending, added in ascending order. */
+enum { TR_FACTOR_LANES = 256 };
+TR_HOSTDEVICE static inline double tr_factor_lane(const float *x, int64_t n, int lane) {
+    double sum = 0;
+    for (int64_t i = lane; i < n; i += TR_FACTOR_LANES) sum += (double)x[i];
+    return sum;
+}
+/* Return the factors of a row and of a column of X. */
+TR_HOSTDEVICE static inline float tr_factor_row(double total, float r) {
+    return (float)sqrt(total / (double)r);
+}
+TR_HOSTDEVICE static inline float tr_factor_col(float c) {
+    return (float)(1 / sqrt((double)c));
+}
+
 /* The scalars of UPDATE in FP32. */
 typedef struct tr_update_scalars {
     float beta1, beta2, eps, weight_decay, lr, factor;
     float mean_scale, root_scale; /* 1 / bias_correction1, 1 / sqrt(bias_correction2) */
-    float momentum, clip_value, l1, l2;
+    float momentum, clip_value, l1, l2, square_weight;
     int32_t clamps, regular, nesterov;
 } tr_update_scalars;
 
@@ -255,6 +277,7 @@ TR_HOSTDEVICE static inline tr_update_scalars tr_update_round(const tr_update_de
     s.clip_value = (float)desc->clip_value;
     s.l1 = (float)desc->l1;
     s.l2 = (float)desc->l2;
+    s.square_weight = (float)state->square_weight;
     s.clamps = s.clip_value > 0;
     s.regular = s.l1 > 0 || s.l2 > 0;
     s.nesterov = desc->nesterov;
@@ -289,6 +312,9 @@ TR_HOSTDEVICE static inline float tr_update_direction(const tr_update_scalars *s
     } else if (rule == TR_UPDATE_LION) {
         update = tr_sign(s->beta1 * *m + (1.0f - s->beta1) * g);
         *m = s->beta2 * *m + (1.0f - s->beta2) * g;
+    } else if (rule == TR_UPDATE_ROOT) {
+        *m = (1.0f - s->square_weight) * *m + s->square_weight * (g * g + TR_FACTOR_LEAST);
+        update = g / sqrtf(*m);
     }
     return update + s->weight_decay * master;
 }
@@ -300,11 +326,16 @@ TR_HOSTDEVICE static inline void tr_update_element(const tr_update_scalars *s, t
 }
 
 /* Returns r of DESCEND. */
-TR_HOSTDEVICE static inline double tr_descend_ratio(const double *norms, int64_t parts) {
+TR_HOSTDEVICE static inline double tr_descend_ratio(const double *norms, int64_t parts,
+                                                    int64_t whole) {
     double master = 0, direction = 0;
     for (int64_t i = 0; i < parts; i++) {
         master += norms[2 * i];
         direction += norms[2 * i + 1];
+    }
+    if (whole > 0) {
+        const double size = sqrt(master / (double)whole), length = sqrt(direction / (double)whole);
+        return (size > 1e-3 ? size : 1e-3) / (length > 1 ? length : 1);
     }
     return master > 0 && direction > 0 ? sqrt(master) / sqrt(direction) : 1;
 }
@@ -325,7 +356,7 @@ TR_HOSTDEVICE static inline tr_descend_scalars
 tr_descend_round(const tr_descend_desc *desc, const tr_step_state *state, const double *norms) {
     tr_descend_scalars s;
     s.lr = (float)state->lr * (float)desc->lr_scale;
-    s.factor = (float)(desc->factor * tr_descend_ratio(norms, desc->parts));
+    s.factor = (float)(desc->factor * tr_descend_ratio(norms, desc->parts, desc->whole));
     s.weight_decay = (float)desc->weight_decay;
     return s;
 }

@@ -57,7 +57,9 @@
     X(UPDATE, update)                                                                              \
     X(DIRECTION, direction)                                                                        \
     X(DESCEND, descend)                                                                            \
-    X(RESCALE, rescale)
+    X(RESCALE, rescale)                                                                            \
+    X(FACTOR_SUMS, factor_sums)                                                                    \
+    X(FACTOR, factor)
 
 typedef enum tr_op_kind {
 #define TR_OP_ENUM(UPPER, lower) TR_OP_##UPPER,
@@ -82,6 +84,7 @@ typedef struct tr_step_state {
     double loss_scale; /* seeds backward: a power of two; 1 unless a test sets another */
     double lr;
     double bias_correction1, bias_correction2; /* 1 - beta^t of AdamW */
+    double square_weight;                      /* t^-0.8 of Adafactor: 1 - beta2 of its step t */
     double max_norm;                           /* clip to this global norm; 0 = no clipping */
     double loss_limit, norm_limit;             /* of steps that change parameters; 0 = no limit */
     double gradient_factor; /* set by STEP_FINISH: clip / (valid tokens * loss_scale) */
@@ -403,6 +406,8 @@ typedef enum tr_update_rule {
     TR_UPDATE_MOMENTUM, /* M: m = momentum m + g; u = m, or with nesterov g + momentum m */
     TR_UPDATE_LION,     /* M (Chen et al. 2023, algorithm 2): u = sign(beta1 m + (1 - beta1) g);
                            m = beta2 m + (1 - beta2) g */
+    TR_UPDATE_ROOT,     /* M, of Adafactor's vectors: m = (1 - b) m + b (g^2 + 1e-30) with b =
+                           state->square_weight; u = g / sqrt(m) */
     TR_UPDATE_RULES
 } tr_update_rule;
 /* Returns how many states a rule owns. */
@@ -431,10 +436,11 @@ enum { TR_UPDATE_GRAD, TR_UPDATE_MASTER, TR_UPDATE_M, TR_UPDATE_V, TR_UPDATE_VAL
  * f32[count]: MASTER -= lr * lr_scale * (factor * r * U + weight_decay * MASTER); VALUE as of
  * UPDATE. NORMS f64[parts][2] has the squared norms of the parts of the whole tensor, of its MASTER
  * and of its U; r is the ratio of their roots, added in ascending order, or 1 where one of them is
- * 0 (You et al. 2020, algorithm 2). parts 0: r is 1, without NORMS. Reads lr and skip from the
- * state. */
+ * 0 (You et al. 2020, algorithm 2). parts 0: r is 1, without NORMS. whole above 0: the elements of
+ * the whole tensor, and r is Adafactor's (Shazeer & Stern 2018, algorithm 4), with the roots of the
+ * mean squares: max(1e-3, that of MASTER) / max(1, that of U). Reads lr and skip from the state. */
 typedef struct tr_descend_desc {
-    int64_t count, parts;
+    int64_t count, parts, whole;
     double lr_scale, factor, weight_decay;
     tr_dtype dtype;
 } tr_descend_desc;
@@ -446,6 +452,25 @@ typedef struct tr_rescale_desc {
 } tr_rescale_desc;
 enum { TR_RESCALE_X, TR_RESCALE_NORMS };
 enum { TR_DESCEND_U, TR_DESCEND_NORMS, TR_DESCEND_MASTER, TR_DESCEND_VALUE };
+
+/* Adafactor's second moments of a matrix (Shazeer & Stern 2018, algorithm 4), of which this rank
+ * has a part, X f32[rows, cols], with all rows or all columns of the whole matrix. Sums are FP64.
+ * FACTOR_SUMS: ROWS f64[rows] and COLS f64[cols] are the sums of squares of each row and column of
+ *   X, a row's in the order of SUMSQ, a column's in blocks of tr_factor_block(rows) rows.
+ * FACTOR: ROWS and COLS are those of the whole matrix. The states R f32[rows] and C f32[cols]
+ * become R = (1 - b) R + b (ROWS + 1e-30 all_cols), C = (1 - b) C + b (COLS + 1e-30 all_rows), with
+ * b = state->square_weight; and X becomes X / sqrt(R C / total), where total is the sum of R, or of
+ * C. Reads skip from the state. */
+typedef struct tr_factor_desc {
+    int64_t rows, cols, all_rows, all_cols;
+    tr_dtype dtype; /* the storage's, or X's own */
+} tr_factor_desc;
+enum { TR_FACTOR_X, TR_FACTOR_ROWS, TR_FACTOR_COLS, TR_FACTOR_R, TR_FACTOR_C };
+/* Returns the rows of a block: at most 128 blocks. */
+TR_HOSTDEVICE static inline int64_t tr_factor_block(int64_t rows) {
+    const int64_t even = (rows + 127) / 128;
+    return even > 32 ? even : 32;
+}
 
 typedef struct tr_op_desc {
     tr_op_kind kind;
@@ -467,6 +492,7 @@ typedef struct tr_op_desc {
         tr_update_desc update; /* UPDATE, DIRECTION */
         tr_descend_desc descend;
         tr_rescale_desc rescale;
+        tr_factor_desc factor; /* FACTOR_SUMS, FACTOR */
     };
 } tr_op_desc;
 

@@ -54,6 +54,7 @@ update_elements(const tr_update_scalars *s, tr_update_rule rule, bool steps, int
     case TR_UPDATE_MOMENTUM:
         update_block(s, TR_UPDATE_MOMENTUM, steps, at, end, grad, master, m, v);
         break;
+    case TR_UPDATE_ROOT: update_block(s, TR_UPDATE_ROOT, steps, at, end, grad, master, m, v); break;
     case TR_UPDATE_LION: update_block(s, TR_UPDATE_LION, steps, at, end, grad, master, m, v); break;
     default: update_block(s, TR_UPDATE_ADAMW, steps, at, end, grad, master, m, v);
     }

@@ -122,6 +122,7 @@ cudaError_t launch_update(cudaStream_t stream, const tr_update_desc &d, Args... 
     case TR_UPDATE_SGD: return launch_rule<T, TR_UPDATE_SGD>(stream, d, args...);
     case TR_UPDATE_MOMENTUM: return launch_rule<T, TR_UPDATE_MOMENTUM>(stream, d, args...);
     case TR_UPDATE_LION: return launch_rule<T, TR_UPDATE_LION>(stream, d, args...);
+    case TR_UPDATE_ROOT: return launch_rule<T, TR_UPDATE_ROOT>(stream, d, args...);
     default: return launch_rule<T, TR_UPDATE_ADAMW>(stream, d, args...);
     }
 }
@@ -252,6 +253,8 @@ cudaError_t tr_cuda_launch_direction(cudaStream_t stream, const tr_update_desc *
         return launch_direction<TR_UPDATE_MOMENTUM>(stream, *d, state, grad, master, m, v);
     case TR_UPDATE_LION:
         return launch_direction<TR_UPDATE_LION>(stream, *d, state, grad, master, m, v);
+    case TR_UPDATE_ROOT:
+        return launch_direction<TR_UPDATE_ROOT>(stream, *d, state, grad, master, m, v);
     default: return launch_direction<TR_UPDATE_ADAMW>(stream, *d, state, grad, master, m, v);
     }
 }

@@ -47,6 +47,11 @@ static double direction(const tr_update_desc *d, const tr_op_args *args, int64_t
         tr_ref_set(args, TR_UPDATE_M, i, beta2 * m + (1 - beta2) * g);
         return (mixed > 0) - (mixed < 0);
     }
+    if (d->rule == TR_UPDATE_ROOT) {
+        const double b = scalar(d, args->state->square_weight);
+        tr_ref_set(args, TR_UPDATE_M, i, (1 - b) * m + b * (g * g + 1e-30));
+        return g / sqrt(tr_ref_get(args, TR_UPDATE_M, i));
+    }
     const double mean = beta1 * m + (1 - beta1) * g;
     const double square = beta2 * tr_ref_get(args, TR_UPDATE_V, i) + (1 - beta2) * g * g;
     tr_ref_set(args, TR_UPDATE_M, i, mean);
@@ -96,7 +101,7 @@ tr_status tr_ref_descend(tr_op *op, const tr_op_args *args) {
     if (state->skip) return TR_OK;
     const double lr = tr_ref_scalar(d->dtype, tr_ref_scalar(d->dtype, state->lr) *
                                                   tr_ref_scalar(d->dtype, d->lr_scale));
-    const double ratio = tr_descend_ratio(args->t[TR_DESCEND_NORMS].data, d->parts);
+    const double ratio = tr_descend_ratio(args->t[TR_DESCEND_NORMS].data, d->parts, d->whole);
     const double factor = tr_ref_scalar(d->dtype, d->factor * ratio);
     const double decay = tr_ref_scalar(d->dtype, d->weight_decay);
     for (int64_t i = 0; i < d->count; i++) {

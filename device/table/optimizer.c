@@ -115,14 +115,17 @@ static const char *descend_fault(const tr_op_desc *desc) {
     const tr_descend_desc *d = &desc->descend;
     if (!tr_op_sizes_fit(0, d->count, 1, 1) || !tr_op_sizes_fit(0, d->parts, 2, 1))
         return "count and parts are out of range";
+    if (!tr_op_sizes_fit(0, d->whole, 1, 1) || (d->whole > 0 && d->parts < 1))
+        return "whole is out of range, or without parts";
     if (!(d->lr_scale > 0 && d->factor > 0)) return "lr_scale and factor must be above 0";
     return d->weight_decay >= 0 ? NULL : "weight_decay must not be negative";
 }
 
 static bool same_descend(const tr_op_desc *x, const tr_op_desc *y) {
     const tr_descend_desc *a = &x->descend, *b = &y->descend;
-    return a->count == b->count && a->parts == b->parts && a->lr_scale == b->lr_scale &&
-           a->factor == b->factor && a->weight_decay == b->weight_decay && a->dtype == b->dtype;
+    return a->count == b->count && a->parts == b->parts && a->whole == b->whole &&
+           a->lr_scale == b->lr_scale && a->factor == b->factor &&
+           a->weight_decay == b->weight_decay && a->dtype == b->dtype;
 }
 
 static void descend_operands(const tr_op_desc *desc, tr_tensor *t) {

@@ -148,6 +148,28 @@
     {                                                                                              \
         .kind = TR_OP_RESCALE, .rescale = {.count = n, .parts = p }                                \
     }
+#define FACTOR_OF(KIND, m, n, all_m, all_n)                                                        \
+    {                                                                                              \
+        .kind = TR_OP_##KIND, .factor = {                                                          \
+            .rows = m,                                                                             \
+            .cols = n,                                                                             \
+            .all_rows = all_m,                                                                     \
+            .all_cols = all_n                                                                      \
+        }                                                                                          \
+    }
+#define FACTOR(m, n, all_m, all_n) FACTOR_OF(FACTOR, m, n, all_m, all_n)
+#define FACTOR_SUMS(m, n)          FACTOR_OF(FACTOR_SUMS, m, n, m, n)
+#define DESCEND_OF(n, p, all)                                                                      \
+    {                                                                                              \
+        .kind = TR_OP_DESCEND, .descend = {                                                        \
+            .count = n,                                                                            \
+            .parts = p,                                                                            \
+            .whole = all,                                                                          \
+            .lr_scale = 0.5,                                                                       \
+            .factor = 1,                                                                           \
+            .weight_decay = 0.1f                                                                   \
+        }                                                                                          \
+    }
 #define DESCEND(n, p, decay)                                                                       \
     {                                                                                              \
         .kind = TR_OP_DESCEND, .descend = {                                                        \
@@ -369,6 +391,20 @@ const tr_op_case tr_op_cases[] = {
     {DESCEND(64, 2, 0), TR_CASE_SKIP},
     {RESCALE(1, 1), 0},
     {RESCALE(1037, 3), 0},
+    {UPDATE(1037, .rule = TR_UPDATE_ROOT), 0},
+    {DIRECTION(1037, .rule = TR_UPDATE_ROOT, .clip_value = 0.1), 0},
+    {DIRECTION(64, .rule = TR_UPDATE_ROOT), TR_CASE_SKIP},
+    {DESCEND_OF(1037, 2, 2074), 0},
+    {DESCEND_OF(64, 1, 64), TR_CASE_SKIP},
+    {FACTOR_SUMS(1, 1), 0},
+    {FACTOR_SUMS(33, 70), 0},
+    {FACTOR_SUMS(3, 4099), 0},
+    {FACTOR_SUMS(4200, 3), 0},
+    {FACTOR(1, 1, 1, 1), 0},
+    {FACTOR(33, 70, 33, 140), 0},
+    {FACTOR(33, 70, 99, 70), 0},
+    {FACTOR(5, 700, 5, 700), 0},
+    {FACTOR(8, 8, 8, 8), TR_CASE_SKIP},
 };
 const size_t tr_op_case_count = sizeof tr_op_cases / sizeof *tr_op_cases;
 
@@ -415,5 +451,8 @@ const tr_op_case tr_op_large_cases[] = {
     {DIRECTION(20011, .clip_value = 0), 0},
     {DESCEND(20011, 2, 0), 0},
     {RESCALE(20011, 1), 0},
+    {DIRECTION(20011, .rule = TR_UPDATE_ROOT), 0},
+    {FACTOR_SUMS(301, 259), 0},
+    {FACTOR(301, 259, 301, 518), 0},
 };
 const size_t tr_op_large_case_count = sizeof tr_op_large_cases / sizeof *tr_op_large_cases;

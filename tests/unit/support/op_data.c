@@ -188,6 +188,7 @@ tr_status tr_op_data_make(const tr_op_case *c, tr_dtype storage, uint64_t seed, 
                                  .bias_correction1 = 0.271f,
                                  .bias_correction2 = 0.142625f,
                                  .max_norm = 0.125f,
+                                 .square_weight = 0.375,
                                  .gradient_factor = 0.5f};
     set_positions(&out->desc, &out->state);
     tr_status status = TR_OK;

@@ -45,6 +45,8 @@ tr_op_desc tr_op_case_desc(const tr_op_case *c, tr_dtype storage) {
     case TR_OP_DIRECTION: desc.update.dtype = storage; break;
     case TR_OP_DESCEND: desc.descend.dtype = storage; break;
     case TR_OP_RESCALE: desc.rescale.dtype = storage; break;
+    case TR_OP_FACTOR_SUMS:
+    case TR_OP_FACTOR: desc.factor.dtype = storage; break;
     case TR_OP_SUMSQ:
     case TR_OP_STEP_FINISH: break;
     default: desc.rows.dtype = storage; desc.rows.to = other(storage);
@@ -380,6 +382,24 @@ static void xent_tensors(const tr_op_desc *desc, tr_op_tensor *t) {
     t[TR_XENT_LOGITS] = output(d->dtype, count, 1, TR_OP_LOSS_SCALE);
 }
 
+/* Sums have one order on all devices. */
+static void factor_tensors(const tr_factor_desc *d, tr_op_kind kind, unsigned options,
+                           tr_op_tensor *t) {
+    const int64_t count = d->rows * d->cols, terms = options & TR_CASE_SKIP ? 0 : 1;
+    if (kind == TR_OP_FACTOR_SUMS) {
+        t[TR_FACTOR_X] = input(TR_F32, count, TR_FILL_NORMAL);
+        t[TR_FACTOR_ROWS] = exact(TR_F64, d->rows);
+        t[TR_FACTOR_COLS] = exact(TR_F64, d->cols);
+        return;
+    }
+    t[TR_FACTOR_X] = output(TR_F32, count, 2 * terms, 4);
+    t[TR_FACTOR_ROWS] = input(TR_F64, d->rows, TR_FILL_SQUARE);
+    t[TR_FACTOR_COLS] = input(TR_F64, d->cols, TR_FILL_SQUARE);
+    t[TR_FACTOR_R] = output(TR_F32, d->rows, terms, 1);
+    t[TR_FACTOR_C] = output(TR_F32, d->cols, terms, 1);
+    t[TR_FACTOR_R].fill = t[TR_FACTOR_C].fill = TR_FILL_SQUARE;
+}
+
 static void optimizer_tensors(const tr_op_desc *desc, unsigned options, tr_op_tensor *t) {
     int64_t count = desc->update.count;
     const int states = tr_update_states(desc->update.rule);
@@ -416,6 +436,7 @@ static void optimizer_tensors(const tr_op_desc *desc, unsigned options, tr_op_te
             t[TR_UPDATE_MASTER] = input(TR_F32, count, TR_FILL_NORMAL);
         }
         if (states > 0) t[TR_UPDATE_M] = output(TR_F32, count, terms, 1);
+        if (desc->update.rule == TR_UPDATE_ROOT) t[TR_UPDATE_M].fill = TR_FILL_SQUARE;
         if (states > 1) {
             t[TR_UPDATE_V] = output(TR_F32, count, terms, 0); /* of squares */
             t[TR_UPDATE_V].fill = TR_FILL_SQUARE;
@@ -460,6 +481,8 @@ void tr_op_case_tensors(const tr_op_desc *desc, unsigned options,
     case TR_OP_DIRECTION:
     case TR_OP_DESCEND:
     case TR_OP_RESCALE: optimizer_tensors(desc, options, t); break;
+    case TR_OP_FACTOR_SUMS:
+    case TR_OP_FACTOR: factor_tensors(&desc->factor, desc->kind, options, t); break;
     default: rows_tensors(desc, options, t);
     }
 }

@@ -1,0 +1,117 @@
+/* Kernels of FACTOR_SUMS and FACTOR. */
+#include "device/cuda/kernel.cuh"
+#include "device/cuda/launch.h"
+#include "device/elementwise.h"
+
+namespace {
+
+/* Eight neighbouring threads take a row, each one lane of its blocks of 4096 elements. */
+__global__ void sum_rows(tr_factor_desc d, const float *x, double *rows) {
+    constexpr int PER_BLOCK = TR_THREADS / TR_SUMSQ_LANES;
+    __shared__ double lanes[TR_THREADS];
+    const int lane = (int)threadIdx.x % TR_SUMSQ_LANES, row = (int)threadIdx.x / TR_SUMSQ_LANES;
+    for (int64_t first = (int64_t)blockIdx.x * PER_BLOCK; first < d.rows;
+         first += (int64_t)gridDim.x * PER_BLOCK) {
+        const int64_t i = first + row;
+        double sum = 0;
+        for (int64_t at = 0; at < d.cols; at += TR_SUMSQ_BLOCK) {
+            const int64_t left = d.cols - at;
+            const int64_t n = left < TR_SUMSQ_BLOCK ? left : (int64_t)TR_SUMSQ_BLOCK;
+            lanes[threadIdx.x] = i < d.rows ? tr_sumsq_lane(0, x + i * d.cols + at, n, lane) : 0;
+            __syncthreads();
+            if (lane == 0) {
+                double block = 0;
+                for (int j = 0; j < TR_SUMSQ_LANES; j++) block += lanes[threadIdx.x + j];
+                sum += block;
+            }
+            __syncthreads();
+        }
+        if (lane == 0 && i < d.rows) rows[i] = sum;
+    }
+}
+
+/* A thread adds one column of one block of rows. partial[blocks][cols]. */
+__global__ void sum_cols(tr_factor_desc d, int64_t blocks, const float *x, double *partial) {
+    const int64_t block = tr_factor_block(d.rows);
+    for (int64_t k = tr_first_item(); k < blocks * d.cols; k += tr_item_stride()) {
+        const int64_t first = k / d.cols * block, left = d.rows - first;
+        const int64_t n = left < block ? left : block;
+        const float *at = x + first * d.cols + k % d.cols;
+        double sum = 0;
+#pragma unroll 8
+        for (int64_t i = 0; i < n; i++) sum += (double)at[i * d.cols] * (double)at[i * d.cols];
+        partial[k] = sum;
+    }
+}
+
+__global__ void finish_cols(int64_t blocks, int64_t n, const double *partial, double *cols) {
+    for (int64_t j = tr_first_item(); j < n; j += tr_item_stride()) {
+        double sum = 0;
+#pragma unroll 8
+        for (int64_t k = 0; k < blocks; k++) sum += partial[k * n + j];
+        cols[j] = sum;
+    }
+}
+
+__global__ void update_moments(tr_factor_desc d, const tr_step_state *state, const double *rows,
+                               const double *cols, float *r, float *c) {
+    if (state->skip) return;
+    const double weight = state->square_weight;
+    for (int64_t i = tr_first_item(); i < d.rows + d.cols; i += tr_item_stride()) {
+        const int64_t j = i - d.rows;
+        if (j < 0) r[i] = tr_factor_moment(weight, r[i], rows[i], d.all_cols);
+        else c[j] = tr_factor_moment(weight, c[j], cols[j], d.all_rows);
+    }
+}
+
+/* One block: a thread adds one lane, and the first one adds the lanes. */
+__global__ void add_total(int64_t n, const float *x, double *total) {
+    __shared__ double lanes[TR_FACTOR_LANES];
+    lanes[threadIdx.x] = tr_factor_lane(x, n, (int)threadIdx.x);
+    __syncthreads();
+    if (threadIdx.x != 0) return;
+    double sum = 0;
+    for (int j = 0; j < TR_FACTOR_LANES; j++) sum += lanes[j];
+    *total = sum;
+}
+
+/* factor: of the rows, then of the columns. */
+__global__ void make_factors(tr_factor_desc d, const double *total, const float *r, const float *c,
+                             float *factor) {
+    for (int64_t i = tr_first_item(); i < d.rows + d.cols; i += tr_item_stride())
+        factor[i] = i < d.rows ? tr_factor_row(*total, r[i]) : tr_factor_col(c[i - d.rows]);
+}
+
+__global__ void apply(tr_factor_desc d, const tr_step_state *state, const float *factor, float *x) {
+    if (state->skip) return;
+    for (int64_t i = tr_first_item(); i < d.rows * d.cols; i += tr_item_stride())
+        x[i] *= factor[i / d.cols] * factor[d.rows + i % d.cols];
+}
+
+} // namespace
+
+cudaError_t tr_cuda_launch_factor_sums(cudaStream_t stream, const tr_factor_desc *d, const float *x,
+                                       double *rows, double *cols, double *partial) {
+    const int64_t blocks = tr_cuda_factor_blocks(d->rows);
+    TR_LAUNCH(tr_launch(stream, tr_grid(d->rows, TR_THREADS / TR_SUMSQ_LANES), TR_THREADS, sum_rows,
+                        *d, x, rows));
+    TR_LAUNCH(tr_launch(stream, tr_grid(blocks * d->cols, TR_THREADS), TR_THREADS, sum_cols, *d,
+                        blocks, x, partial));
+    return tr_launch(stream, tr_grid(d->cols, TR_THREADS), TR_THREADS, finish_cols, blocks, d->cols,
+                     partial, cols);
+}
+
+cudaError_t tr_cuda_launch_factor(cudaStream_t stream, const tr_factor_desc *d,
+                                  const tr_step_state *state, float *x, const double *rows,
+                                  const double *cols, float *r, float *c, void *scratch) {
+    const bool by_cols = d->cols == d->all_cols;
+    const unsigned grid = tr_grid(d->rows + d->cols, TR_THREADS);
+    double *total = static_cast<double *>(scratch);
+    float *factor = reinterpret_cast<float *>(total + 1);
+    TR_LAUNCH(tr_launch(stream, grid, TR_THREADS, update_moments, *d, state, rows, cols, r, c));
+    TR_LAUNCH(tr_launch(stream, 1, TR_FACTOR_LANES, add_total, by_cols ? d->cols : d->rows,
+                        by_cols ? c : r, total));
+    TR_LAUNCH(tr_launch(stream, grid, TR_THREADS, make_factors, *d, total, r, c, factor));
+    return tr_launch(stream, tr_grid(d->rows * d->cols, 4 * TR_THREADS), TR_THREADS, apply, *d,
+                     state, factor, x);
+}

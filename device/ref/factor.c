@@ -1,0 +1,76 @@
+/* FACTOR_SUMS and FACTOR. */
+#include "device/elementwise.h"
+#include "device/ref/ref_impl.h"
+
+static double squared(const tr_op_args *args, int64_t i) {
+    const double x = tr_ref_get(args, TR_FACTOR_X, i);
+    return x * x;
+}
+
+/* Returns a row's sum: of FP32 in the order of all devices, of FP64 in the order of the columns. */
+static double sum_row(const tr_factor_desc *d, const tr_op_args *args, int64_t row) {
+    const int64_t n = d->cols;
+    double sum = 0;
+    for (int64_t at = 0; d->dtype != TR_F64 && at < n; at += TR_SUMSQ_BLOCK)
+        sum += tr_sumsq_block((const float *)args->t[TR_FACTOR_X].data + row * n + at,
+                              n - at < TR_SUMSQ_BLOCK ? n - at : TR_SUMSQ_BLOCK);
+    for (int64_t j = 0; d->dtype == TR_F64 && j < n; j++) sum += squared(args, row * n + j);
+    return sum;
+}
+
+static double sum_col(const tr_factor_desc *d, const tr_op_args *args, int64_t col) {
+    const int64_t block = tr_factor_block(d->rows);
+    double sum = 0;
+    for (int64_t first = 0; first < d->rows; first += block) {
+        double partial = 0;
+        for (int64_t i = first; i < d->rows && i < first + block; i++)
+            partial += squared(args, i * d->cols + col);
+        sum += partial;
+    }
+    return sum;
+}
+
+tr_status tr_ref_factor_sums(tr_op *op, const tr_op_args *args) {
+    const tr_factor_desc *d = &op->desc.factor;
+    for (int64_t i = 0; i < d->rows; i++)
+        ((double *)args->t[TR_FACTOR_ROWS].data)[i] = sum_row(d, args, i);
+    for (int64_t j = 0; j < d->cols; j++)
+        ((double *)args->t[TR_FACTOR_COLS].data)[j] = sum_col(d, args, j);
+    return TR_OK;
+}
+
+static void update_moments(const tr_op_args *args, int state, int sums, int64_t n, int64_t count) {
+    const double b = args->state->square_weight, *sum = args->t[sums].data;
+    for (int64_t i = 0; i < n; i++)
+        tr_ref_set(args, state, i,
+                   (1 - b) * tr_ref_get(args, state, i) + b * (sum[i] + 1e-30 * (double)count));
+}
+
+static double total_of(const tr_op_args *args, int state, int64_t n) {
+    double total = 0;
+    for (int lane = 0; lane < TR_FACTOR_LANES; lane++) {
+        double sum = 0;
+        for (int64_t i = lane; i < n; i += TR_FACTOR_LANES) sum += tr_ref_get(args, state, i);
+        total += sum;
+    }
+    return total;
+}
+
+tr_status tr_ref_factor(tr_op *op, const tr_op_args *args) {
+    const tr_factor_desc *d = &op->desc.factor;
+    if (args->state->skip) return TR_OK;
+    update_moments(args, TR_FACTOR_R, TR_FACTOR_ROWS, d->rows, d->all_cols);
+    update_moments(args, TR_FACTOR_C, TR_FACTOR_COLS, d->cols, d->all_rows);
+    const double total = d->cols == d->all_cols ? total_of(args, TR_FACTOR_C, d->cols)
+                                                : total_of(args, TR_FACTOR_R, d->rows);
+    for (int64_t i = 0; i < d->rows; i++) {
+        const double a = tr_ref_scalar(d->dtype, sqrt(total / tr_ref_get(args, TR_FACTOR_R, i)));
+        for (int64_t j = 0; j < d->cols; j++) {
+            const int64_t at = i * d->cols + j;
+            const double b = tr_ref_scalar(d->dtype, 1 / sqrt(tr_ref_get(args, TR_FACTOR_C, j)));
+            tr_ref_set(args, TR_FACTOR_X, at,
+                       tr_ref_get(args, TR_FACTOR_X, at) * tr_ref_scalar(d->dtype, a * b));
+        }
+    }
+    return TR_OK;
+}
