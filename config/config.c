@@ -333,7 +333,7 @@ static tr_status check_batch(const tr_config *c) {
 }
 
 static tr_status check_zero(const tr_config *c) {
-    const bool by_tensor = c->model.tuning.apart; /* lamb, muon */
+    const bool by_tensor = c->model.tuning.apart; /* lamb, muon, adafactor */
     if (c->parallel.zero > 1)
         REFUSE("parallel.zero",
                "parallel.zero %" PRId64
@@ -342,7 +342,7 @@ static tr_status check_zero(const tr_config *c) {
                c->parallel.zero);
     if (c->parallel.zero == 1 && by_tensor)
         REFUSE("parallel.zero",
-               "parallel.zero 1 does not work with optim.name %s, which needs whole matrices on "
+               "parallel.zero 1 does not work with optim.name %s, which needs whole tensors on "
                "every rank: set parallel.zero to 0, or optim.name to adamw",
                c->optim.name);
     return TR_OK;

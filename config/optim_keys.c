@@ -14,6 +14,8 @@ static const struct {
              {"lamb", "optim.weight_decay", "0.01"}, /* as in You et al. 2020 */
              {"lamb", "optim.beta2", "0.999"},
              {"lamb", "optim.eps", "1e-06"},
+             {"adafactor", "optim.weight_decay", "0"},
+             {"adafactor", "optim.lr", "0.01"},  /* as in Shazeer & Stern 2018 */
              {"muon", "optim.momentum", "0.95"}, /* as in Jordan et al. 2024 */
              {"muon", "optim.nesterov", "true"}};
 
@@ -23,7 +25,8 @@ tr_status tr_config_take_optimizer(tr_config *c) {
             continue;
         TR_TRY(tr_key_set(&tr_schema[tr_schema_find(usual[i].key)], usual[i].value, c));
     }
-    c->model.tuning.apart = !strcmp(c->optim.name, "lamb") || !strcmp(c->optim.name, "muon");
+    c->model.tuning.apart = !strcmp(c->optim.name, "lamb") || !strcmp(c->optim.name, "muon") ||
+                            !strcmp(c->optim.name, "adafactor");
     return TR_OK;
 }
 

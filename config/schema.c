@@ -193,14 +193,15 @@ const tr_key tr_schema[] = {
      .help = "The most tokens that are drawn for a sample."},
 
     {"optim.name", TR_KEY_CHOICE, AT(optim.name), .fallback = "adamw",
-     .choices = "adamw adam sgd lion lamb muon",
+     .choices = "adamw adam sgd lion lamb muon adafactor",
      .help =
          "Optimizer: adamw (Adam with decoupled weight decay), adam (weight decay is part of "
          "the gradient), sgd (with optim.momentum and optim.nesterov; weight decay is part of "
          "the gradient), lion (the sign of a mean gradient), lamb (adamw's direction, with a "
-         "step as long as the tensor's norm allows) or muon (for the matrices of linear layers a "
+         "step as long as the tensor's norm allows), muon (for the matrices of linear layers a "
          "momentum that is made orthogonal, with steps about as long as adamw's; adamw for the "
-         "others)."},
+         "others) or adafactor (the mean squared gradient of a matrix by row and column, without "
+         "momentum; optim.lr is relative to the size of each tensor's elements)."},
     {"optim.schedule", TR_KEY_CHOICE, AT(optim.schedule), .fallback = "cosine",
      .choices = "constant linear cosine inverse-root steps wsd cycles",
      .help = "Learning rate after the warm-up: constant; linear or cosine (falls to optim.min_lr "
@@ -208,7 +209,8 @@ const tr_key tr_schema[] = {
              "optim.milestone_factor at optim.milestones); wsd (constant, then linear for "
              "optim.decay steps up to the horizon); or cycles (triangles of optim.cycle steps "
              "between optim.lr and optim.min_lr)."},
-    {"optim.lr", FLOAT(optim.lr, 0, 1e3), .fallback = "0.001", .help = "Highest learning rate."},
+    {"optim.lr", FLOAT(optim.lr, 0, 1e3), .fallback = "0.001",
+     .help = "Highest learning rate. Default: 0.01 for adafactor."},
     {"optim.min_lr", FLOAT(optim.min_lr, 0, 1e3), .fallback = "0",
      .help = "Lowest learning rate after the warm-up."},
     {"optim.warmup", INT(optim.warmup, 0, BIG), .fallback = "0",
@@ -237,8 +239,8 @@ const tr_key tr_schema[] = {
      .help = "Largest size of an element of the gradient, after optim.clip; larger ones are set to "
              "it. 0: none."},
     {"optim.weight_decay", FLOAT(optim.weight_decay, 0, 1e3), .fallback = "0.1",
-     .help = "Decay of matrices and embeddings (not of biases and norms). Default: 0 for adam and "
-             "sgd, 0.01 for lamb, 0.1 for the others."},
+     .help = "Decay of matrices and embeddings (not of biases and norms). Default: 0 for adam, sgd "
+             "and adafactor, 0.01 for lamb, 0.1 for the others."},
     {"optim.l1", FLOAT(optim.l1, 0, 1e3), .fallback = "0",
      .help = "Weight of L1 regularization: its gradient is added to that of matrices and "
              "embeddings."},
@@ -268,8 +270,8 @@ const tr_key tr_schema[] = {
     {"parallel.zero", INT(parallel.zero, 0, 3), .fallback = "0",
      .help =
          "What data ranks divide among them (ZeRO): 0: nothing; 1: the optimizer's state, and in "
-         "bf16 the fp32 copies of parameters, with the same bits as 0. Not with optim.name lamb "
-         "and muon. 2 and 3 are not available."},
+         "bf16 the fp32 copies of parameters, with the same bits as 0. Not with optim.name "
+         "lamb, muon and adafactor. 2 and 3 are not available."},
     {"parallel.virtual", INT(parallel.virtual_stages, 0, 4096), .fallback = "0",
      .help = "Stages of each rank; 0: the schedule's own number (2 for zbv, v-half, v-min, 1f1b-v "
              "and dualpipev, 1 for most others)."},

@@ -216,9 +216,8 @@ void tr_layout_memory_known(const tr_layout *l, int pp_rank, int dp_rank, tr_mem
     tr_param_memory params =
         tr_memory_of_params(l->model, &l->placement, pp_rank,
                             tr_memory_divided(&mesh, l->desc.zero), l->desc.optimizer);
-    tr_memory_params_bytes(&params, l->desc.dtype, l->desc.optimizer,
-                           &out->of[TR_MEMORY_PARAMETERS], &out->of[TR_MEMORY_GRADIENTS],
-                           &out->of[TR_MEMORY_OPTIMIZER]);
+    tr_memory_params_bytes(&params, l->desc.dtype, &out->of[TR_MEMORY_PARAMETERS],
+                           &out->of[TR_MEMORY_GRADIENTS], &out->of[TR_MEMORY_OPTIMIZER]);
     if (l->desc.forward_only) out->of[TR_MEMORY_GRADIENTS] = out->of[TR_MEMORY_OPTIMIZER] = 0;
     tr_memory_sum(out);
 }

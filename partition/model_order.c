@@ -108,8 +108,7 @@ static tr_status measure(const tr_model *model, const tr_schedule *s, const tr_m
     for (int r = 0; r < s->ranks && status == TR_OK; r++) {
         size_t values, gradients, moments;
         tr_param_memory params = tr_memory_of_params(model, &placement, r, divided, optimizer);
-        tr_memory_params_bytes(&params, model->shape.dtype, optimizer, &values, &gradients,
-                               &moments);
+        tr_memory_params_bytes(&params, model->shape.dtype, &values, &gradients, &moments);
         need n = {.arena = (double)set->program[r].arena_bytes};
         n.total = (double)values + (double)gradients + (double)moments + n.arena +
                   (double)tr_links_bytes(&x.table, s->rank_of, s->ranks, r);

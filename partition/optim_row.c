@@ -11,7 +11,13 @@ static const tr_optim_row rows[TR_OPTIM_KINDS] = {
     [TR_OPTIM_MOMENTUM] = {"sgd", TR_UPDATE_MOMENTUM, .couples = true, .state = {"momentum"}},
     [TR_OPTIM_LION] = {"lion", TR_UPDATE_LION, .state = {"lion_m"}},
     [TR_OPTIM_LAMB] = {"lamb", TR_UPDATE_ADAMW, .by_tensor = true, .state = {"adam_m", "adam_v"}},
-    [TR_OPTIM_MUON] = {"muon", TR_UPDATE_MOMENTUM, .by_tensor = true, .state = {"muon_m"}},
+    [TR_OPTIM_MUON] = {"muon", TR_UPDATE_MOMENTUM, .by_tensor = true, .decays_last = true,
+                       .state = {"muon_m"}},
+    /* A matrix' second moments are not of its elements, so the rule only takes the gradient. */
+    [TR_OPTIM_ADAFACTOR] = {"adafactor", TR_UPDATE_SGD, .by_tensor = true, .decays_last = true,
+                            .state = {"factor_r", "factor_c"}},
+    [TR_OPTIM_ADAFACTOR_VECTOR] = {"adafactor", TR_UPDATE_ROOT, .by_tensor = true,
+                                   .decays_last = true, .state = {"factor_v"}},
 };
 
 const tr_optim_row *tr_optim_row_of(tr_optim_kind kind) {
@@ -19,11 +25,23 @@ const tr_optim_row *tr_optim_row_of(tr_optim_kind kind) {
 }
 
 tr_optim_kind tr_optim_kind_for(tr_optim_kind kind, const tr_param *param) {
+    if (kind == TR_OPTIM_ADAFACTOR && param->tensor[0].rank != 2) return TR_OPTIM_ADAFACTOR_VECTOR;
     return kind == TR_OPTIM_MUON && !param->is_linear ? TR_OPTIM_ADAMW : kind;
 }
 
 int tr_optim_states(tr_optim_kind kind) {
-    return tr_update_states(rows[kind].rule);
+    int count = 0;
+    while (count < TR_OPTIM_STATES && rows[kind].state[count]) count++;
+    return count;
+}
+
+int64_t tr_optim_state_count(tr_optim_kind kind, const tr_param *param, int k, int64_t own) {
+    return kind == TR_OPTIM_ADAFACTOR ? param->local[k] : own;
+}
+
+int64_t tr_optim_state_total(tr_optim_kind kind, const tr_global *tensor) {
+    return kind == TR_OPTIM_ADAFACTOR ? tensor->shape[0] + tensor->shape[1]
+                                      : tr_optim_states(kind) * tr_global_count(tensor);
 }
 
 tr_optim_config tr_optim_of(const tr_config *c) {
@@ -45,22 +63,22 @@ tr_optim_config tr_optim_of(const tr_config *c) {
 tr_op_desc tr_optim_update(const tr_optim_config *o, int64_t count, tr_dtype dtype, bool decays,
                            double lr_scale) {
     const tr_optim_row *row = &rows[o->kind];
-    return (tr_op_desc){
-        .kind = row->by_tensor ? TR_OP_DIRECTION : TR_OP_UPDATE,
-        .update = {.count = count,
-                   .beta1 = o->beta1,
-                   .beta2 = o->beta2,
-                   .eps = o->eps,
-                   .weight_decay =
-                       decays && !row->couples && o->kind != TR_OPTIM_MUON ? o->weight_decay : 0,
-                   .dtype = dtype,
-                   .lr_scale = lr_scale,
-                   .rule = row->rule,
-                   .momentum = o->momentum,
-                   .clip_value = o->clip_value,
-                   .l1 = decays ? o->l1 : 0,
-                   .l2 = decays ? o->l2 + (row->couples ? o->weight_decay : 0) : 0,
-                   .nesterov = o->nesterov}};
+    return (tr_op_desc){.kind = row->by_tensor ? TR_OP_DIRECTION : TR_OP_UPDATE,
+                        .update = {.count = count,
+                                   .beta1 = o->beta1,
+                                   .beta2 = o->beta2,
+                                   .eps = o->eps,
+                                   .weight_decay = decays && !row->couples && !row->decays_last
+                                                       ? o->weight_decay
+                                                       : 0,
+                                   .dtype = dtype,
+                                   .lr_scale = lr_scale,
+                                   .rule = row->rule,
+                                   .momentum = o->momentum,
+                                   .clip_value = o->clip_value,
+                                   .l1 = decays ? o->l1 : 0,
+                                   .l2 = decays ? o->l2 + (row->couples ? o->weight_decay : 0) : 0,
+                                   .nesterov = o->nesterov}};
 }
 
 tr_op_desc tr_optim_descend(int64_t count, int parts, tr_dtype dtype, double lr_scale) {
@@ -72,10 +90,13 @@ tr_op_desc tr_optim_descend(int64_t count, int parts, tr_dtype dtype, double lr_
 
 /* Lists the groups of all states of a run by this optimizer. */
 static int names_of(tr_optim_kind kind, const char *name[2 * TR_OPTIM_STATES]) {
+    const tr_optim_kind other = kind == TR_OPTIM_MUON        ? TR_OPTIM_ADAMW
+                                : kind == TR_OPTIM_ADAFACTOR ? TR_OPTIM_ADAFACTOR_VECTOR
+                                                             : kind;
     int count = 0;
     for (int k = 0; k < tr_optim_states(kind); k++) name[count++] = rows[kind].state[k];
-    for (int k = 0; kind == TR_OPTIM_MUON && k < TR_OPTIM_STATES; k++)
-        name[count++] = rows[TR_OPTIM_ADAMW].state[k];
+    for (int k = 0; other != kind && k < tr_optim_states(other); k++)
+        name[count++] = rows[other].state[k];
     return count;
 }
 
@@ -87,8 +108,10 @@ static bool has_name(tr_optim_kind kind, const char *name) {
 }
 
 bool tr_optim_restarts(tr_optim_kind kind, tr_optim_kind before) {
-    const char *moment = rows[TR_OPTIM_ADAMW].state[0];
-    return has_name(kind, moment) && !has_name(before, moment);
+    const char *const adam = rows[TR_OPTIM_ADAMW].state[0];
+    const char *const factor = rows[TR_OPTIM_ADAFACTOR].state[0];
+    return (has_name(kind, adam) && !has_name(before, adam)) ||
+           (has_name(kind, factor) && !has_name(before, factor));
 }
 
 void tr_optim_new_states(tr_optim_kind kind, tr_optim_kind before, char *text) {

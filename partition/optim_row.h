@@ -13,7 +13,9 @@ typedef enum tr_optim_kind {
     TR_OPTIM_MOMENTUM, /* optim.name sgd with optim.momentum above 0 */
     TR_OPTIM_LION,
     TR_OPTIM_LAMB,
-    TR_OPTIM_MUON, /* of matrices; the other parameters are AdamW's */
+    TR_OPTIM_MUON,             /* of matrices; the other parameters are AdamW's */
+    TR_OPTIM_ADAFACTOR,        /* of matrices; the other parameters are the next one's */
+    TR_OPTIM_ADAFACTOR_VECTOR, /* optim.name adafactor, of parameters with one axis */
     TR_OPTIM_KINDS
 } tr_optim_kind;
 
@@ -25,16 +27,24 @@ typedef struct tr_optim_row {
     bool couples; /* optim.weight_decay is added to the gradient, like optim.l2 */
     /* The rule gives directions, and each tensor is stepped along its own (DIRECTION, DESCEND). */
     bool by_tensor;
-    /* The states' groups in checkpoints, in the order of the rule's operands; NULL after the
-     * last. Optimizers that continue with each other's state name it alike. */
+    bool decays_last; /* weight decay is part of DESCEND, not of the direction */
+    /* The states' groups in checkpoints, in the order of the rule's operands; of ADAFACTOR in that
+     * of a tensor's axes; NULL after the last. Optimizers that continue with each other's state
+     * name it alike. */
     const char *state[TR_OPTIM_STATES];
 } tr_optim_row;
 
 const tr_optim_row *tr_optim_row_of(tr_optim_kind kind);
 /* Returns the optimizer that steps the parameter when the run's is `kind`. */
 tr_optim_kind tr_optim_kind_for(tr_optim_kind kind, const tr_param *param);
-/* Returns how many numbers an optimizer keeps for each element that it steps. */
+/* Returns how many states an optimizer keeps for each parameter that it steps. */
 int tr_optim_states(tr_optim_kind kind);
+/* Returns the numbers of state k of a parameter of which this rank updates `own` elements: as many,
+ * but ADAFACTOR, which updates all of them, has state 0 of the rows in memory, and state 1 of the
+ * columns. */
+int64_t tr_optim_state_count(tr_optim_kind kind, const tr_param *param, int k, int64_t own);
+/* Returns the numbers of all states of a whole tensor. */
+int64_t tr_optim_state_total(tr_optim_kind kind, const tr_global *tensor);
 
 /* An optimizer and its coefficients. */
 typedef struct tr_optim_config {
@@ -57,8 +67,8 @@ tr_op_desc tr_optim_update(const tr_optim_config *optimizer, int64_t count, tr_d
 tr_op_desc tr_optim_descend(int64_t count, int parts, tr_dtype dtype, double lr_scale);
 
 enum { TR_OPTIM_NAMES = 64 };
-/* Returns true when an optimizer has Adam's moments and `before` has none, so that their count of
- * steps begins again. */
+/* Returns true when an optimizer has Adam's moments, or Adafactor's, and `before` has none, so that
+ * their count of steps begins again. */
 bool tr_optim_restarts(tr_optim_kind kind, tr_optim_kind before);
 /* Writes the groups of the states that an optimizer owns and `before` does not, with ", " between
  * them, to text[TR_OPTIM_NAMES]. */

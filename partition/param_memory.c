@@ -37,9 +37,11 @@ static tr_status measure_param(void *context, int stage, tr_param *param, bool s
     sum->values = tr_memory_params_begin(param, sum->values) + count;
     const size_t own = (size_t)tr_param_portion(param, m->divided).extent;
     if (param->frozen || own == 0) return TR_OK;
-    sum->states = tr_memory_states_begin(param, m->divided, sum->states) + own;
-    if (tr_optim_states(tr_optim_kind_for(m->optimizer, param)) > 1)
-        sum->second = tr_memory_states_begin(param, m->divided, sum->second) + own;
+    sum->masters = tr_memory_states_begin(param, m->divided, sum->masters) + own;
+    const tr_optim_kind kind = tr_optim_kind_for(m->optimizer, param);
+    for (int k = 0; k < tr_optim_states(kind); k++)
+        sum->state[k] = tr_memory_states_begin(param, m->divided, sum->state[k]) +
+                        (size_t)tr_optim_state_count(kind, param, k, (int64_t)own);
     return TR_OK;
 }
 
@@ -49,8 +51,8 @@ tr_param_memory tr_memory_of_params(const tr_model *model, const tr_placement *p
     (void)tr_placement_visit(placement, model, pp_rank, measure_param, &m); /* cannot fail */
     tr_param_memory sum = m.sum;
     sum.values = tr_memory_params_align(sum.values);
-    sum.states = tr_memory_params_align(sum.states);
-    sum.second = tr_memory_params_align(sum.second);
+    sum.masters = tr_memory_params_align(sum.masters);
+    for (int k = 0; k < TR_OPTIM_STATES; k++) sum.state[k] = tr_memory_params_align(sum.state[k]);
     sum.grads = tr_memory_params_align(sum.grads);
     return sum;
 }
@@ -59,12 +61,14 @@ size_t tr_memory_master_size(tr_dtype dtype) {
     return dtype == tr_dtype_acc(dtype) ? 0 : tr_dtype_size(tr_dtype_acc(dtype));
 }
 
-void tr_memory_params_bytes(const tr_param_memory *memory, tr_dtype dtype, tr_optim_kind optimizer,
-                            size_t *values, size_t *grads, size_t *states) {
-    *values = memory->values * tr_dtype_size(dtype) + memory->states * tr_memory_master_size(dtype);
+void tr_memory_params_bytes(const tr_param_memory *memory, tr_dtype dtype, size_t *values,
+                            size_t *grads, size_t *states) {
+    size_t numbers = 0;
+    for (int k = 0; k < TR_OPTIM_STATES; k++) numbers += memory->state[k];
+    *values =
+        memory->values * tr_dtype_size(dtype) + memory->masters * tr_memory_master_size(dtype);
     *grads = memory->grads * tr_dtype_size(tr_dtype_acc(dtype));
-    *states = ((tr_optim_states(optimizer) > 0 ? memory->states : 0) + memory->second) *
-              tr_dtype_size(tr_dtype_acc(dtype));
+    *states = numbers * tr_dtype_size(tr_dtype_acc(dtype));
 }
 
 double tr_memory_of_checkpoint(const tr_model *model, tr_optim_kind optimizer) {
@@ -72,9 +76,9 @@ double tr_memory_of_checkpoint(const tr_model *model, tr_optim_kind optimizer) {
     for (int i = 0; i < model->count; i++)
         for (int j = 0; j < model->layers[i]->params_count; j++) {
             const tr_param *param = &model->layers[i]->params[j];
-            const int states = tr_optim_states(tr_optim_kind_for(optimizer, param));
+            const tr_optim_kind kind = tr_optim_kind_for(optimizer, param);
             for (int k = 0; k < param->tensors && param->use == 0 && !param->frozen; k++)
-                elements += states * (double)tr_global_count(&param->tensor[k]);
+                elements += (double)tr_optim_state_total(kind, &param->tensor[k]);
         }
     return (double)tr_dtype_size(TR_F32) * elements;
 }

@@ -8,10 +8,10 @@
 /* The elements of all parameters of one rank, including gaps between them. */
 typedef struct tr_param_memory {
     size_t values;
-    size_t states; /* of masters and of the first state: of trained parameters, or its portions */
-    size_t second; /* of the second state: of parameters with an optimizer that has one */
-    size_t grads;  /* every use of a tied parameter has its own */
-    int params;    /* parameters of the rank, every use counted */
+    size_t masters;                /* of trained parameters, or their portions */
+    size_t state[TR_OPTIM_STATES]; /* of those with an optimizer that has it */
+    size_t grads;                  /* every use of a tied parameter has its own */
+    int params;                    /* parameters of the rank, every use counted */
 } tr_param_memory;
 
 /* Measures the parameters of pipeline rank pp_rank; allocates nothing. divided: the mesh with the
@@ -23,8 +23,8 @@ const tr_mesh *tr_memory_divided(const tr_mesh *mesh, bool zero);
 /* Returns the bytes of a master; 0 in FP32 and FP64, where the value is the master. */
 size_t tr_memory_master_size(tr_dtype dtype);
 /* Computes bytes by class: values and masters, gradients, the optimizer's states. */
-void tr_memory_params_bytes(const tr_param_memory *memory, tr_dtype dtype, tr_optim_kind optimizer,
-                            size_t *values, size_t *grads, size_t *states);
+void tr_memory_params_bytes(const tr_param_memory *memory, tr_dtype dtype, size_t *values,
+                            size_t *grads, size_t *states);
 
 /* Returns the bytes of the elements that a checkpoint of the model holds: all parameters in FP32,
  * and the optimizer's states of those that are trained. */

@@ -1,6 +1,7 @@
 #include "partition/step_end.h"
 
 #include "base/memory.h"
+#include "partition/adafactor.h"
 #include "partition/muon.h"
 
 #include <stdlib.h>
@@ -142,6 +143,7 @@ typedef struct measure {
     int64_t elements; /* that this rank updates */
     tr_optim_kind optimizer;
     int64_t norms;       /* of its tensors */
+    int64_t sums;        /* of rows and columns of adafactor's matrices */
     size_t part, square; /* of the largest of muon's matrices */
     bool noise;
 } measure;
@@ -171,6 +173,16 @@ static tr_status measure_matrix(measure *sum, const tr_param *param,
     return TR_OK;
 }
 
+static tr_status measure_factors(measure *sum, const tr_param *param,
+                                 const tr_param_layout *layout) {
+    tr_adafactor m;
+    TR_TRY(tr_adafactor_make(param, layout, &m));
+    const tr_op_desc sums = tr_adafactor_sums(&m), scale = tr_adafactor_scale(&m);
+    sum->sums += m.rows + m.cols;
+    TR_TRY(measure_op(sum, &sums));
+    return measure_op(sum, &scale);
+}
+
 /* Measures the step of a tensor by itself. */
 static tr_status measure_tensor(measure *sum, const tr_param *param,
                                 const tr_param_layout *layout) {
@@ -181,7 +193,9 @@ static tr_status measure_tensor(measure *sum, const tr_param *param,
     sum->norms += norms;
     TR_TRY(measure_op(sum, &sumsq));
     TR_TRY(measure_op(sum, &descend));
-    return sum->optimizer == TR_OPTIM_MUON ? measure_matrix(sum, param, layout) : TR_OK;
+    const tr_optim_kind kind = tr_optim_kind_for(sum->optimizer, param);
+    if (kind == TR_OPTIM_ADAFACTOR) return measure_factors(sum, param, layout);
+    return kind == TR_OPTIM_MUON ? measure_matrix(sum, param, layout) : TR_OK;
 }
 
 static tr_status measure_param(void *context, int stage, tr_param *param, bool shares) {
@@ -220,7 +234,8 @@ tr_status tr_step_end_bytes(tr_device *device, const tr_model *model, const tr_p
         TR_TRY_OUT(measure_op(&sum, &update));
     }
     *bytes = tr_align_up(tr_step_end_vector_bytes(&vector)) + tr_align_up(sum.scratch) +
-             tr_align_up((size_t)sum.norms * sizeof(double)) + 2 * (sum.part + sum.square);
+             tr_align_up((size_t)sum.norms * sizeof(double)) +
+             tr_align_up((size_t)sum.sums * sizeof(double)) + 2 * (sum.part + sum.square);
 out:
     tr_step_end_vector_free(&vector);
     return status;

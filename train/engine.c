@@ -421,6 +421,7 @@ tr_status tr_engine_step(tr_engine *e, int64_t step, int64_t optimizer_step, int
                                 .lr = lr,
                                 .bias_correction1 = 1 - pow(o->beta1, (double)optimizer_step),
                                 .bias_correction2 = 1 - pow(o->beta2, (double)optimizer_step),
+                                .square_weight = pow((double)optimizer_step, -0.8),
                                 .max_norm = e->desc.max_norm,
                                 .loss_limit = e->loss_limit,
                                 .norm_limit = e->norm_limit};

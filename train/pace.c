@@ -1,6 +1,7 @@
 #include "train/pace.h"
 
 #include "base/memory.h"
+#include "partition/adafactor.h"
 #include "partition/muon.h"
 
 #include <stdlib.h>
@@ -10,8 +11,11 @@ typedef struct slot_step {
     tr_op *sumsq, *descend;
     tr_muon muon;
     tr_op *rescale, *product[TR_MUON_STEPS], *square, *sum, *apply; /* NULL: not muon's */
-    double *norms; /* device: [parts][2], of the parameter and of its direction */
-    bool counted;  /* this rank computes the norms of its part */
+    tr_adafactor factor;
+    tr_op *sums, *scale;         /* NULL: not adafactor's, or no matrix */
+    double *row_sums, *col_sums; /* device: of the factor's rows and columns */
+    double *norms;               /* device: [parts][2], of the parameter and of its direction */
+    bool counted;                /* this rank computes the norms of its part */
 } slot_step;
 
 struct tr_pace {
@@ -22,6 +26,9 @@ struct tr_pace {
     /* Muon's, device: two parts of a matrix and two products of it with itself, one after the other
      */
     char *part[2], *square[2];
+    /* Adafactor's, device: sums of rows or columns, first those that the tensor ranks add */
+    double *sums;
+    int64_t shared;
     int64_t count;
 };
 
@@ -48,6 +55,13 @@ static tr_status prepare_muon(const tr_store *store, const tr_store_slot *slot, 
     return prepare(store, tr_muon_apply(m), scratch, &out->apply);
 }
 
+static tr_status prepare_factor(const tr_store *store, const tr_store_slot *slot, size_t *scratch,
+                                slot_step *out) {
+    TR_TRY(tr_adafactor_make(slot->param, &slot->layout, &out->factor));
+    TR_TRY(prepare(store, tr_adafactor_sums(&out->factor), scratch, &out->sums));
+    return prepare(store, tr_adafactor_scale(&out->factor), scratch, &out->scale);
+}
+
 /* Describes the step along the slot's direction. */
 static tr_op_desc descend_of(const tr_store *store, const tr_optim_config *config,
                              const tr_store_slot *slot, const tr_muon *muon) {
@@ -55,9 +69,11 @@ static tr_op_desc descend_of(const tr_store *store, const tr_optim_config *confi
     const bool is_muon = slot->optimizer == TR_OPTIM_MUON;
     tr_op_desc desc = tr_optim_descend(param->count, is_muon ? 0 : slot->layout.parts, store->dtype,
                                        param->lr_scale);
-    if (!is_muon) return desc;
-    desc.descend.factor = muon->length;
-    desc.descend.weight_decay = param->decay ? config->weight_decay : 0;
+    if (is_muon) desc.descend.factor = muon->length;
+    if (slot->optimizer == TR_OPTIM_ADAFACTOR || slot->optimizer == TR_OPTIM_ADAFACTOR_VECTOR)
+        desc.descend.whole = tr_global_count(&param->tensor[0]);
+    if (tr_optim_row_of(slot->optimizer)->decays_last)
+        desc.descend.weight_decay = param->decay ? config->weight_decay : 0;
     return desc;
 }
 
@@ -76,6 +92,7 @@ static tr_status prepare_slot(const tr_store *store, const tr_optim_config *conf
     out->counted = mesh->index[TR_AXIS_TP] % layout->replicas.count[TR_AXIS_TP] == 0;
     TR_TRY(prepare(store, tr_step_end_sumsq_op(param), scratch, &out->sumsq));
     if (slot->optimizer == TR_OPTIM_MUON) TR_TRY(prepare_muon(store, slot, scratch, out));
+    if (slot->optimizer == TR_OPTIM_ADAFACTOR) TR_TRY(prepare_factor(store, slot, scratch, out));
     return prepare(store, descend_of(store, config, slot, &out->muon), scratch, &out->descend);
 }
 
@@ -95,6 +112,32 @@ static tr_status alloc_work(tr_pace *s) {
     s->part[1] = s->part[0] + part;
     s->square[0] = s->part[1] + part;
     s->square[1] = s->square[0] + square;
+    return TR_OK;
+}
+
+/* Allocates the sums of all matrices' rows and columns: first those that the tensor ranks add. */
+static tr_status alloc_sums(tr_pace *s) {
+    int64_t own = 0;
+    for (int i = 0; i < s->store->slots; i++) {
+        if (!s->slot[i].sums) continue;
+        const tr_adafactor *m = &s->slot[i].factor;
+        s->shared += m->shared;
+        own += m->rows + m->cols - m->shared;
+    }
+    if (own == 0) return TR_OK;
+    TR_TRY(tr_device_alloc(s->store->device, TR_MEMORY_DATA,
+                           (size_t)(s->shared + own) * sizeof(double), (void **)&s->sums));
+    double *shared = s->sums, *rest = s->sums + s->shared;
+    for (int i = 0; i < s->store->slots; i++) {
+        slot_step *x = &s->slot[i];
+        if (!x->sums) continue;
+        double **rows = x->factor.shared > 0 && x->factor.shares_rows ? &shared : &rest;
+        double **cols = x->factor.shared > 0 && !x->factor.shares_rows ? &shared : &rest;
+        x->row_sums = *rows;
+        *rows += x->factor.rows;
+        x->col_sums = *cols;
+        *cols += x->factor.cols;
+    }
     return TR_OK;
 }
 
@@ -123,6 +166,7 @@ tr_status tr_pace_create(const tr_store *store, const tr_optim_config *config, c
                                           &store->slot[i].layout);
     }
     TR_TRY_OUT(alloc_work(s));
+    TR_TRY_OUT(alloc_sums(s));
 out:
     if (status != TR_OK) tr_pace_destroy(s);
     else *out = s;
@@ -133,11 +177,13 @@ void tr_pace_destroy(tr_pace *s) {
     if (!s) return;
     for (int i = 0; s->slot && i < s->store->slots; i++) {
         slot_step *x = &s->slot[i];
-        tr_op *const once[] = {x->sumsq, x->descend, x->rescale, x->square, x->sum, x->apply};
+        tr_op *const once[] = {x->sumsq, x->descend, x->rescale, x->square,
+                               x->sum,   x->apply,   x->sums,    x->scale};
         for (size_t k = 0; k < sizeof once / sizeof *once; k++) tr_op_release(once[k]);
         for (int k = 0; k < TR_MUON_STEPS; k++) tr_op_release(x->product[k]);
     }
     if (s->norms) tr_device_free(s->store->device, s->norms);
+    if (s->sums) tr_device_free(s->store->device, s->sums);
     if (s->part[0]) tr_device_free(s->store->device, s->part[0]);
     free(s->slot);
     free(s);
@@ -215,6 +261,53 @@ static tr_status make_orthogonal(const tr_pace *s, int i, tr_stream *stream, voi
     return tr_stream_copy(stream, slot->param->grad, s->part[TR_MUON_STEPS % 2], bytes);
 }
 
+static tr_tensor matrix_of(const tr_pace *s, int i) {
+    const tr_adafactor *m = &s->slot[i].factor;
+    return tr_tensor_matrix(s->store->slot[i].param->grad, m->dtype, m->rows, m->cols);
+}
+
+/* Sums the squares of this rank's part of a matrix along both axes. */
+static tr_status take_sums(const tr_pace *s, int i, tr_stream *stream, void *scratch) {
+    const slot_step *x = &s->slot[i];
+    const tr_op_args args = {
+        .t = {[TR_FACTOR_X] = matrix_of(s, i),
+              [TR_FACTOR_ROWS] = tr_tensor_vector(x->row_sums, TR_F64, x->factor.rows),
+              [TR_FACTOR_COLS] = tr_tensor_vector(x->col_sums, TR_F64, x->factor.cols)},
+        .scratch = scratch};
+    TR_TRY(tr_op_run(x->sums, stream, &args));
+    /* Of ranks with the same part one adds its sums to those of the others. */
+    if (x->counted || x->factor.shared == 0) return TR_OK;
+    return tr_stream_zero(stream, x->factor.shares_rows ? x->row_sums : x->col_sums,
+                          (size_t)x->factor.shared * sizeof(double));
+}
+
+/* Divides the gradient of a matrix by the root of its second moments. */
+static tr_status scale(const tr_pace *s, int i, tr_stream *stream, tr_step_state *state,
+                       void *scratch) {
+    const slot_step *x = &s->slot[i];
+    const tr_store_slot *slot = &s->store->slot[i];
+    const tr_op_args args = {
+        .t = {[TR_FACTOR_X] = matrix_of(s, i),
+              [TR_FACTOR_ROWS] = tr_tensor_vector(x->row_sums, TR_F64, x->factor.rows),
+              [TR_FACTOR_COLS] = tr_tensor_vector(x->col_sums, TR_F64, x->factor.cols),
+              [TR_FACTOR_R] = tr_tensor_vector(slot->state[0], s->store->acc, x->factor.rows),
+              [TR_FACTOR_C] = tr_tensor_vector(slot->state[1], s->store->acc, x->factor.cols)},
+        .scratch = scratch,
+        .state = state};
+    return tr_op_run(x->scale, stream, &args);
+}
+
+static tr_status make_factored(const tr_pace *s, tr_stream *stream, tr_step_state *state,
+                               void *scratch) {
+    for (int i = 0; i < s->store->slots; i++)
+        if (s->slot[i].sums) TR_TRY(take_sums(s, i, stream, scratch));
+    if (s->tensor && s->shared > 0)
+        TR_TRY(tr_group_all_reduce(s->tensor, stream, s->sums, s->shared, TR_F64, TR_REDUCE_SUM));
+    for (int i = 0; i < s->store->slots; i++)
+        if (s->slot[i].scale) TR_TRY(scale(s, i, stream, state, scratch));
+    return TR_OK;
+}
+
 static tr_status descend(const tr_pace *s, int i, tr_stream *stream, tr_step_state *state,
                          void *scratch) {
     const tr_store_slot *slot = &s->store->slot[i];
@@ -232,9 +325,10 @@ static tr_status descend(const tr_pace *s, int i, tr_stream *stream, tr_step_sta
 
 tr_status tr_pace_run(tr_pace *s, tr_stream *stream, tr_step_state *state, void *scratch) {
     const int slots = s->store->slots;
-    /* Each number is written by one tensor rank and is zero elsewhere, so the sum is exact. */
     if (s->count == 0) return TR_OK;
+    TR_TRY(make_factored(s, stream, state, scratch));
     TR_TRY(tr_stream_zero(stream, s->norms, (size_t)s->count * sizeof(double)));
+    /* Each norm is written by one tensor rank and is zero elsewhere, so the sum is exact. */
     for (int i = 0; i < slots; i++)
         if (s->slot[i].counted) TR_TRY(take_norms(s, i, stream, scratch));
     if (s->tensor)

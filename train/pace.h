@@ -1,6 +1,7 @@
 /* The steps of optimizers that step each tensor by itself (partition/optim_row.h). UPDATE's place
- * is taken by DIRECTION, which leaves the directions in the gradients' memory. Then the tensor
- * ranks sum the squared norms of their parts of each tensor, in FP64 blocks of 4096 elements; muon
+ * is taken by DIRECTION, which leaves the directions in the gradients' memory. Adafactor divides
+ * the matrices by the roots of their second moments (partition/adafactor.h). Then the tensor ranks
+ * sum the squared norms of their parts of each tensor, in FP64 blocks of 4096 elements; muon
  * makes its directions orthogonal (partition/muon.h); and each rank steps its parts along them.
  * Data ranks and copies of tied parameters compute the same. */
 #pragma once

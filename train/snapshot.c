@@ -1,6 +1,7 @@
 #include "train/snapshot.h"
 
 #include "base/memory.h"
+#include "partition/adafactor.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -49,9 +50,12 @@ typedef struct listing {
 static tr_status open_list(const tr_store *store, int kinds, listing *out) {
     const size_t tensors = (size_t)kinds * count_tensors(store);
     size_t boxes = 0;
-    for (int i = 0; i < store->slots; i++)
-        for (int t = 0; t < store->slot[i].param->tensors && store->slot[i].owners; t++)
-            boxes += (size_t)(kinds * store->slot[i].param->tensor[t].boxes) * TR_BOX_CUTS;
+    for (int i = 0; i < store->slots; i++) {
+        const tr_store_slot *slot = &store->slot[i];
+        const bool cuts = slot->owners || slot->optimizer == TR_OPTIM_ADAFACTOR;
+        for (int t = 0; t < slot->param->tensors && cuts; t++)
+            boxes += (size_t)(kinds * slot->param->tensor[t].boxes) * TR_BOX_CUTS;
+    }
     *out = (listing){.store = store};
     TR_TRY(tr_calloc(1, tensors * sizeof *out->tensor + boxes * sizeof *out->box, &out->tensor));
     out->box = (tr_box *)(void *)(out->tensor + tensors);
@@ -84,32 +88,81 @@ static void add(listing *l, const tr_store_slot *slot, const char *group, void *
     }
 }
 
+/* Makes the tensor name only what a state has that holds a number for each row of a matrix in
+ * memory (k 0), or for each column (k 1): an axis of the matrix, in the matrix' boxes along it,
+ * each once.
+ */
+static void project(listing *l, const tr_global *global, const tr_adafactor *m, int k, int axis,
+                    tr_ckpt_tensor *tensor) {
+    tensor->rank = 1;
+    for (int d = 0; d < TR_PARAM_RANK; d++) tensor->shape[d] = d ? 1 : global->shape[axis];
+    tensor->count = k == 0 ? m->rows : m->cols;
+    tensor->box = l->box;
+    tensor->boxes = 0;
+    for (int b = 0; b < global->boxes; b++) {
+        const tr_box *from = &global->box[b];
+        int j = 0;
+        while (j < tensor->boxes && tensor->box[j].offset[0] != from->offset[axis]) j++;
+        if (j < tensor->boxes) continue;
+        *l->box++ = (tr_box){.offset = {from->offset[axis]},
+                             .extent = {from->extent[axis], 1, 1, 1},
+                             .local_offset = k == 0 ? from->local_offset / m->cols
+                                                    : from->local_offset % m->cols,
+                             .local_stride = {1}};
+        tensor->boxes++;
+    }
+}
+
+/* Adds Adafactor's states of a matrix. Tensor ranks that do not divide an axis have the same
+ * numbers of it: one of them writes these. */
+static tr_status add_factors(listing *l, const tr_store_slot *slot, const tr_mesh *mesh,
+                             int64_t *load) {
+    tr_adafactor m;
+    TR_TRY(tr_adafactor_make(slot->param, &slot->layout, &m));
+    for (int k = 0; k < TR_OPTIM_STATES; k++) {
+        const int axis = m.turned ? 1 - k : k; /* of the tensor */
+        const bool same = m.shared > 0 && m.shares_rows == (k == 0);
+        const bool turn = tr_param_layout_takes_turn(&slot->layout, mesh, 0, load);
+        tr_ckpt_tensor *tensor = &l->tensor[l->count++];
+        fill(tensor, l->store->device, tr_optim_row_of(slot->optimizer)->state[axis], slot->param,
+             &slot->param->tensor[0], slot->state[k], l->store->acc,
+             turn && (!same || slot->layout.part == 0));
+        project(l, &slot->param->tensor[0], &m, k, axis, tensor);
+    }
+    return TR_OK;
+}
+
+/* Adds a slot's weights and states. */
+static tr_status add_slot(listing *l, const tr_store_slot *slot, const tr_mesh *mesh,
+                          int64_t *load) {
+    const tr_store *store = l->store;
+    const bool factors = slot->optimizer == TR_OPTIM_ADAFACTOR && slot->state[0];
+    const int64_t size = part_size(slot->param, &slot->layout);
+    tr_dtype dtype;
+    tr_range held;
+    void *weights = tr_store_slot_saved(store, slot, &dtype, &held);
+    for (int k = 0; k <= TR_OPTIM_STATES && !(k > 0 && factors); k++) {
+        void *local = k ? slot->state[k - 1] : weights;
+        if (!local) break;
+        /* Of memory that data ranks have divided, each has elements that no other one has. */
+        const bool divided = slot->owners && (k > 0 || store->dtype != store->acc);
+        const bool write = divided ? slot->layout.saves
+                                   : tr_param_layout_takes_turn(&slot->layout, mesh, size, load);
+        add(l, slot, k ? tr_optim_row_of(slot->optimizer)->state[k - 1] : "weights", local,
+            k ? &slot->portion : &held, k ? store->acc : dtype, write);
+    }
+    return factors ? add_factors(l, slot, mesh, load) : TR_OK;
+}
+
 tr_status tr_snapshot_tensors(const tr_store *store, const tr_mesh *mesh, tr_ckpt_tensor **out,
                               int *count) {
-    enum { KINDS = 1 + TR_OPTIM_STATES };
     listing l;
     int64_t *load;
     TR_TRY(tr_calloc((size_t)mesh->degree[TR_AXIS_DP], sizeof *load, &load));
-    tr_status status = open_list(store, KINDS, &l);
-    for (int i = 0; i < store->slots && status == TR_OK; i++) {
-        const tr_store_slot *slot = &store->slot[i];
-        if (slot->shares >= 0) continue; /* the same memory as use 0's */
-        const tr_optim_row *row = tr_optim_row_of(slot->optimizer);
-        tr_dtype dtype;
-        tr_range held;
-        void *local[KINDS] = {tr_store_slot_saved(store, slot, &dtype, &held)};
-        for (int k = 1; k < KINDS; k++) local[k] = slot->state[k - 1];
-        int64_t size = part_size(slot->param, &slot->layout);
-        for (int k = 0; k < KINDS && local[k]; k++) {
-            /* Of memory that data ranks have divided, each has elements that no other one has. */
-            const bool divided = slot->owners && (k > 0 || store->dtype != store->acc);
-            const bool write = divided
-                                   ? slot->layout.saves
-                                   : tr_param_layout_takes_turn(&slot->layout, mesh, size, load);
-            add(&l, slot, k ? row->state[k - 1] : "weights", local[k], k ? &slot->portion : &held,
-                k ? store->acc : dtype, write);
-        }
-    }
+    tr_status status = open_list(store, 1 + TR_OPTIM_STATES, &l);
+    for (int i = 0; i < store->slots && status == TR_OK; i++)
+        if (store->slot[i].shares < 0) /* otherwise it has the same memory as use 0 */
+            status = add_slot(&l, &store->slot[i], mesh, load);
     free(load);
     *out = l.tensor;
     *count = l.count;

@@ -46,10 +46,9 @@ typedef struct place {
     const tr_model *model;
     const tr_placement *placement;
     int last_stage;
-    /* The first elements of each kind of memory, and elements used of it: by values, by masters and
-     * first states, by second states, by gradients. */
+    /* The first elements of each kind of memory, and elements used of it. */
     char *master, *state[TR_OPTIM_STATES], *value, *grad;
-    size_t values, states, second, grads;
+    size_t values, masters, states[TR_OPTIM_STATES], grads;
     size_t size;              /* bytes of an element, except of values */
     bool run_ends, span_ends; /* the next parameter begins another run; another span */
 } place;
@@ -135,7 +134,8 @@ static void add_to_run(place *at, const tr_store_slot *slot) {
                         .optimizer = slot->optimizer,
                         .decay = param->decay,
                         .lr_scale = param->lr_scale};
-        for (int k = 0; k < TR_OPTIM_STATES; k++) run->state[k] = slot->state[k];
+        const int states = tr_update_states(tr_optim_row_of(slot->optimizer)->rule);
+        for (int k = 0; k < states; k++) run->state[k] = slot->state[k];
     }
     at->run_ends = false;
     run->count = ((char *)slot->master - run->master) / (int64_t)at->size + slot->portion.extent;
@@ -145,14 +145,15 @@ static void add_to_run(place *at, const tr_store_slot *slot) {
 static void place_states(place *at, tr_store_slot *slot) {
     const tr_param *param = slot->param;
     const tr_mesh *divided = at->store->divided;
-    at->states = tr_memory_states_begin(param, divided, at->states);
-    if (at->master) slot->master = element(at, at->master, at->states);
-    slot->state[0] = element(at, at->state[0], at->states);
-    at->states += (size_t)slot->portion.extent;
-    if (tr_optim_states(slot->optimizer) < 2) return;
-    at->second = tr_memory_states_begin(param, divided, at->second);
-    slot->state[1] = element(at, at->state[1], at->second);
-    at->second += (size_t)slot->portion.extent;
+    const int64_t own = slot->portion.extent;
+    at->masters = tr_memory_states_begin(param, divided, at->masters);
+    if (at->master) slot->master = element(at, at->master, at->masters);
+    at->masters += (size_t)own;
+    for (int k = 0; k < tr_optim_states(slot->optimizer); k++) {
+        at->states[k] = tr_memory_states_begin(param, divided, at->states[k]);
+        slot->state[k] = element(at, at->state[k], at->states[k]);
+        at->states[k] += (size_t)tr_optim_state_count(slot->optimizer, param, k, own);
+    }
 }
 
 /* Places value, state and gradient of a parameter that shares none. */
@@ -233,7 +234,7 @@ static tr_status place_all(place *at) {
 
 static tr_status alloc_store(tr_store *store, const tr_param_memory *sum, bool trains) {
     size_t values, grads, states;
-    tr_memory_params_bytes(sum, store->dtype, store->optimizer, &values, &grads, &states);
+    tr_memory_params_bytes(sum, store->dtype, &values, &grads, &states);
     TR_TRY(tr_calloc((size_t)sum->params, sizeof *store->slot, &store->slot));
     TR_TRY(tr_calloc((size_t)sum->params, sizeof *store->span, &store->span));
     TR_TRY(tr_calloc((size_t)sum->params, sizeof *store->run, &store->run));
@@ -263,7 +264,7 @@ tr_status tr_store_create(tr_device *device, tr_world *world, const tr_mesh *mes
     store->mesh = *mesh;
     store->divided = divided ? &store->mesh : NULL;
     TR_TRY_OUT(alloc_store(store, &sum, groups != NULL));
-    const size_t size = tr_dtype_size(store->acc), states = sum.states * size;
+    const size_t size = tr_dtype_size(store->acc);
     const bool masters = dtype != store->acc;
     place at = {.store = store,
                 .mesh = mesh,
@@ -272,12 +273,12 @@ tr_status tr_store_create(tr_device *device, tr_world *world, const tr_mesh *mes
                 .placement = placement,
                 .last_stage = -1,
                 .master = masters ? store->values : NULL,
-                .value = store->values + (masters ? states : 0),
+                .value = store->values + (masters ? sum.masters * size : 0),
                 .grad = store->grads,
                 .size = size};
     if (store->states) {
         at.state[0] = store->states;
-        at.state[1] = store->states + states;
+        at.state[1] = store->states + sum.state[0] * size;
     }
     TR_TRY_OUT(tr_placement_visit(placement, model, pp_rank, list_param, &at));
     TR_TRY_OUT(place_all(&at));
@@ -429,10 +430,13 @@ tr_status tr_store_clear_states(tr_store *store) {
     tr_stream *stream = tr_device_compute(store->device);
     for (int i = 0; i < store->slots; i++) {
         const tr_store_slot *slot = &store->slot[i];
-        size_t bytes = (size_t)slot->portion.extent * tr_dtype_size(store->acc);
         if (slot->shares >= 0) continue;
-        for (int k = 0; k < TR_OPTIM_STATES && slot->state[k]; k++)
-            TR_TRY(tr_stream_zero(stream, slot->state[k], bytes));
+        for (int k = 0; k < TR_OPTIM_STATES && slot->state[k]; k++) {
+            const int64_t count =
+                tr_optim_state_count(slot->optimizer, slot->param, k, slot->portion.extent);
+            TR_TRY(
+                tr_stream_zero(stream, slot->state[k], (size_t)count * tr_dtype_size(store->acc)));
+        }
     }
     return tr_stream_sync(stream);
 }

@@ -21,8 +21,9 @@ typedef struct tr_store_slot {
     tr_param *param;
     tr_param_layout layout;
     tr_range portion; /* of its elements: those that this rank updates; all, if not divided */
-    /* Of the portion, in the store's acc; frozen: no states, and in BF16 no master. States that the
-     * optimizer does not own are NULL, and all are if the portion is empty. */
+    /* In the store's acc: the portion's, and of each state tr_optim_state_count numbers; frozen: no
+     * states, and in BF16 no master. States that the optimizer does not own are NULL, and all are
+     * if the portion is empty. */
     void *master, *state[TR_OPTIM_STATES];
     int stage;               /* of this rank's: 0, 1, ... */
     int bucket;              /* of its stage: the gradients that are reduced at the same time */
@@ -44,7 +45,7 @@ typedef struct tr_span {
 /* Adjacent trained parameters of one stage that all decay, or all do not, and have one optimizer
  * and lr_scale; if updates are divided, the portion of one parameter. They have the same offsets
  * from the first in each kind of memory, with zeros between them, so the optimizer steps them as
- * one. */
+ * one. States: those of the rule (device/op.h). */
 typedef struct tr_run {
     char *grad, *master, *state[TR_OPTIM_STATES];
     void *value;

@@ -5,8 +5,9 @@
     python3 tests/golden/make_optimizers.py [--out FILE] [--seed N]
 
 SGD, Adam and AdamW are PyTorch's in FP64; Lion and LAMB are written here from their papers (Chen et al. 2023, algorithm 2; You et al.
-2020, algorithm 2, with phi(x) = x), and Muon from its author's page (kellerjordan.github.io/posts/muon), with the length of Liu et al.
-2025, section 2.2. For LAMB and Muon the parameters are the tensors of TENSORS. The first line is
+2020, algorithm 2, with phi(x) = x), Muon from its author's page (kellerjordan.github.io/posts/muon), with the length of Liu et al.
+2025, section 2.2, and Adafactor from its paper (Shazeer & Stern 2018, algorithms 4 and 5, with the learning rate as rho). For LAMB,
+Muon and Adafactor the parameters are the tensors of TENSORS. The first line is
 "N STEPS", the second one the N parameters, then a line for the gradient of each step. Two lines a case follow: Trireme's keys, with
 "; " between them, and the parameters after the last step. Gradients are of FP32, so that every precision begins with the same. No
 step of Lion depends on a sign that rounding could change: where the mean is below 1e-6 the gradient is drawn again.
@@ -81,6 +82,30 @@ class Muon:
         return self.vector.detach().numpy().copy()
 
 
+class Adafactor:
+    def __init__(self, weight_decay=0.0, eps1=1e-30, eps2=1e-3, d=1.0):
+        self.weight_decay, self.eps1, self.eps2, self.d, self.t = weight_decay, eps1, eps2, d, 0
+        self.moments = [[np.zeros(n) for n in shape] for shape in TENSORS]
+
+    def step(self, x, g, lr=LR):
+        self.t += 1
+        beta2, after = 1 - self.t**-0.8, []
+        for shape, moments, x_i, g_i in zip(TENSORS, self.moments, np.split(x, ENDS), np.split(g, ENDS)):
+            square = g_i.reshape(shape) ** 2 + self.eps1
+            for axis, moment in enumerate(moments):
+                others = tuple(other for other in range(len(shape)) if other != axis)
+                moment[:] = beta2 * moment + (1 - beta2) * square.sum(axis=others)
+            v = moments[0] if len(shape) == 1 else np.outer(*moments) / moments[0].sum()
+            u = g_i / np.sqrt(v).reshape(-1)
+            u = u / max(1, rms(u) / self.d)
+            after.append(x_i - lr * (max(self.eps2, rms(x_i)) * u + self.weight_decay * x_i))
+        return np.concatenate(after), None
+
+
+def rms(x):
+    return np.sqrt(np.mean(x**2))
+
+
 def newton_schulz(g, a=3.4445, b=-4.7750, c=2.0315):
     x = g / (np.linalg.norm(g) + 1e-7)
     if g.shape[0] > g.shape[1]:
@@ -145,6 +170,8 @@ def cases(w, gradients):
     yield "optim.name=muon; optim.momentum=0.8; optim.nesterov=false; optim.weight_decay=0.3", follow_own(
         Muon(0.8, False, 0.3), w, gradients)
     yield f"optim.name=lamb; {betas}; optim.weight_decay=0.2", follow_own(Lamb((0.8, 0.97), 1e-7, 0.2), w, gradients)
+    yield "optim.name=adafactor", follow_own(Adafactor(), w, gradients)
+    yield "optim.name=adafactor; optim.weight_decay=0.3", follow_own(Adafactor(0.3), w, gradients)
 
 
 def text(values):

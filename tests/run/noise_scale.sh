@@ -38,6 +38,10 @@ train 0 4 parts "${noise[@]}" parallel.dp=2 parallel.tp=2
 near parts noise grad_variance 1e-3
 as_planned parts
 
+train 0 2 data "${noise[@]}" parallel.dp=2
+train 0 2 divided "${noise[@]}" parallel.dp=2 parallel.zero=1
+same_noise divided data
+
 train 0 1 resumed "${noise[@]}" train.steps=10 optim.horizon=20
 train 0 1 resumed "${noise[@]}" optim.horizon=20 --resume
 same_noise resumed noise

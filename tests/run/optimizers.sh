@@ -24,11 +24,12 @@ states() {
     adam | adamw | lamb) echo adam_m adam_v ;;
     sgd) echo momentum ;;
     muon) echo adam_m adam_v muon_m ;;
+    adafactor) echo factor_c factor_r factor_v ;;
     *) echo "$1_m" ;;
     esac
 }
 
-for name in sgd adam adamw lion lamb muon; do
+for name in sgd adam adamw lion lamb muon adafactor; do
     one=("${options[@]}" optim.name=$name)
     train 0 1 $name "${one[@]}" train.steps=6
     as_planned $name
@@ -43,15 +44,15 @@ done
 train 0 1 plain "${options[@]}" optim.name=sgd optim.momentum=0 train.steps=3
 as_planned plain
 holds plain 3
-for a in plain sgd lion adam adamw lamb muon; do
-    for b in plain sgd lion adam adamw lamb muon; do
+for a in plain sgd lion adam adamw lamb muon adafactor; do
+    for b in plain sgd lion adam adamw lamb muon adafactor; do
         [[ $a == "$b" ]] || ! diff <(field $a loss | sed -n 3p) <(field $b loss | sed -n 3p) >/dev/null || fail "$a and $b: the same losses"
     done
 done
 
-# Tensor ranks sum the norms of their parts, or the products of muon's matrices with themselves; one rank and data ranks
-# continue their checkpoint.
-for name in lamb muon; do
+# Tensor ranks sum the norms of their parts, the products of muon's matrices with themselves, or the sums of adafactor's
+# rows and columns; one rank and data ranks continue their checkpoint.
+for name in lamb muon adafactor; do
     one=("${options[@]}" optim.name=$name)
     train 0 2 $name-tensor "${one[@]}" train.steps=3 train.precision=bf16 parallel.tp=2
     as_planned $name-tensor
@@ -81,6 +82,19 @@ train 0 1 lamb "${options[@]}" optim.name=muon train.steps=7 --resume
 says lamb "warning: the checkpoint is of another optimizer than muon: the optimizer's state \(muon_m\) begins at zero"
 train 0 1 muon "${options[@]}" optim.name=adamw train.steps=7 --resume
 says muon "warning: the checkpoint is of another optimizer than adamw: the optimizer's state \(adam_m and adam_v of matrices\) begins at zero"
+# Adafactor's states are of a tensor's axes, whatever the layout; it reads no decay rates, and counts its own steps.
+train 0 1 adafactor-long "${options[@]}" optim.name=adafactor train.steps=9
+train 0 4 factors "${options[@]}" optim.name=adafactor train.steps=3 parallel.tp=2 parallel.pp=2
+train 0 1 factors "${options[@]}" optim.name=adafactor train.steps=6 --resume
+train 0 4 factors "${options[@]}" optim.name=adafactor train.steps=9 parallel.tp=4 --resume
+near factors adafactor-long
+cp -r plain factored
+train 0 1 factored "${options[@]}" optim.name=adafactor train.steps=4 --resume
+says factored "warning: the checkpoint is of another optimizer than adafactor: the optimizer's state \(factor_r, factor_c, factor_v\) begins at zero"
+train 78 2 divided "${options[@]}" optim.name=adafactor parallel.dp=2 parallel.zero=1 train.steps=2
+says divided "(.*: )?parallel.zero 1 does not work with optim.name adafactor, which needs whole tensors on every rank"
+train 78 1 rates "${options[@]}" optim.name=adafactor optim.beta2=0.9 train.steps=2
+says rates "optim.name adafactor does not read optim.beta2: leave optim.beta2 out, or set optim.name to one of: "
 train 78 1 ahead "${options[@]}" optim.nesterov=true train.steps=2
 says ahead "optim.name adamw does not read optim.nesterov: leave optim.nesterov out, or set optim.name to one of: sgd muon"
 finish

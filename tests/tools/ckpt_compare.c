@@ -129,7 +129,8 @@ static double compare_distance(const list *a, const list *b) {
 }
 
 int main(int argc, char **argv) {
-    static const char *const all[] = {"weights", "adam_m", "adam_v", "momentum", "lion_m"};
+    static const char *const all[] = {"weights", "adam_m",   "adam_v",   "momentum",
+                                      "lion_m",  "factor_r", "factor_c", "factor_v"};
     int groups = sizeof all / sizeof *all;
     (void)H5Eset_auto2(H5E_DEFAULT, NULL, NULL); /* HDF5's own error messages are switched off */
     const char *how = argc > 1 ? argv[1] : "";

@@ -34,8 +34,7 @@ static value measure(const tr_model *model, const tr_schedule *s, const int *fir
     for (int r = 0; r < s->ranks; r++) {
         size_t values, gradients, moments;
         tr_param_memory params = tr_memory_of_params(model, &placement, r, NULL, TR_OPTIM_ADAMW);
-        tr_memory_params_bytes(&params, model->shape.dtype, TR_OPTIM_ADAMW, &values, &gradients,
-                               &moments);
+        tr_memory_params_bytes(&params, model->shape.dtype, &values, &gradients, &moments);
         v.memory = fmax(v.memory, (double)(values + gradients + moments) + e->peak[r]);
     }
     tr_estimate_destroy(e);

@@ -1,7 +1,7 @@
-/* Compares UPDATE with PyTorch's SGD, Adam and AdamW and with references for Lion, LAMB and Muon:
- * 20 steps on given gradients (tests/golden/optimizers.txt, which tests/golden/make_optimizers.py
- * writes), from the config's keys. FP64 (ref) within 1e-10, FP32 (ref, cpu) within 2e-5 of the
- * parameters' norm.
+/* Compares UPDATE with PyTorch's SGD, Adam and AdamW and with references for Lion, LAMB, Muon and
+ * Adafactor: 20 steps on given gradients (tests/golden/optimizers.txt, which
+ * tests/golden/make_optimizers.py writes), from the config's keys. FP64 (ref) within 1e-10, FP32
+ * (ref, cpu) within 2e-5 of the parameters' norm.
  */
 #include "device/device.h"
 #include "train/pace.h"
@@ -103,6 +103,10 @@ static void own(owned *o, tr_device *device, tr_dtype dtype, tr_optim_kind kind,
         o->box[k] = (tr_box){.extent = {rows, cols}, .local_stride = {cols, 1}};
         o->global[k] = (tr_global){
             .name = "tensor", .rank = 2, .shape = {rows, cols}, .boxes = 1, .box = &o->box[k]};
+        if (rows == 1) {
+            o->global[k].rank = 1;
+            o->global[k].shape[0] = cols;
+        }
         o->param[k] = (tr_param){.tensors = 1,
                                  .tensor = &o->global[k],
                                  .local = {rows, cols},
@@ -137,7 +141,7 @@ static void update(const owned *o, int k, const tr_optim_config *config, tr_step
                        .state = step};
     if (desc.kind == TR_OP_UPDATE)
         args.t[TR_UPDATE_VALUE] = tr_tensor_vector(slot->master, dtype, n);
-    for (int s = 0; s < tr_optim_states(its.kind); s++)
+    for (int s = 0; s < tr_update_states(tr_optim_row_of(its.kind)->rule); s++)
         args.t[TR_UPDATE_M + s] = tr_tensor_vector(slot->state[s], dtype, n);
     run(o->store.device, &desc, args);
 }
@@ -163,7 +167,8 @@ static void take_steps(const char *device_name, tr_dtype dtype, const tr_config 
         tr_step_state step = {.lr = c->optim.lr,
                               .gradient_factor = 1,
                               .bias_correction1 = 1 - pow(config.beta1, t),
-                              .bias_correction2 = 1 - pow(config.beta2, t)};
+                              .bias_correction2 = 1 - pow(config.beta2, t),
+                              .square_weight = pow(t, -0.8)};
         for (int i = 0; i < given.count; i++) set(o->grad, dtype, i, given.gradient[t - 1][i]);
         for (int k = 0; k < TENSORS; k++) update(o, k, &config, &step);
         if (pace)
@@ -202,6 +207,7 @@ static void equal_the_references(void **state) {
         keys[strcspn(keys, "\n")] = '\0';
         config_of(keys, &config);
         seen[tr_optim_of(&config).kind] = true;
+        if (tr_optim_of(&config).kind == TR_OPTIM_ADAFACTOR) seen[TR_OPTIM_ADAFACTOR_VECTOR] = true;
         check(keys, "ref", TR_F64, &config, after, 1e-10);
         /* Muon's polynomial multiplies the rounding of small singular values. */
         const double limit = tr_optim_of(&config).kind == TR_OPTIM_MUON ? 1e-3 : 2e-5;
@@ -217,6 +223,8 @@ static void rows_are_whole(void **state) {
     (void)state;
     for (int k = 0; k < TR_OPTIM_KINDS; k++) {
         const tr_optim_row *row = tr_optim_row_of((tr_optim_kind)k);
+        if (k != TR_OPTIM_ADAFACTOR)
+            assert_int_equal(tr_optim_states((tr_optim_kind)k), tr_update_states(row->rule));
         const int states = tr_optim_states((tr_optim_kind)k);
         for (int i = 0; i < TR_OPTIM_STATES; i++) {
             assert_int_equal(row->state[i] != NULL, i < states);
@@ -237,13 +245,19 @@ static void rows_are_whole(void **state) {
     assert_true(tr_optim_restarts(TR_OPTIM_MUON, TR_OPTIM_LION));
     assert_false(tr_optim_restarts(TR_OPTIM_MUON, TR_OPTIM_LAMB));
     assert_false(tr_optim_restarts(TR_OPTIM_LION, TR_OPTIM_MUON));
+    tr_optim_new_states(TR_OPTIM_ADAFACTOR, TR_OPTIM_ADAMW, text);
+    assert_string_equal(text, "factor_r, factor_c, factor_v");
+    assert_true(tr_optim_restarts(TR_OPTIM_ADAFACTOR, TR_OPTIM_ADAMW));
+    assert_true(tr_optim_restarts(TR_OPTIM_ADAMW, TR_OPTIM_ADAFACTOR));
+    assert_false(tr_optim_restarts(TR_OPTIM_ADAFACTOR, TR_OPTIM_ADAFACTOR));
 }
 
 /* Parameters that do not decay have neither weight decay nor L1 and L2. */
 static void decay_is_of_matrices(void **state) {
     (void)state;
     static tr_config config;
-    static const char *const names[] = {"adamw", "adam", "sgd", "lion", "lamb", "muon"};
+    static const char *const names[] = {"adamw", "adam", "sgd",      "lion",
+                                        "lamb",  "muon", "adafactor"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         char keys[128];
         (void)snprintf(keys, sizeof keys,
@@ -255,8 +269,9 @@ static void decay_is_of_matrices(void **state) {
         assert_true(none.weight_decay == 0 && none.l1 == 0 && none.l2 == 0);
         const tr_update_desc all = tr_optim_update(&o, 1, TR_F32, true, 1).update;
         const bool couples = tr_optim_row_of(o.kind)->couples;
-        const double decay =
-            couples || o.kind == TR_OPTIM_MUON ? 0 : 0.2; /* muon's is in DESCEND */
+        const double decay = couples || tr_optim_row_of(o.kind)->decays_last
+                                 ? 0
+                                 : 0.2; /* the last ones' is in DESCEND */
         assert_true(all.l1 == 0.3 && all.weight_decay == decay && all.l2 == (couples ? 0.7 : 0.5));
     }
 }

@@ -1,0 +1,26 @@
+/* Adafactor's second moments of a matrix (Shazeer & Stern 2018, algorithm 4): two vectors, with a
+ * number for each row and each column, instead of a number for each element. A tensor rank has all
+ * rows or all columns of its part of the matrix, so that the sums over the other axis are its own.
+ * The sums over the axis that the ranks divide are added over the tensor ranks. */
+#pragma once
+
+#include "device/op.h"
+#include "layers/param_layout.h"
+
+typedef struct tr_adafactor {
+    int64_t rows, cols;         /* of this rank's part, as it is in memory */
+    int64_t all_rows, all_cols; /* of the whole matrix */
+    bool turned;                /* rows in memory are the tensor's columns */
+    int64_t shared;             /* sums that the tensor ranks add: of all rows or columns, or 0 */
+    bool shares_rows;           /* those of the rows */
+    tr_dtype dtype;
+} tr_adafactor;
+
+/* Fails with TR_ERR_INTERNAL when the parameter is not one matrix that is divided along one axis.
+ */
+tr_status tr_adafactor_make(const tr_param *param, const tr_param_layout *layout,
+                            tr_adafactor *out);
+
+/* Describe FACTOR_SUMS and FACTOR of the matrix. */
+tr_op_desc tr_adafactor_sums(const tr_adafactor *matrix);
+tr_op_desc tr_adafactor_scale(const tr_adafactor *matrix);
