@@ -4,6 +4,7 @@
 #include <dirent.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 static const char pickle[] = "which PyTorch pickled: load it with transformers, and save it with "
                              "save_pretrained as safetensors first";
@@ -75,10 +76,12 @@ tr_status tr_foreign_folder(const char *path) {
         (void)snprintf(best, sizeof best, "%s", entry->d_name);
     }
     if (dir) (void)closedir(dir);
+    char run[4200];
+    (void)snprintf(run, sizeof run, "%.4096s/ckpt", path);
     if (!remedy[rank])
-        return TR_FAIL(TR_ERR_DATA,
-                       "'%s' holds neither model.safetensors nor model.safetensors.index.json",
-                       path);
+        return TR_FAIL(
+            TR_ERR_DATA, "'%s' holds neither model.safetensors nor model.safetensors.index.json%s",
+            path, access(run, F_OK) == 0 ? "; it is a run of Trireme, which needs no import" : "");
     return TR_FAIL(TR_ERR_DATA,
                    "'%s' holds neither model.safetensors nor model.safetensors.index.json; '%s' is "
                    "%s%s",

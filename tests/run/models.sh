@@ -100,7 +100,8 @@ cp -r folder not-utf8
 sed -i 's/"model_type":[ \t]*"/&\xff/' not-utf8/config.json
 cmp -s folder/config.json not-utf8/config.json && fail "not-utf8/config.json is as it was"
 refused 65 "not-utf8/config.json: this is not JSON: byte " ckpt import not-utf8 run
-refused 65 "holds neither model.safetensors" ckpt import "$scratch/born" run
+refused 65 "holds neither model.safetensors nor model.safetensors.index.json; it is a run of Trireme, which needs no import" \
+    ckpt import "$scratch/born" run
 refused 64 "must be fp32, bf16 or fp16" ckpt export born x --dtype fp8
 refused 64 "contains another run" ckpt import folder imported
 cp -r folder cut
