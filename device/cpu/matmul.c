@@ -82,16 +82,16 @@ static bool has_amx(void) {
 
 /* Whether oneDNN's implementation on top of its GEMM is faster than the one that it offers first.
  * With BF16 instructions it is by a tenth and more for weight gradients, which are FP32, and for
- * deep sums; for FP32 on processors with AMX by 3 to 20 %, and twice as fast where rows of B lie a
- * multiple of 4,096 bytes apart (bench_op; equal at k = 3072 without AMX). Shape and processor
- * alone decide, so that every run has the same bits. */
+ * deep sums (bench_op; not yet at k = 3072); for FP32 on processors with AMX by 3 to 20 %, and
+ * twice as fast where rows of B lie a multiple of 4,096 bytes apart. Shape and processor alone
+ * decide, so that every run has the same bits. */
 static bool prefers_gemm(const cpu_matmul *op, const char *first) {
-    enum { DEEP = 4096, DEEP_AMX = 3072 };
+    enum { DEEP = 4096 };
     const operand *x = op->operands;
     if (strcmp(first, "brg:avx512_core") == 0) return has_amx();
-    const bool amx = strcmp(first, "brg:avx512_core_amx_bf16") == 0;
-    return (amx || strcmp(first, "brg:avx512_core_bf16") == 0) &&
-           (x[DST].used.dtype == TR_F32 || x[SRC].used.columns >= (amx ? DEEP_AMX : DEEP));
+    return (strcmp(first, "brg:avx512_core_bf16") == 0 ||
+            strcmp(first, "brg:avx512_core_amx_bf16") == 0) &&
+           (x[DST].used.dtype == TR_F32 || x[SRC].used.columns >= DEEP);
 }
 
 static const char *name_of(const_dnnl_primitive_desc_t found) {
