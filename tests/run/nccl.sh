@@ -47,6 +47,9 @@ compare_layout() { # NAME RANKS KEY=VALUE...
 compare_layout pp4-loop 4 parallel.pp=4 parallel.schedule=interleaved parallel.virtual=2
 compare_layout tp2 2 parallel.tp=2 train.precision=bf16
 compare_layout dp3 3 parallel.dp=3 train.batch=12
+compare_layout zero 3 parallel.dp=3 train.batch=12 parallel.zero=1
+same_bits nccl-zero nccl-dp3
+compare_layout pp2-zero 4 parallel.pp=2 parallel.dp=2 parallel.zero=1 train.precision=bf16
 compare_layout pp2-tp2-dp2 8 parallel.pp=2 parallel.tp=2 parallel.dp=2 parallel.schedule=zbv train.batch=16
 
 # --- the choice of the transport
