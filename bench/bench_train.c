@@ -5,7 +5,7 @@
  * a line for each rank: the seconds of its best step by kind of instruction.
  *
  *   bench_train layers=6 width=384 heads=6 context=256 vocab=256 batch=8 micro_batch=8
- *               precision=fp32|bf16 pp=1 dp=1 tp=1 schedule=1f1b transport=auto|nccl|mpi
+ *               precision=fp32|bf16 pp=1 dp=1 zero=0 tp=1 schedule=1f1b transport=auto|nccl|mpi
  *               threads=1 steps=7 report=0 device=cpu deterministic=1 recompute=none|selective|full
  *   bench_train preset=llama-3.2-1b layers=2 context=256 batch=4 micro_batch=4 ...
  *   bench_train data=tokens format=megatron pairs=20 ...
@@ -39,7 +39,7 @@ static const char *const sizes[] = {"layers=6", "width=384", "heads=6", "context
 enum { SIZES = sizeof sizes / sizeof *sizes };
 
 typedef struct options {
-    int64_t batch, micro_batch, pp, dp, tp, threads, steps;
+    int64_t batch, micro_batch, pp, dp, zero, tp, threads, steps;
     int64_t report, deterministic;
     const char *precision, *schedule, *transport, *device, *recompute;
     int64_t pairs;
@@ -74,6 +74,7 @@ static bool take_option(options *o, const char *word) {
         {"micro_batch", &o->micro_batch, NULL},
         {"pp", &o->pp, NULL},
         {"dp", &o->dp, NULL},
+        {"zero", &o->zero, NULL},
         {"tp", &o->tp, NULL},
         {"steps", &o->steps, NULL},
         {"report", &o->report, NULL},
@@ -325,6 +326,7 @@ static tr_status run(bench *b, tr_world *world) {
         .seed = 1,
         .max_norm = 1,
         .optimizer = {.beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .weight_decay = 0.1f},
+        .zero = o->zero > 0,
         .fetch = copy_sample,
         .fetch_context = b,
         .observe = observe,
