@@ -207,7 +207,8 @@ static tr_status make_decoder(tr_engine *e) {
 /* Refuses a plan that does not fit, and lists its parts. */
 static tr_status refuse_too_large(const tr_engine *e) {
     char parts[TR_MEMORY_TEXT];
-    const bool divides = e->desc.zero || e->desc.mesh.degree[TR_AXIS_DP] == 1;
+    const bool may_divide = !e->desc.zero && e->desc.mesh.degree[TR_AXIS_DP] > 1 &&
+                            !tr_optim_row_of(e->desc.optimizer.kind)->by_tensor;
     if (!e->desc.memory || e->plan.total <= e->desc.memory) return TR_OK;
     tr_memory_text(&e->plan, parts);
     return TR_FAIL(
@@ -216,7 +217,7 @@ static tr_status refuse_too_large(const tr_engine *e) {
         "%sraise parallel.pp or parallel.tp, lower train.micro_batch, or set train.recompute "
         "(`trireme plan` finds values that fit)",
         e->desc.mesh.index[TR_AXIS_PP], parts, (double)e->desc.memory / (1 << 20),
-        divides ? "" : "set parallel.zero to 1, ");
+        may_divide ? "set parallel.zero to 1, " : "");
 }
 
 /* Makes the layout of this rank if it fits. Does not prepare and lower a model that is too large by

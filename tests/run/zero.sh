@@ -52,6 +52,9 @@ done
 same_as_zero0 frozen 2 parallel.dp=2 train.freeze='*.ln_1.* transformer.h.1.*' train.lr_scale='0.1 *.c_fc.*'
 same_as_zero0 lora 2 parallel.dp=2 model.lora.rank=4
 
+# A measurement of the gradients.
+same_as_zero0 noise 2 parallel.dp=2 log.noise_scale=true
+
 # A run continues with the other value, and with other data ranks, as one continues that never divided anything.
 # continued RUN REFERENCE RANKS ARGUMENTS...: continues REFERENCE from its step 10 as RUN.
 continued() {
@@ -79,6 +82,17 @@ done
 # Weights that a run starts from.
 (cd "$scratch" && "$trireme" ckpt export dp2-0 model >/dev/null) || fail "no export"
 same_as_zero0 start 2 parallel.dp=2 model.init_from="$scratch/model"
+
+# A run that does not fit names the key, if it helps.
+for memory in "8MiB adamw" "8MiB lamb" "1MiB adamw"; do
+    read -r size optim <<<"$memory"
+    "$trireme" plan "$scratch/base.yaml" "${options[@]}" parallel.dp=2 device.memory="$size" optim.name="$optim" >/dev/null 2>"$scratch/advice" &&
+        fail "$memory: it fits"
+    [[ $(<"$scratch/advice") == *"it fits with parallel.zero=1"* ]] || [[ $memory != "8MiB adamw" ]] || fail "$memory: $(<"$scratch/advice")"
+    [[ $(<"$scratch/advice") != *parallel.zero* ]] || [[ $memory == "8MiB adamw" ]] || fail "$memory: $(<"$scratch/advice")"
+done
+train 76 2 large "${options[@]}" parallel.dp=2 device.memory=8MiB
+grep -q '8.0 MiB (device.memory): set parallel.zero to 1, raise parallel.pp' "$scratch/large.err" || fail "large: $(<"$scratch/large.err")"
 
 if [[ $precision == fp32 ]]; then
     same_as_zero0 fp64 2 parallel.dp=2 train.precision=fp64 device.name=ref model.width=32 model.vocab=300
