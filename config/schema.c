@@ -115,8 +115,10 @@ const tr_key tr_schema[] = {
          "only "
          "answers count in the loss)."},
     {"data.tokenizer", TR_KEY_TEXT, AT(data.tokenizer), .example = "tokenizer.json",
-     .help = "A tokenizer.json, a tiktoken file, or a folder with one. Default: the one next to "
-             "the data (PREFIX.tokenizer.json) or in model.init_from, otherwise none."},
+     .help =
+         "A tokenizer.json, a tiktoken file, or a folder with one. Default: the one next to "
+         "the data (PREFIX.tokenizer.json), in model.init_from, or in log.dir of an imported or "
+         "continued run, otherwise none."},
     {"data.validation", TR_KEY_SHARE, AT(data.validation), .min = 0, .max = 0.9, .fallback = "0.1",
      .help = "What is held out for validation: a fraction of each corpus, at its end, or files of "
              "the same format, written like data.path without weights."},
