@@ -47,6 +47,9 @@ static int list_options(const char *usage, char option[MOST_OPTIONS][OPTION_SIZE
 
 tr_status cli_unknown_option(const char *name, const char *option) {
     char known[MOST_OPTIONS][OPTION_SIZE];
+    if (!strcmp(option, "--backtrace"))
+        return TR_FAIL(TR_ERR_USAGE, "--backtrace goes before the command: trireme --backtrace %s",
+                       name);
     const cli_command *command = cli_find(name);
     int count = command ? list_options(command->arguments, known) : 0;
     int near = strncmp(option, "--", 2) == 0 ? tr_nearest(option, option_name, known, count) : -1;

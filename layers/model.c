@@ -115,6 +115,14 @@ static tr_status check_memory(const tr_model_config *c, const tr_model_shape *sh
                    "larger than any memory; make them smaller");
 }
 
+/* Returns the largest tensor degree below `tp` that divides the heads of the family. */
+static long long lower_degree(const tr_family *f, long long heads, long long kv_heads,
+                              long long tp) {
+    while (--tp > 1)
+        if (heads % tp == 0 && (kv_heads % tp == 0 || (tp % kv_heads == 0 && f->k))) break;
+    return tp;
+}
+
 static tr_status check_heads(const tr_family *f, const tr_model_config *c,
                              const tr_model_shape *shape) {
     const long long heads = c->heads, kv_heads = c->kv_heads, tp = shape->tp_size;
@@ -126,23 +134,24 @@ static tr_status check_heads(const tr_family *f, const tr_model_config *c,
     if (heads % kv_heads)
         return TR_FAIL(TR_ERR_CONFIG,
                        "model.kv_heads %lld does not divide model.heads %lld: every key and value "
-                       "head serves the same number of query heads",
+                       "head serves the same number of query heads; use a divisor of model.heads",
                        kv_heads, heads);
     if (heads % tp)
         return TR_FAIL(TR_ERR_CONFIG,
                        "model.heads %lld is not divisible by parallel.tp %lld: a tensor rank holds "
-                       "whole heads, the same number on each",
-                       heads, tp);
+                       "whole heads, the same number on each; parallel.tp=%lld works",
+                       heads, tp, lower_degree(f, heads, kv_heads, tp));
     if (kv_heads % tp && tp % kv_heads)
         return TR_FAIL(TR_ERR_CONFIG,
                        "model.kv_heads %lld and parallel.tp %lld do not divide each other: a "
-                       "tensor rank holds whole key and value heads, or shares one with the next",
-                       kv_heads, tp);
+                       "tensor rank holds whole key and value heads, or shares one with the next; "
+                       "parallel.tp=%lld works",
+                       kv_heads, tp, lower_degree(f, heads, kv_heads, tp));
     if (tp > kv_heads && !f->k)
         return TR_FAIL(TR_ERR_CONFIG,
                        "parallel.tp %lld is above model.kv_heads %lld: tensor ranks cannot share "
-                       "heads of the fused projection of model.family %s",
-                       tp, kv_heads, f->name);
+                       "heads of the fused projection of model.family %s; parallel.tp=%lld works",
+                       tp, kv_heads, f->name, lower_degree(f, heads, kv_heads, tp));
     return TR_OK;
 }
 
@@ -161,7 +170,9 @@ static tr_status check_positions(const tr_family *f, const tr_model_config *c,
                        "positions end there",
                        (long long)shape->seq, (long long)c->context);
     if (!f->positions && !(c->rope_theta > 1))
-        return TR_FAIL(TR_ERR_CONFIG, "model.rope_theta must be above 1, not %g", c->rope_theta);
+        return TR_FAIL(TR_ERR_CONFIG,
+                       "model.rope_theta must be above 1, not %g: leave it out for the default",
+                       c->rope_theta);
     if (!f->positions && c->head_size % 2)
         return TR_FAIL(TR_ERR_CONFIG,
                        "model.head_size %lld is odd: it must be even, because rotary positions "

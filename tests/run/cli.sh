@@ -25,6 +25,7 @@ shows() {
 expect 64 "trireme: no command was given; \`trireme help\` lists the commands"
 expect 64 "trireme: unknown command 'dta'; did you mean \`trireme data\`?" dta
 expect 64 "trireme: --trace before a command is now --backtrace; \`trireme train CONFIG --trace N\` records N steps" --trace data x.yaml
+expect 64 "trireme: --backtrace goes before the command: trireme --backtrace train" train x.yaml --backtrace
 expect 64 "trireme: unknown command 'xyzzy'; \`trireme help\` lists the commands" xyzzy
 expect 64 "trireme: unknown command or key 'stepz'; did you mean \`trireme help train.steps\`?" help stepz
 expect 64 "trireme: doctor takes no arguments; usage: trireme doctor" doctor now

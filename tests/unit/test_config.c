@@ -290,7 +290,7 @@ static void checks_name_place_and_remedy(void **state) {
          "rank, more than 16384: raise train.micro_batch"},
         {"parallel.tp: 3\n", 3,
          "x.yaml:2:14: model.heads 4 is not divisible by parallel.tp 3: a tensor rank holds whole "
-         "heads, the same number on each"},
+         "heads, the same number on each; parallel.tp=2 works"},
         {"parallel.pp: 5\n", 5,
          "x.yaml:2:14: parallel.pp 5 with parallel.virtual 1 makes 5 stages, but model.layers is "
          "4: "
@@ -306,10 +306,10 @@ static void checks_name_place_and_remedy(void **state) {
          "4\n",
          3,
          "x.yaml:6:17: model.kv_heads 4 and parallel.tp 3 do not divide each other: a tensor rank "
-         "holds whole key and value heads, or shares one with the next"},
+         "holds whole key and value heads, or shares one with the next; parallel.tp=2 works"},
         {"model.heads: 5\nparallel.tp: 2\nmodel.width: 130\n", 2,
          "x.yaml:2:14: model.heads 5 is not divisible by parallel.tp 2: a tensor rank holds whole "
-         "heads, the same number on each"},
+         "heads, the same number on each; parallel.tp=1 works"},
         {"optim.min_lr: 1\n", 1, "x.yaml:2:15: optim.min_lr 1 is above optim.lr 0.001"},
         {"optim.nesterov: true\n", 1,
          "x.yaml:2:17: optim.name adamw does not read optim.nesterov: leave optim.nesterov out, or "

@@ -339,7 +339,9 @@ static void test_what_does_not_go_together_is_refused(void **state) {
         {{.family = "llama", .heads = 6, .kv_heads = 4}, 1, "model.kv_heads 4 does not divide"},
         {{.family = "llama", .heads = 12, .kv_heads = 6},
          4,
-         "model.kv_heads 6 and parallel.tp 4 do not divide each other"},
+         "model.kv_heads 6 and parallel.tp 4 do not divide each other: a tensor rank holds whole "
+         "key and "
+         "value heads, or shares one with the next; parallel.tp=3 works"},
         {{.family = "llama", .heads = 4}, 8, "model.heads 4 is not divisible by parallel.tp 8"},
         {{.family = "llama", .heads = 5}, 1, "model.width 48 is not divisible by model.heads 5"},
         {{.family = "llama", .heads = 4, .head_size = 7}, 1, "model.head_size 7 is odd"},
