@@ -134,7 +134,7 @@ static tr_status add_found(advice *a, const tr_config *asked, const tr_config *f
 }
 
 /* Adds the smallest micro-batch together with more stages, at the smallest tensor degree for which
- * they fit. */
+ * they fit. More stages alone have been tried. */
 static tr_status add_pair(advice *a, const tr_config *asked, tr_device *device) {
     tr_config *c;
     TR_TRY(tr_calloc(1, sizeof *c, &c));
@@ -143,6 +143,7 @@ static tr_status add_pair(advice *a, const tr_config *asked, tr_device *device) 
     tr_status status = TR_OK;
     for (int64_t tp = asked->parallel.tp; tp <= asked->model.heads && !a->changes; tp++) {
         if (asked->model.heads % tp) continue;
+        if (tp == asked->parallel.tp && asked->train.micro_batch == 1) continue;
         c->parallel.tp = tp;
         c->parallel.pp = asked->parallel.pp - 1; /* the search begins above it */
         status = add_found(a, asked, c, device, find_pp);
