@@ -322,6 +322,30 @@ static tr_status print_reductions(const tr_config *c, const tr_run_plan *p, doub
     return TR_OK;
 }
 
+static tr_status add_trained(void *context, int stage, tr_param *param, bool shares) {
+    (void)stage;
+    if (!shares && !param->frozen) *(double *)context += (double)param->count;
+    return TR_OK;
+}
+
+/* Prints what the gather of updated parameters takes of the rank that has most of them, when data
+ * ranks divide the updates: the second half of a sum. */
+static void print_gather(const tr_config *c, const tr_run_plan *p, double rate) {
+    const tr_layout *l = p->layout;
+    const tr_link sum = tr_network_sum(c, &l->desc.mesh, TR_AXIS_DP, rate);
+    double most = 0;
+    if (!tr_memory_divided(&l->desc.mesh, l->desc.zero)) return;
+    for (int r = 0; r < l->desc.mesh.degree[TR_AXIS_PP]; r++) {
+        double bytes = 0;
+        (void)tr_placement_visit(&l->placement, l->model, r, add_trained, &bytes); /* cannot fail */
+        most = fmax(most, bytes * (double)tr_dtype_size(l->desc.dtype));
+    }
+    const double seconds = (sum.latency + sum.per_byte * most) / 2 / rate;
+    print_moving(c, "gather", most, "updated parameters",
+                 tr_network_is_far(c, &l->desc.mesh, TR_AXIS_DP), seconds);
+    print_exposed(seconds);
+}
+
 /* Prints the time of a step and of the run. given: FLOP/s by --rate, or 0. here: this machine has
  * the config's device. */
 static tr_status print_speed(const tr_config *c, tr_device *device, const tr_run_plan *p,
@@ -353,6 +377,7 @@ static tr_status print_speed(const tr_config *c, tr_device *device, const tr_run
         flop(rate, "FLOP/s", speed, sizeof speed), given != 0 ? "--rate" : "measured here");
     TR_TRY(print_messages(c, p, rate));
     TR_TRY(print_reductions(c, p, rate));
+    print_gather(c, p, rate);
     print_tensor_sums(c, p, rate);
     (void)printf("\n");
     return TR_OK;

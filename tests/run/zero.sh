@@ -91,6 +91,11 @@ for memory in "8MiB adamw" "8MiB lamb" "1MiB adamw"; do
     [[ $(<"$scratch/advice") == *"it fits with parallel.zero=1"* ]] || [[ $memory != "8MiB adamw" ]] || fail "$memory: $(<"$scratch/advice")"
     [[ $(<"$scratch/advice") != *parallel.zero* ]] || [[ $memory == "8MiB adamw" ]] || fail "$memory: $(<"$scratch/advice")"
 done
+# At 1 GB/s each of 4 ranks gets 3/4 of its values from the others.
+"$trireme" plan "$scratch/base.yaml" "${options[@]}" parallel.dp=4 parallel.zero=1 device.link=1 --rate 100 >"$scratch/gather"
+read -r mib ms < <(sed -n 's/^gather   \([0-9.]*\) MiB of updated parameters take \([0-9.]*\) ms at 1 GB.s, of which \2 ms stay exposed$/\1 \2/p' "$scratch/gather")
+awk -v mib="${mib:-0}" -v ms="${ms:-0}" 'BEGIN { d = ms - 0.75 * mib * 1.048576; exit !(mib > 0.5 && d < 0.1 && d > -0.1) }' ||
+    fail "the gather: $(grep '^gather' "$scratch/gather")"
 train 76 2 large "${options[@]}" parallel.dp=2 device.memory=8MiB
 grep -q '8.0 MiB (device.memory): set parallel.zero to 1, raise parallel.pp' "$scratch/large.err" || fail "large: $(<"$scratch/large.err")"
 
