@@ -135,6 +135,34 @@ static tr_status exceeds(const tr_layout *l, size_t limit, bool *out) {
     return TR_OK;
 }
 
+/* Sets *out to true when every order exceeds the limit. When the last stage ends its first F, all
+ * stages hold the same micro-batch, so the ranks of a pipeline then hold together at least what one
+ * rank with all layers holds. Data ranks that divide the optimizer's state are not judged. */
+static tr_status exceeds_always(const tr_config *c, size_t limit, bool *out) {
+    tr_schedule *s = NULL;
+    tr_layout *l = NULL;
+    tr_config *whole = NULL;
+    tr_memory_plan known;
+    *out = false;
+    if (c->parallel.zero) return TR_OK;
+    TR_TRY(tr_calloc(1, sizeof *whole, &whole));
+    *whole = *c;
+    whole->parallel.pp = whole->parallel.virtual_stages = 1;
+    whole->train.batch = c->train.micro_batch * c->parallel.dp;
+    (void)snprintf(whole->parallel.schedule, sizeof whole->parallel.schedule, "1f1b");
+    tr_status status = tr_request_schedule(whole, &s, NULL);
+    if (status == TR_OK) status = make_layout(whole, s, 0, &l);
+    if (status == TR_OK) {
+        tr_layout_memory_known(l, 0, 0, &known);
+        *out =
+            ((double)known.total + l->table.cost[0].m_b) / (double)c->parallel.pp > (double)limit;
+    }
+    tr_layout_destroy(l);
+    tr_schedule_destroy(s);
+    free(whole);
+    return status;
+}
+
 tr_status tr_run_plan_is_hopeless(const tr_config *c, tr_device *device, bool *out) {
     tr_schedule *schedule = NULL;
     tr_schedule_report report;
@@ -144,6 +172,10 @@ tr_status tr_run_plan_is_hopeless(const tr_config *c, tr_device *device, bool *o
     TR_TRY(tr_config_check(c, 0));
     TR_TRY(count_ranks(c, &ranks));
     TR_TRY(tr_request_memory(c, device, ranks, &limit));
+    if (tr_request_is_auto(c)) { /* making an order takes long */
+        TR_TRY(exceeds_always(c, limit, out));
+        if (*out) return TR_OK;
+    }
     TR_TRY(tr_request_schedule(c, &schedule, &report));
     tr_status status = make_layout(c, schedule, 0, &l);
     if (status == TR_OK) status = exceeds(l, limit, out);
