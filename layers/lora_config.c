@@ -128,11 +128,6 @@ bool tr_lora_is_update(const char *tensor) {
     return has_end(tensor, "." TR_LORA_A) || has_end(tensor, "." TR_LORA_B);
 }
 
-void tr_lora_weight_of(const char *tensor, char *weight) {
-    const int stem = (int)(strlen(tensor) - strlen(TR_LORA_A));
-    (void)snprintf(weight, TR_NAME_SIZE, "%.*sweight", stem, tensor);
-}
-
 static tr_status unknown_target(const tr_family *f, const module list[MODULES], const char *word) {
     const char *names[MODULES];
     char known[256] = "", hint[96] = "";

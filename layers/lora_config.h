@@ -18,8 +18,6 @@ void tr_lora_modules(const tr_model_config *config, char *text, size_t size);
 bool tr_lora_same_targets(const tr_model_config *a, const tr_model_config *b);
 /* Returns true for the name of an A or B. */
 bool tr_lora_is_update(const char *tensor);
-/* Writes the name of the weight of an A or B to weight[TR_NAME_SIZE]; `tensor` is one. */
-void tr_lora_weight_of(const char *tensor, char *weight);
 /* Fails with TR_ERR_CONFIG, naming the key, when the rank is above a target's sizes, or a target
  * names no linear layer of the model's blocks. */
 tr_status tr_lora_check(const tr_model_config *config);

@@ -68,10 +68,9 @@ size_t tr_tokenizer_ends(const tr_tokenizer *tokenizer, const int32_t **id);
 int32_t tr_tokenizer_find(const tr_tokenizer *tokenizer, const char *text);
 /* Returns true when `id` is an added token that is marked special. */
 bool tr_tokenizer_is_special(const tr_tokenizer *tokenizer, int32_t id);
-/* Return how many ids the post-processor puts before and after a text (Llama: <|begin_of_text|>
- * before it), and set *id to them (owned by the tokenizer). */
+/* Returns how many ids the post-processor puts before a text (Llama: <|begin_of_text|>), and sets
+ * *id to them (owned by the tokenizer). */
 size_t tr_tokenizer_prefix(const tr_tokenizer *tokenizer, const int32_t **id);
-size_t tr_tokenizer_suffix(const tr_tokenizer *tokenizer, const int32_t **id);
 
 enum {
     /* A special token's text is ordinary text (--no-special); without it the text becomes the
