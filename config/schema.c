@@ -335,8 +335,8 @@ const tr_key tr_schema[] = {
      .help = "Microseconds that a message takes between hosts, besides its bytes; 0: those of "
              "device.link_latency."},
     {"device.host_ranks", INT(device.host_ranks, 0, 1 << 20), .fallback = "0", .example = "8",
-     .help = "Ranks of a host, for the plan and the order auto: the first so many are on the first "
-             "host, and so on; 0: all are on one."},
+     .help = "Ranks of a host, for the plan and the order auto, which fill one host after another; "
+             "0: all are on one host."},
 };
 const int tr_schema_count = sizeof tr_schema / sizeof *tr_schema;
 _Static_assert(sizeof tr_schema / sizeof *tr_schema <= TR_CONFIG_KEYS, "tr_config.place is short");

@@ -211,7 +211,7 @@ static tr_token_place place_behind(const work *w) {
                             .continue_flags = last->next_flags};
 }
 
-/* Returns false when the work shall stop. */
+/* Returns false when the work must stop. */
 static bool show_progress(work *w) {
     const tr_token_place at = tr_token_output_place(w->output);
     w->progress.bytes = w->done_bytes + (w->parts.input ? tr_textfile_used(w->parts.input) : 0);

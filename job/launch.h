@@ -12,14 +12,14 @@ typedef struct tr_launch {
     char **mpirun_options; /* NULL-terminated; passed to mpirun unchanged */
     char **command;        /* NULL-terminated: the arguments of every rank */
     bool saves;            /* the command takes steps, and saves when it is asked to stop */
-    bool shows;            /* all that it makes goes to stdout: it ends when nobody reads that */
+    bool shows;            /* its results go to stdout: it ends when no process reads that */
     bool reads;            /* rank 0 reads this process's stdin */
     int restarts;          /* how often the job is started again after a lost rank (77) */
     char **again;          /* the arguments of every rank then; unused without restarts */
     bool restarted;        /* this is a restart: a rank of the earlier job may hold a lock yet */
-    /* Chooses the ranks of a restart on hosts with so many slots, which may be fewer than before:
-     * sets *ranks and changes `again`, and writes what is different to text[size], or "". Returns
-     * false, with a reason in text, when no number fits. */
+    /* Chooses the ranks of a restart on hosts with `slots` slots, maybe fewer than before: sets
+     * *ranks and changes `again`, and writes what is different to text[size], or "". Returns false,
+     * with a reason in text, when no number fits. */
     bool (*fit)(void *context, int slots, int *ranks, char *text, size_t size);
     void *fit_context;
 } tr_launch;

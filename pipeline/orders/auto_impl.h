@@ -62,7 +62,7 @@ typedef struct tr_auto_rule {
     bool guard;      /* a W waits when an F or I of the last micro-batch is nearer than a mean W */
     int admit;       /* most micro-batches on a rank */
     int late;        /* W that may wait while F or I could start */
-    double gap;      /* following: a wait of so many W has a W */
+    double gap;      /* following: a wait of this many W takes a W */
     int tail, slope; /* following: tail + slope * rank actions at its end are chosen again */
 } tr_auto_rule;
 

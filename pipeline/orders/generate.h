@@ -14,7 +14,7 @@ typedef struct tr_schedule_request {
     double latency;      /* of a transfer between ranks, in the unit of share.f */
     double cap;          /* the most that a rank may hold, in the unit of share.m_b; 0: no cap */
     /* For auto, which chooses the placement: the most stages a rank when chunks is 0 (0: 4); and a
-     * function that makes the table of a model cut into so many stages, with times in the unit of
+     * function that makes the table of a model cut into `stages`, with times in the unit of
      * share. NULL: `table` if it has as many stages, else equal stages in a chain. */
     int most_chunks;
     tr_status (*describe)(void *context, int stages, tr_stage_table *out);
