@@ -61,16 +61,21 @@ static const char *flop(double amount, const char *unit, char *text, size_t size
     return text;
 }
 
-static void print_head(const tr_config *c, const tr_run_plan *p) {
+/* here: this machine has the config's device. */
+static void print_head(const tr_config *c, const tr_run_plan *p, bool here) {
     const tr_model *model = p->layout->model;
     const int64_t trained = tr_model_trained_parameters(model);
     char costs[256], work[32];
     tr_request_costs(c, costs, sizeof costs);
-    if (costs[0]) (void)printf("slow     %s\n", costs);
     (void)printf("model    %s, %lld layers, width %lld, %.2f M parameters, %s; %s a token\n",
                  c->model.family, (long long)c->model.layers, (long long)c->model.width,
                  (double)tr_model_parameters(model) * 1e-6, c->train.precision,
                  flop(tr_model_flops_per_token(model), "FLOP", work, sizeof work));
+    if (!here)
+        (void)printf("device   this machine has no device %s: the plan has the scratch of the cpu "
+                     "device's operators\n",
+                     c->device.name);
+    if (costs[0]) (void)printf("slow     %s\n", costs);
     (void)printf("trained  %.2f M parameters, %.2f M frozen; a checkpoint has %.1f MiB of "
                  "tensors\n",
                  (double)trained * 1e-6, (double)(tr_model_parameters(model) - trained) * 1e-6,
@@ -460,11 +465,7 @@ static tr_status open_device(const tr_config *c, const tr_device_options *option
                        "%s; to plan for GPUs of another machine, set device.memory to the memory "
                        "of a rank there",
                        why);
-    TR_TRY(tr_device_open("cpu", options, out));
-    (void)printf("device   this machine has no device %s: the plan has the scratch of the cpu "
-                 "device's operators\n",
-                 c->device.name);
-    return TR_OK;
+    return tr_device_open("cpu", options, out);
 }
 
 tr_status cli_plan(cli_context *cli, int argc, char **argv) {
@@ -485,7 +486,7 @@ tr_status cli_plan(cli_context *cli, int argc, char **argv) {
     TR_TRY_OUT(open_device(&config, &options, &here, &device));
     TR_TRY_OUT(tr_request_recompute(&config, device));
     TR_TRY_OUT(tr_run_plan_make(&config, device, &plan));
-    print_head(&config, plan);
+    print_head(&config, plan, here);
     print_memory(plan);
     print_step(plan);
     TR_TRY_OUT(print_speed(&config, device, plan, rate, here));

@@ -76,6 +76,7 @@ gpus=(device.name=cuda:99 device.memory=1GiB)
 fast=(train.precision=bf16 train.deterministic=false)
 plan 0 elsewhere "${gpus[@]}" "${fast[@]}"
 grep -q '^device   this machine has no device cuda:99: ' "$scratch/elsewhere.out" || fail "a plan for GPUs elsewhere does not say so"
+[[ $(sed -n 1p "$scratch/elsewhere.out") == 'model '*' M parameters, '* ]] || fail "the first line of a plan for GPUs elsewhere"
 plan 0 here device.memory=1GiB "${fast[@]}"
 grep -q '^time     not known, since this machine has no device cuda:99: ' "$scratch/elsewhere.out" || fail "seconds without a rate"
 diff <(grep -Ev '^(device|time) ' "$scratch/elsewhere.out") <(grep -v '^time ' "$scratch/here.out") ||
