@@ -83,6 +83,10 @@ done
 (cd "$scratch" && "$trireme" ckpt export dp2-0 model >/dev/null) || fail "no export"
 same_as_zero0 start 2 parallel.dp=2 model.init_from="$scratch/model"
 
+# The run and its report name it.
+grep -q '^layout   pp 1 x tp 1 x dp 2 (zero 1), ' "$scratch/dp2-1.out" || fail "dp2-1: $(grep '^layout' "$scratch/dp2-1.out")"
+grep -q 'dp 2 (zero 1), schedule' "$scratch/dp2-1/report.html" || fail "dp2-1: the report does not name parallel.zero"
+
 # A run that does not fit names the key, if it helps.
 for memory in "8MiB adamw" "8MiB lamb" "1MiB adamw"; do
     read -r size optim <<<"$memory"
