@@ -260,8 +260,8 @@ static void numbers_are_there(void **state) {
                                  "bubble 25.0%",
                                  ">75.0%<",
                                  ">100.0%<",
-                                 "rank 0 waits</th><td class=\"number\">12.5%</td><td "
-                                 "class=\"number\">3.0%</td><td class=\"number\">37.5%</td>",
+                                 ("rank 0 waits</th><td class=\"number\">12.5%</td><td "
+                                  "class=\"number\">3.0%</td><td class=\"number\">37.5%</td>"),
                                  "rank 1 waits</th><td class=\"number\">1.2%</td>"};
     for (size_t k = 0; k < sizeof words / sizeof *words; k++) has(text, words[k]);
     assert_int_equal(test_count(text, "<svg"), 6);
