@@ -116,7 +116,9 @@ for ranks in 1 3; do
     CUDA_VISIBLE_DEVICES='' refuses 69 $ranks "(this build of Trireme has no CUDA backend|no GPU can be used here .*): .*set device.name=cpu" \
         $dp device.name=cuda
     refuses 69 $ranks 'there is no device called "gpu": use cpu, ref, cuda or cuda:N' $dp device.name=gpu
-    refuses 76 $ranks "rank 0 of the pipeline needs .* and a rank may use .*: raise parallel.pp" $dp device.memory=10KiB
+    divides=
+    ((ranks == 1)) || divides='set parallel.zero to 1, '
+    refuses 76 $ranks "rank 0 of the pipeline needs .* and a rank may use .*: ${divides}raise parallel.pp" $dp device.memory=10KiB
 done
 command_fails 78 "train.seed must be between 0 and 9007199254740992, not 9007199254740993" \
     plan base.yaml train.seed=9007199254740993
