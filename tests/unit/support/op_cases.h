@@ -35,7 +35,9 @@ typedef enum tr_fill {
     TR_FILL_SPREAD, /* normal, but the first two of every `limit` elements differ by at least 1: the
                        layer norm of a nearly constant row is far less exact than its arithmetic */
     TR_FILL_SQUARE, /* normal^2, as second moments are */
-    TR_FILL_TOKENS, /* i32 in [0, limit) */
+    TR_FILL_MEAN_SQUARE, /* 1 + normal^2: the mean square of many numbers is far from 0, and what is
+                            divided by its root no larger than the dividend by much */
+    TR_FILL_TOKENS,      /* i32 in [0, limit) */
     TR_FILL_STARTS, /* i32: 0, later at times the index within `limit` rows, else the previous one
                      */
     TR_FILL_LABELS, /* i32 in [0, limit), about every fifth -1 */

@@ -49,6 +49,7 @@ static double value_of(const tr_op_tensor *t, uint64_t seed, uint64_t stream, in
         if (i % t->limit == 1) return -0.5 - fabs(normal);
         return normal;
     case TR_FILL_SQUARE: return normal * normal;
+    case TR_FILL_MEAN_SQUARE: return 1 + normal * normal;
     case TR_FILL_LABELS:
         if (bits >> 8 & 1 && bits >> 9 & 1) return -1;
         return (double)((bits >> 10) % (uint32_t)t->limit);

@@ -393,11 +393,11 @@ static void factor_tensors(const tr_factor_desc *d, tr_op_kind kind, unsigned op
         return;
     }
     t[TR_FACTOR_X] = output(TR_F32, count, 2 * terms, 4);
-    t[TR_FACTOR_ROWS] = input(TR_F64, d->rows, TR_FILL_SQUARE);
-    t[TR_FACTOR_COLS] = input(TR_F64, d->cols, TR_FILL_SQUARE);
+    t[TR_FACTOR_ROWS] = input(TR_F64, d->rows, TR_FILL_MEAN_SQUARE);
+    t[TR_FACTOR_COLS] = input(TR_F64, d->cols, TR_FILL_MEAN_SQUARE);
     t[TR_FACTOR_R] = output(TR_F32, d->rows, terms, 1);
     t[TR_FACTOR_C] = output(TR_F32, d->cols, terms, 1);
-    t[TR_FACTOR_R].fill = t[TR_FACTOR_C].fill = TR_FILL_SQUARE;
+    t[TR_FACTOR_R].fill = t[TR_FACTOR_C].fill = TR_FILL_MEAN_SQUARE;
 }
 
 static void optimizer_tensors(const tr_op_desc *desc, unsigned options, tr_op_tensor *t) {
@@ -417,13 +417,13 @@ static void optimizer_tensors(const tr_op_desc *desc, unsigned options, tr_op_te
         break;
     case TR_OP_RESCALE:
         t[TR_RESCALE_X] = output(TR_F32, desc->rescale.count, 1, 1);
-        t[TR_RESCALE_NORMS] = input(TR_F64, 2 * desc->rescale.parts, TR_FILL_SQUARE);
+        t[TR_RESCALE_NORMS] = input(TR_F64, 2 * desc->rescale.parts, TR_FILL_MEAN_SQUARE);
         break;
     case TR_OP_DESCEND:
         count = desc->descend.count;
         t[TR_DESCEND_U] = input(TR_F32, count, TR_FILL_NORMAL);
         if (desc->descend.parts > 0)
-            t[TR_DESCEND_NORMS] = input(TR_F64, 2 * desc->descend.parts, TR_FILL_SQUARE);
+            t[TR_DESCEND_NORMS] = input(TR_F64, 2 * desc->descend.parts, TR_FILL_MEAN_SQUARE);
         t[TR_DESCEND_MASTER] = output(TR_F32, count, terms, 1);
         if (!(options & TR_CASE_NO_BIAS))
             t[TR_DESCEND_VALUE] = output(desc->descend.dtype, count, terms, 1);
@@ -439,7 +439,8 @@ static void optimizer_tensors(const tr_op_desc *desc, unsigned options, tr_op_te
         if (desc->update.rule == TR_UPDATE_ROOT) t[TR_UPDATE_M].fill = TR_FILL_SQUARE;
         if (states > 1) {
             t[TR_UPDATE_V] = output(TR_F32, count, terms, 0); /* of squares */
-            t[TR_UPDATE_V].fill = TR_FILL_SQUARE;
+            t[TR_UPDATE_V].fill =
+                desc->kind == TR_OP_DIRECTION ? TR_FILL_MEAN_SQUARE : TR_FILL_SQUARE;
         }
         if (!(options & TR_CASE_NO_BIAS) && desc->kind == TR_OP_UPDATE)
             t[TR_UPDATE_VALUE] = output(desc->update.dtype, count, terms, 1);
