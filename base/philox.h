@@ -83,6 +83,13 @@ TR_HOSTDEVICE static inline tr_philox tr_dropout_bits(uint64_t seed, uint64_t si
                          tr_dropout_counter(step, sample));
 }
 
+/* The Philox key of the stochastic rounding of a tensor: `use` tells its states apart. The
+ * counter's upper half is the attempted step, and its lower half the index of four elements of the
+ * whole tensor, each of which has a word. */
+TR_HOSTDEVICE static inline uint64_t tr_rounding_key(uint64_t seed, uint64_t name_hash, int use) {
+    return tr_mix64(seed ^ tr_mix64(tr_mix64(name_hash) + 1 + (uint64_t)use));
+}
+
 /* Computes the standard normal numbers 2 * pair and 2 * pair + 1 of stream `name_hash` (Box-Muller
  * in double). */
 static inline void tr_normal_pair(uint64_t seed, uint64_t name_hash, uint64_t pair, float out[2]) {

@@ -70,6 +70,21 @@ static tr_status check_own_keys(const tr_config *c) {
     return TR_OK;
 }
 
+static tr_status check_moments(const tr_config *c) {
+    const bool sgd = !strcmp(c->optim.name, "sgd") && c->optim.momentum == 0;
+    if (!strcmp(c->optim.moments, "fp32")) return TR_OK;
+    if (sgd || !strcmp(c->optim.name, "adafactor"))
+        REFUSE("optim.moments",
+               "optim.name %s%s has no moments of every element that optim.moments %s could make "
+               "smaller: leave optim.moments out",
+               c->optim.name, sgd ? " without optim.momentum" : "", c->optim.moments);
+    if (!strcmp(c->train.precision, "fp64"))
+        REFUSE("optim.moments",
+               "train.precision fp64 keeps moments in fp64: leave optim.moments out, or set "
+               "train.precision to fp32 or bf16");
+    return TR_OK;
+}
+
 tr_status tr_config_check_optim(const tr_config *c) {
     int64_t point[TR_CONFIG_POINTS];
     const int restarts = tr_config_points(c->optim.restarts, point);
@@ -80,6 +95,7 @@ tr_status tr_config_check_optim(const tr_config *c) {
                "leave that step out",
                point[restarts - 1], tr_config_horizon(c));
     TR_TRY(check_own_keys(c));
+    TR_TRY(check_moments(c));
     if (c->optim.nesterov && c->optim.momentum == 0)
         REFUSE("optim.nesterov",
                "optim.nesterov needs optim.momentum above 0: set it, or leave optim.nesterov out");

@@ -1,8 +1,8 @@
 /* Arithmetic of one element, in FP32, that the cpu device and the kernels of the cuda device share:
- * dropout, GELU, layer norm, cross entropy, the blocks of SUMSQ, STEP_FINISH and UPDATE. Uses only
- * IEEE operations that round once (no contraction, and no library functions except sqrt, and log
- * once a row), so the bits are the same everywhere. Exponentials differ between devices, so they
- * are arguments. */
+ * dropout, GELU, layer norm, cross entropy, the blocks of SUMSQ, STEP_FINISH, UPDATE and QUANTIZE.
+ * Uses only IEEE operations that round once (no contraction, and no library functions except sqrt,
+ * and log once a row), so the bits are the same everywhere. Exponentials differ between devices, so
+ * they are arguments. */
 #pragma once
 
 #include "base/philox.h"
@@ -230,6 +230,33 @@ TR_HOSTDEVICE static inline void tr_step_finish(const double *losses, int64_t n_
                       ? state->max_norm / state->grad_norm
                       : 1;
     state->gradient_factor = state->skip ? 0 : clip / unit;
+}
+
+/* Returns the position of element i of a parameter in the whole tensor, by which its rounding is
+ * drawn; *box is the tensor's, and the next *adjacent elements, from i on, follow each other there.
+ */
+TR_HOSTDEVICE static inline int64_t tr_quantize_place(const tr_quantize_desc *d, int64_t i,
+                                                      const tr_quantize_box **box,
+                                                      int64_t *adjacent) {
+    for (int k = 0; k < d->boxes; k++) {
+        const int64_t from = i - d->box[k].begin;
+        const int64_t row = from / d->box[k].ld, col = from % d->box[k].ld;
+        if (from < 0 || row >= d->box[k].rows || col >= d->box[k].cols) continue;
+        *box = &d->box[k];
+        *adjacent = d->box[k].cols - col;
+        return d->box[k].first + row * d->box[k].step + col;
+    }
+    *box = &d->box[0]; /* boxes hold every element, so this is not reached */
+    *adjacent = 1;
+    return i;
+}
+
+/* Rounds to BF16 down or up, in size, by 16 random bits: the carry of the bits that are cut off. */
+TR_HOSTDEVICE static inline uint16_t tr_round_bf16(float x, uint32_t draw) {
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    if ((bits & 0x7fffffffu) > 0x7f800000u) return (uint16_t)((bits >> 16) | 0x40u);
+    return (uint16_t)((bits + (draw >> 16)) >> 16);
 }
 
 /* Adafactor's epsilon_1, which is added to each square. */

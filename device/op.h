@@ -59,7 +59,8 @@
     X(DESCEND, descend)                                                                            \
     X(RESCALE, rescale)                                                                            \
     X(FACTOR_SUMS, factor_sums)                                                                    \
-    X(FACTOR, factor)
+    X(FACTOR, factor)                                                                              \
+    X(QUANTIZE, quantize)
 
 typedef enum tr_op_kind {
 #define TR_OP_ENUM(UPPER, lower) TR_OP_##UPPER,
@@ -472,6 +473,28 @@ TR_HOSTDEVICE static inline int64_t tr_factor_block(int64_t rows) {
     return even > 32 ? even : 32;
 }
 
+/* A box of a tensor within a parameter's memory: rows of `cols` adjacent elements, `ld` apart, from
+ * element `begin` of the parameter on. Its element (r, c) is element first + r * step + c of the
+ * whole tensor, in the order of the parameter's memory. */
+typedef struct tr_quantize_box {
+    uint64_t name; /* tr_hash_name of the tensor */
+    int64_t begin, rows, cols, ld, first, step;
+} tr_quantize_box;
+
+/* QUANTIZE: Y[count] = X f32[count], the parameter's elements from args->element on, in BF16. Each
+ * rounds down or up with the probability that makes the mean of Y equal to X (Croci et al. 2022,
+ * stochastic rounding), by bits that are a function of seed, attempted step, `use` (which tells
+ * several states of a tensor apart), the tensor's name and the element of the whole tensor. A NaN
+ * stays one. Reads seed, step and skip from the state; does nothing if skip is set. */
+enum { TR_QUANTIZE_BOXES = 4 };
+typedef struct tr_quantize_desc {
+    int64_t count;
+    tr_dtype to;
+    int use, boxes;
+    tr_quantize_box box[TR_QUANTIZE_BOXES];
+} tr_quantize_desc;
+enum { TR_QUANTIZE_X, TR_QUANTIZE_Y };
+
 typedef struct tr_op_desc {
     tr_op_kind kind;
     union {
@@ -493,6 +516,7 @@ typedef struct tr_op_desc {
         tr_descend_desc descend;
         tr_rescale_desc rescale;
         tr_factor_desc factor; /* FACTOR_SUMS, FACTOR */
+        tr_quantize_desc quantize;
     };
 } tr_op_desc;
 
@@ -503,8 +527,9 @@ typedef struct tr_op_args {
     tr_tensor t[TR_OP_MAX_TENSORS];
     void *scratch; /* at least the plan's scratch_bytes, aligned to TR_ALIGN */
     tr_step_state *state;
-    int64_t sample; /* offset of row 0's sample from the step's first sample */
-    bool adds;      /* to gradients of parameters, which are else written; no other operand */
+    int64_t sample;  /* offset of row 0's sample from the step's first sample */
+    int64_t element; /* of QUANTIZE: X's first element in its parameter */
+    bool adds;       /* to gradients of parameters, which are else written; no other operand */
 } tr_op_args;
 
 /* How one of the plans that a library offers for a description is chosen. In a deterministic

@@ -19,6 +19,8 @@ enum {
 /* Sets of dtypes, 1 << dtype each. */
 enum {
     TR_TYPES_ACC = 1 << TR_F32 | 1 << TR_F64, /* tr_dtype_acc of the storage type */
+    TR_TYPES_F32 = 1 << TR_F32,
+    TR_TYPES_BF16 = 1 << TR_BF16,
     TR_TYPES_F64 = 1 << TR_F64,
     TR_TYPES_I32 = 1 << TR_I32,
     TR_TYPES_U8 = 1 << TR_U8,

@@ -48,7 +48,7 @@ tr_status tr_cut_model(const tr_model *model, int stages, int *first) {
 typedef struct search {
     const tr_model *model;
     const tr_schedule *s;
-    tr_optim_kind optimizer;
+    tr_optim_memory optimizer;
     int *best, *trial;   /* [stages + 1] */
     double time, memory; /* of the best; the most that a rank may need */
     int64_t actions;     /* estimated so far */
@@ -140,7 +140,7 @@ static tr_status run(search *x) {
 }
 
 tr_status tr_cut_for_schedule(const tr_model *model, const tr_schedule *schedule,
-                              tr_optim_kind optimizer, int *first) {
+                              tr_optim_memory optimizer, int *first) {
     search x = {.model = model, .s = schedule, .optimizer = optimizer, .best = first};
     TR_TRY(tr_calloc((size_t)schedule->stages + 1, sizeof *x.trial, &x.trial));
     tr_status status = run(&x);

@@ -15,4 +15,4 @@ tr_status tr_cut_model(const tr_model *model, int stages, int *first);
  * of the best by a layer until no move helps or a fixed number of actions is estimated. The result
  * depends only on the arguments, so all ranks have the same cut. Fails like tr_cut_balanced. */
 tr_status tr_cut_for_schedule(const tr_model *model, const tr_schedule *schedule,
-                              tr_optim_kind optimizer, int *first);
+                              tr_optim_memory optimizer, int *first);

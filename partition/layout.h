@@ -12,7 +12,7 @@ typedef struct tr_layout_desc {
     tr_model_config model;
     int64_t batch, micro_batch; /* sequences of a step; of one micro-batch on one data rank */
     tr_dtype dtype;
-    tr_optim_kind optimizer;
+    tr_optim_memory optimizer;
     bool noise;     /* a step measures the noise scale (train/noise.h) */
     bool zero;      /* the data ranks divide the optimizer's masters and states */
     bool documents; /* see tr_model_shape */

@@ -25,7 +25,7 @@ static void cut_close(cut *x) {
 }
 
 /* s: the schedule for which the model is cut into `stages`; NULL: none yet. */
-static tr_status cut_open(const tr_model *model, const tr_schedule *s, tr_optim_kind optimizer,
+static tr_status cut_open(const tr_model *model, const tr_schedule *s, tr_optim_memory optimizer,
                           int stages, cut *x) {
     *x = (cut){0};
     TR_TRY(tr_calloc((size_t)stages + 1, sizeof *x->first, &x->first));
@@ -39,7 +39,7 @@ static tr_status cut_open(const tr_model *model, const tr_schedule *s, tr_optim_
 /* A tr_schedule_request.describe. */
 static tr_status describe(void *model, int stages, tr_stage_table *out) {
     cut x;
-    TR_TRY(cut_open(model, NULL, TR_OPTIM_ADAMW, stages, &x));
+    TR_TRY(cut_open(model, NULL, (tr_optim_memory){.kind = TR_OPTIM_ADAMW}, stages, &x));
     *out = x.table;
     free(x.first);
     return TR_OK;
@@ -78,7 +78,7 @@ static void describe_costs(const tr_config *c, const tr_model *model, tr_schedul
  * the cap of 1F1B. */
 static tr_status describe_memory(const tr_model *model, tr_schedule_request *r) {
     cut x;
-    TR_TRY(cut_open(model, NULL, TR_OPTIM_ADAMW, r->ranks, &x));
+    TR_TRY(cut_open(model, NULL, (tr_optim_memory){.kind = TR_OPTIM_ADAMW}, r->ranks, &x));
     double whole = 0, kept = 0;
     for (int s = 0; s < r->ranks; s++) {
         whole = fmax(whole, x.table.cost[s].m_b);
@@ -98,7 +98,7 @@ typedef struct need {
 
 /* Measures everything except the operators' scratch, which only prepared layers know. */
 static tr_status measure(const tr_model *model, const tr_schedule *s, const tr_mesh *divided,
-                         tr_optim_kind optimizer, need *out) {
+                         tr_optim_memory optimizer, need *out) {
     cut x;
     tr_program_set *set = NULL;
     *out = (need){0};
@@ -121,8 +121,9 @@ static tr_status measure(const tr_model *model, const tr_schedule *s, const tr_m
 
 /* Makes the order with as many micro-batches on a rank as fit: lowers the cap by the excess until
  * there is none. */
-static tr_status make_under(const tr_model *model, const tr_mesh *divided, tr_optim_kind optimizer,
-                            double limit, tr_schedule_request *request, tr_schedule **out) {
+static tr_status make_under(const tr_model *model, const tr_mesh *divided,
+                            tr_optim_memory optimizer, double limit, tr_schedule_request *request,
+                            tr_schedule **out) {
     enum { TRIES = 8 };
     double one = fmax(1, request->share.m_w), least = INFINITY;
     tr_status status = TR_OK;
@@ -165,9 +166,11 @@ tr_status tr_order_make(const tr_config *c, tr_schedule_request *request, tr_sch
     request->most_chunks = most < 1 ? 1 : most > INT32_MAX ? INT32_MAX : (int)most;
     tr_status status = describe_memory(model, request);
     const tr_mesh mesh = {.degree = {1, (int)c->parallel.dp, 1}};
+    const tr_optim_config optimizer = tr_optim_of(c);
     if (status == TR_OK && c->device.memory)
         status = make_under(model, tr_memory_divided(&mesh, c->parallel.zero > 0),
-                            tr_optim_of(c).kind, known * (double)c->device.memory, request, out);
+                            tr_optim_memory_of(&optimizer), known * (double)c->device.memory,
+                            request, out);
     else if (status == TR_OK) status = tr_schedule_make(request, out);
     tr_model_destroy(model);
     return status;

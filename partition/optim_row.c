@@ -53,11 +53,20 @@ tr_optim_config tr_optim_of(const tr_config *c) {
                          .clip_value = c->optim.clip_value,
                          .l1 = c->optim.l1,
                          .l2 = c->optim.l2,
-                         .nesterov = c->optim.nesterov};
+                         .nesterov = c->optim.nesterov,
+                         .moments = strcmp(c->optim.moments, "bf16") ? TR_F32 : TR_BF16};
     for (int i = TR_OPTIM_KINDS - 1; i >= 0; i--)
         if (!strcmp(c->optim.name, rows[i].name)) o.kind = (tr_optim_kind)i;
     if (o.kind == TR_OPTIM_SGD && o.momentum > 0) o.kind = TR_OPTIM_MOMENTUM;
     return o;
+}
+
+tr_optim_memory tr_optim_memory_of(const tr_optim_config *o) {
+    return (tr_optim_memory){.kind = o->kind, .moments = o->moments};
+}
+
+tr_dtype tr_optim_state_dtype(tr_optim_memory memory, tr_dtype dtype) {
+    return memory.moments == TR_F32 ? tr_dtype_acc(dtype) : memory.moments;
 }
 
 tr_op_desc tr_optim_update(const tr_optim_config *o, int64_t count, tr_dtype dtype, bool decays,

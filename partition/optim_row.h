@@ -46,16 +46,28 @@ int64_t tr_optim_state_count(tr_optim_kind kind, const tr_param *param, int k, i
 /* Returns the numbers of all states of a whole tensor. */
 int64_t tr_optim_state_total(tr_optim_kind kind, const tr_global *tensor);
 
+/* What a run keeps of its optimizer. */
+typedef struct tr_optim_memory {
+    tr_optim_kind kind;
+    tr_dtype moments; /* of its states: TR_F32 (in an FP64 model FP64), or TR_BF16 */
+} tr_optim_memory;
+
+/* Returns the type of the states in a model of this storage type. */
+tr_dtype tr_optim_state_dtype(tr_optim_memory memory, tr_dtype dtype);
+
 /* An optimizer and its coefficients. */
 typedef struct tr_optim_config {
     double beta1, beta2, eps, weight_decay;
     tr_optim_kind kind;
+    tr_dtype moments; /* as in tr_optim_memory */
     double momentum, clip_value, l1, l2;
     bool nesterov;
 } tr_optim_config;
 
 /* Returns what the config's keys of optim say. */
 tr_optim_config tr_optim_of(const tr_config *config);
+
+tr_optim_memory tr_optim_memory_of(const tr_optim_config *optimizer);
 
 /* Describes the step of `count` adjacent elements, or of an optimizer that steps by tensor their
  * directions. decays: these parameters have weight decay, L1 and L2. */

@@ -23,7 +23,7 @@ const tr_mesh *tr_memory_divided(const tr_mesh *mesh, bool zero) {
 typedef struct measure {
     tr_param_memory sum;
     const tr_mesh *divided;
-    tr_optim_kind optimizer;
+    tr_optim_memory optimizer;
 } measure;
 
 static tr_status measure_param(void *context, int stage, tr_param *param, bool shares) {
@@ -38,7 +38,7 @@ static tr_status measure_param(void *context, int stage, tr_param *param, bool s
     const size_t own = (size_t)tr_param_portion(param, m->divided).extent;
     if (param->frozen || own == 0) return TR_OK;
     sum->masters = tr_memory_states_begin(param, m->divided, sum->masters) + own;
-    const tr_optim_kind kind = tr_optim_kind_for(m->optimizer, param);
+    const tr_optim_kind kind = tr_optim_kind_for(m->optimizer.kind, param);
     for (int k = 0; k < tr_optim_states(kind); k++)
         sum->state[k] = tr_memory_states_begin(param, m->divided, sum->state[k]) +
                         (size_t)tr_optim_state_count(kind, param, k, (int64_t)own);
@@ -46,7 +46,8 @@ static tr_status measure_param(void *context, int stage, tr_param *param, bool s
 }
 
 tr_param_memory tr_memory_of_params(const tr_model *model, const tr_placement *placement,
-                                    int pp_rank, const tr_mesh *divided, tr_optim_kind optimizer) {
+                                    int pp_rank, const tr_mesh *divided,
+                                    tr_optim_memory optimizer) {
     measure m = {.divided = divided, .optimizer = optimizer};
     (void)tr_placement_visit(placement, model, pp_rank, measure_param, &m); /* cannot fail */
     tr_param_memory sum = m.sum;
@@ -54,6 +55,7 @@ tr_param_memory tr_memory_of_params(const tr_model *model, const tr_placement *p
     sum.masters = tr_memory_params_align(sum.masters);
     for (int k = 0; k < TR_OPTIM_STATES; k++) sum.state[k] = tr_memory_params_align(sum.state[k]);
     sum.grads = tr_memory_params_align(sum.grads);
+    sum.optimizer = optimizer;
     return sum;
 }
 
@@ -68,7 +70,7 @@ void tr_memory_params_bytes(const tr_param_memory *memory, tr_dtype dtype, size_
     *values =
         memory->values * tr_dtype_size(dtype) + memory->masters * tr_memory_master_size(dtype);
     *grads = memory->grads * tr_dtype_size(tr_dtype_acc(dtype));
-    *states = numbers * tr_dtype_size(tr_dtype_acc(dtype));
+    *states = numbers * tr_dtype_size(tr_optim_state_dtype(memory->optimizer, dtype));
 }
 
 double tr_memory_of_checkpoint(const tr_model *model, tr_optim_kind optimizer) {

@@ -42,6 +42,11 @@ void tr_request_costs(const tr_config *c, char *text, size_t size) {
                        square * (double)tr_dtype_size(TR_BF16) / (1 << 20));
 }
 
+static tr_optim_memory optimizer_of(const tr_config *c) {
+    const tr_optim_config config = tr_optim_of(c);
+    return tr_optim_memory_of(&config);
+}
+
 tr_layout_desc tr_request_layout(const tr_config *c, const tr_schedule *schedule,
                                  const tr_mesh *mesh) {
     return (tr_layout_desc){.mesh = *mesh,
@@ -49,7 +54,7 @@ tr_layout_desc tr_request_layout(const tr_config *c, const tr_schedule *schedule
                             .batch = c->train.batch,
                             .micro_batch = c->train.micro_batch,
                             .dtype = tr_config_dtype(c),
-                            .optimizer = tr_optim_of(c).kind,
+                            .optimizer = optimizer_of(c),
                             .noise = c->log.noise_scale,
                             .zero = c->parallel.zero > 0,
                             .documents = tr_config_packed(c),

@@ -3,6 +3,7 @@
 #include "base/memory.h"
 #include "partition/adafactor.h"
 #include "partition/muon.h"
+#include "partition/quantized.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -141,8 +142,9 @@ typedef struct measure {
     const tr_mesh *mesh;
     size_t scratch;   /* of the operator that needs most */
     int64_t elements; /* that this rank updates */
-    tr_optim_kind optimizer;
+    tr_optim_memory optimizer;
     int64_t norms;       /* of its tensors */
+    int64_t largest;     /* elements of the largest parameter that it updates */
     int64_t sums;        /* of rows and columns of adafactor's matrices */
     size_t part, square; /* of the largest of muon's matrices */
     bool noise;
@@ -188,12 +190,12 @@ static tr_status measure_tensor(measure *sum, const tr_param *param,
                                 const tr_param_layout *layout) {
     const tr_op_desc sumsq = tr_step_end_sumsq_op(param),
                      descend = tr_optim_descend(param->count, layout->parts, param->dtype, 1);
-    const int64_t norms = tr_step_end_tensor_norms(sum->optimizer, param, layout);
+    const int64_t norms = tr_step_end_tensor_norms(sum->optimizer.kind, param, layout);
     if (norms == 0) return TR_OK;
     sum->norms += norms;
     TR_TRY(measure_op(sum, &sumsq));
     TR_TRY(measure_op(sum, &descend));
-    const tr_optim_kind kind = tr_optim_kind_for(sum->optimizer, param);
+    const tr_optim_kind kind = tr_optim_kind_for(sum->optimizer.kind, param);
     if (kind == TR_OPTIM_ADAFACTOR) return measure_factors(sum, param, layout);
     return kind == TR_OPTIM_MUON ? measure_matrix(sum, param, layout) : TR_OK;
 }
@@ -210,6 +212,7 @@ static tr_status measure_param(void *context, int stage, tr_param *param, bool s
     }
     if (!shares && !param->frozen) {
         sum->elements += param->count;
+        if (param->count > sum->largest) sum->largest = param->count;
         TR_TRY(measure_tensor(sum, param, &layout));
     }
     return tr_step_end_param_op(param, layout.counted, shares, &desc) ? measure_op(sum, &desc)
@@ -218,7 +221,8 @@ static tr_status measure_param(void *context, int stage, tr_param *param, bool s
 
 tr_status tr_step_end_bytes(tr_device *device, const tr_model *model, const tr_placement *placement,
                             const tr_mesh *mesh, tr_dtype dtype, int micro_batches,
-                            bool forward_only, tr_optim_kind optimizer, bool noise, size_t *bytes) {
+                            bool forward_only, tr_optim_memory optimizer, bool noise,
+                            size_t *bytes) {
     tr_status status = TR_OK;
     measure sum = {.device = device, .mesh = mesh, .optimizer = optimizer, .noise = noise};
     tr_step_end_vector vector;
@@ -229,13 +233,14 @@ tr_status tr_step_end_bytes(tr_device *device, const tr_model *model, const tr_p
         const int pp_rank = mesh->index[TR_AXIS_PP];
         TR_TRY_OUT(tr_placement_visit(placement, model, pp_rank, measure_param, &sum));
         /* Upper bound: updating a part needs no more than updating all elements at once. */
-        const tr_op_desc update =
-            tr_optim_update(&(tr_optim_config){.kind = optimizer}, sum.elements, dtype, true, 1);
+        const tr_op_desc update = tr_optim_update(&(tr_optim_config){.kind = optimizer.kind},
+                                                  sum.elements, dtype, true, 1);
         TR_TRY_OUT(measure_op(&sum, &update));
     }
     *bytes = tr_align_up(tr_step_end_vector_bytes(&vector)) + tr_align_up(sum.scratch) +
              tr_align_up((size_t)sum.norms * sizeof(double)) +
-             tr_align_up((size_t)sum.sums * sizeof(double)) + 2 * (sum.part + sum.square);
+             tr_align_up((size_t)sum.sums * sizeof(double)) + 2 * (sum.part + sum.square) +
+             (forward_only ? 0 : tr_quantized_bytes(device, optimizer, sum.largest));
 out:
     tr_step_end_vector_free(&vector);
     return status;

@@ -64,4 +64,5 @@ tr_op_desc tr_step_end_finish_op(const tr_step_end_vector *vector);
  * parameters. noise: the noise scale is measured. */
 tr_status tr_step_end_bytes(tr_device *device, const tr_model *model, const tr_placement *placement,
                             const tr_mesh *mesh, tr_dtype dtype, int micro_batches,
-                            bool forward_only, tr_optim_kind optimizer, bool noise, size_t *bytes);
+                            bool forward_only, tr_optim_memory optimizer, bool noise,
+                            size_t *bytes);

@@ -46,6 +46,8 @@ table() {
     row parallel.pp=4 train.recompute=full
     row train.precision=bf16
     row parallel.dp=4 parallel.zero=1 train.precision=bf16
+    row optim.moments=bf16
+    row parallel.dp=4 parallel.zero=1 train.precision=bf16 optim.moments=bf16
 }
 
 if [[ ${2:-} == --write ]]; then table | bash "$here/put_table.sh" "$page"; else table; fi

@@ -230,7 +230,7 @@ static tr_status make_layout(tr_engine *e) {
                            .batch = d->batch,
                            .micro_batch = d->micro_batch,
                            .dtype = d->dtype,
-                           .optimizer = d->optimizer.kind,
+                           .optimizer = tr_optim_memory_of(&d->optimizer),
                            .noise = d->noise,
                            .zero = d->zero,
                            .documents = d->documents,
@@ -309,8 +309,8 @@ tr_status tr_engine_create(const tr_engine_desc *desc, tr_engine **out) {
     TR_TRY_OUT(make_layout(e));
     TR_TRY_OUT(tr_store_create(desc->device, desc->world, &e->desc.mesh, e->layout->model,
                                &e->layout->placement, desc->dtype,
-                               desc->forward_only ? NULL : e->groups, desc->optimizer.kind,
-                               desc->zero, &e->store));
+                               desc->forward_only ? NULL : e->groups,
+                               tr_optim_memory_of(&desc->optimizer), desc->zero, &e->store));
     TR_TRY_OUT(alloc_data(e));
     TR_TRY_OUT(make_optimizer(e));
     TR_TRY_OUT(make_stages(e));

@@ -13,11 +13,12 @@ typedef struct slot_ops {
 
 struct tr_optimizer {
     tr_optimizer_desc desc;
-    slot_ops *ops;   /* [store->slots] */
-    tr_op **step;    /* [store->runs] */
-    int64_t *ticket; /* [store->spans]: of their sums */
-    tr_pace *pace;   /* NULL: `step` does all */
-    tr_noise *noise; /* NULL: not measured */
+    slot_ops *ops;       /* [store->slots] */
+    tr_op **step;        /* [store->runs] */
+    int64_t *ticket;     /* [store->spans]: of their sums */
+    tr_moments *moments; /* NULL: states are in FP32, and `step` steps them */
+    tr_pace *pace;       /* NULL: `step` does all */
+    tr_noise *noise;     /* NULL: not measured */
     tr_op *finish;
     double *vector;         /* device: losses, norms, stop */
     tr_step_end_vector map; /* of its entries */
@@ -86,7 +87,9 @@ tr_status tr_optimizer_create(const tr_optimizer_desc *desc, tr_optimizer **out)
         TR_TRY_OUT(prepare_param(desc->device, slot->param, slot->layout.counted, slot->shares >= 0,
                                  &scratch, &o->ops[i]));
     }
-    for (int i = 0; i < store->runs && !desc->forward_only; i++)
+    if (!desc->forward_only)
+        TR_TRY_OUT(tr_moments_create(store, &desc->config, &scratch, &o->moments));
+    for (int i = 0; i < store->runs && !desc->forward_only && !o->moments; i++)
         TR_TRY_OUT(prepare_update(desc->device, &desc->config, store->dtype, &store->run[i],
                                   &scratch, &o->step[i]));
     if (!desc->forward_only)
@@ -105,6 +108,7 @@ void tr_optimizer_destroy(tr_optimizer *o) {
     if (!o) return;
     for (int i = 0; o->ops && i < o->desc.store->slots; i++) release(&o->ops[i]);
     for (int i = 0; o->step && i < o->desc.store->runs; i++) tr_op_release(o->step[i]);
+    tr_moments_destroy(o->moments);
     tr_pace_destroy(o->pace);
     tr_noise_destroy(o->noise);
     tr_op_release(o->finish);
@@ -217,7 +221,7 @@ static tr_status take_norms(tr_optimizer *o, tr_stream *stream) {
     return TR_OK;
 }
 
-static tr_status update_parameters(tr_optimizer *o, tr_stream *stream) {
+static tr_status step_runs(tr_optimizer *o, tr_stream *stream) {
     const tr_dtype acc = o->desc.store->acc;
     for (int i = 0; i < o->desc.store->runs; i++) {
         const tr_run *run = &o->desc.store->run[i];
@@ -233,6 +237,12 @@ static tr_status update_parameters(tr_optimizer *o, tr_stream *stream) {
         if (o->step[i]->desc.kind == TR_OP_DIRECTION) args.t[TR_UPDATE_VALUE] = (tr_tensor){0};
         TR_TRY(tr_op_run(o->step[i], stream, &args));
     }
+    return TR_OK;
+}
+
+static tr_status update_parameters(tr_optimizer *o, tr_stream *stream) {
+    if (o->moments) TR_TRY(tr_moments_run(o->moments, stream, o->desc.state, o->scratch));
+    else TR_TRY(step_runs(o, stream));
     if (o->pace) TR_TRY(tr_pace_run(o->pace, stream, o->desc.state, o->scratch));
     return o->desc.store->gathers ? tr_gathers_run(o->desc.store->gathers, stream) : TR_OK;
 }

@@ -265,6 +265,13 @@ static void keep_horizon(tr_session *s, const tr_config *then) {
     s->kept_horizon = tr_lr_has_horizon(&lr);
 }
 
+/* Notes the saved moments' type if this run's has fewer bits. */
+static void keep_narrowed(tr_session *s, const tr_config *then) {
+    const tr_dtype before = tr_optim_of(then).moments, now = tr_optim_of(s->config).moments;
+    if (tr_dtype_size(now) < tr_dtype_size(before))
+        (void)snprintf(s->narrowed, sizeof s->narrowed, "%s", then->optim.moments);
+}
+
 /* Says on rank 0 what a continued run has of its own, once nothing refuses it any more. */
 static void say_changes(tr_session *s) {
     const int64_t horizon = s->own.optim.horizon, steps = s->own.train.steps;
@@ -281,6 +288,12 @@ static void say_changes(tr_session *s) {
                          "the checkpoint is of another optimizer than %s: the optimizer's state "
                          "(%s) begins at zero",
                          s->config->optim.name, s->new_states);
+    if (s->narrowed[0])
+        tr_recorder_warn(
+            &s->recorder,
+            "optim.moments is %s: the checkpoint's moments, which were kept in %s, are "
+            "rounded to it and lose bits",
+            s->config->optim.moments, s->narrowed);
     if (s->refrozen)
         tr_recorder_warn(&s->recorder,
                          "train.freeze is not that of the checkpoint: the moments of parameters "
@@ -307,6 +320,7 @@ static tr_status check_saved(tr_session *s) {
         /* At step 0 there are imported weights, and no run that chose a schedule or optimizer. */
         if (status == TR_OK && saved->step > 0) {
             keep_horizon(s, then);
+            keep_narrowed(s, then);
             tr_optim_new_states(tr_optim_of(s->config).kind, tr_optim_of(then).kind, s->new_states);
             if (tr_optim_restarts(tr_optim_of(s->config).kind, tr_optim_of(then).kind))
                 s->state->moments_since = s->state->optimizer_step;

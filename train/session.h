@@ -40,6 +40,7 @@ typedef struct tr_session {
     bool refrozen;                   /* which had another train.freeze, */
     bool kept_horizon;               /* and the horizon that this run keeps, */
     char new_states[TR_OPTIM_NAMES]; /* and another optimizer: states that begin at zero, or "" */
+    char narrowed[8];                /* and moments of more bits: their optim.moments, or "" */
     bool unlabelled;                 /* it was said that validation has no label that counts */
     tr_ckpt_state *state;
     int64_t saved_step;  /* newest step that is saved; -1: none */

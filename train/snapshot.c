@@ -149,7 +149,7 @@ static tr_status add_slot(listing *l, const tr_store_slot *slot, const tr_mesh *
         const bool write = divided ? slot->layout.saves
                                    : tr_param_layout_takes_turn(&slot->layout, mesh, size, load);
         add(l, slot, k ? tr_optim_row_of(slot->optimizer)->state[k - 1] : "weights", local,
-            k ? &slot->portion : &held, k ? store->acc : dtype, write);
+            k ? &slot->portion : &held, k ? store->state_dtype : dtype, write);
     }
     return factors ? add_factors(l, slot, mesh, load) : TR_OK;
 }

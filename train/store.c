@@ -49,7 +49,7 @@ typedef struct place {
     /* The first elements of each kind of memory, and elements used of it. */
     char *master, *state[TR_OPTIM_STATES], *value, *grad;
     size_t values, masters, states[TR_OPTIM_STATES], grads;
-    size_t size;              /* bytes of an element, except of values */
+    size_t size;              /* bytes of an element, except of values and states */
     bool run_ends, span_ends; /* the next parameter begins another run; another span */
 } place;
 
@@ -125,10 +125,12 @@ static void add_to_run(place *at, const tr_store_slot *slot) {
     if (slot->portion.extent == 0) return;
     const tr_param *param = slot->param;
     tr_run *run = store->runs ? &store->run[store->runs - 1] : NULL;
-    if (!run || at->run_ends || store->divided || run->decay != param->decay ||
-        run->lr_scale != param->lr_scale || run->optimizer != slot->optimizer) {
+    if (!run || at->run_ends || store->divided || store->state_dtype != store->acc ||
+        run->decay != param->decay || run->lr_scale != param->lr_scale ||
+        run->optimizer != slot->optimizer) {
         run = &store->run[store->runs++];
-        *run = (tr_run){.grad = element(at, param->grad, begin),
+        *run = (tr_run){.slot = (int)(slot - store->slot),
+                        .grad = element(at, param->grad, begin),
                         .master = slot->master,
                         .value = (char *)param->value + begin * tr_dtype_size(store->dtype),
                         .optimizer = slot->optimizer,
@@ -151,7 +153,8 @@ static void place_states(place *at, tr_store_slot *slot) {
     at->masters += (size_t)own;
     for (int k = 0; k < tr_optim_states(slot->optimizer); k++) {
         at->states[k] = tr_memory_states_begin(param, divided, at->states[k]);
-        slot->state[k] = element(at, at->state[k], at->states[k]);
+        if (at->state[k])
+            slot->state[k] = at->state[k] + at->states[k] * tr_dtype_size(at->store->state_dtype);
         at->states[k] += (size_t)tr_optim_state_count(slot->optimizer, param, k, own);
     }
 }
@@ -248,7 +251,7 @@ static tr_status alloc_store(tr_store *store, const tr_param_memory *sum, bool t
 
 tr_status tr_store_create(tr_device *device, tr_world *world, const tr_mesh *mesh,
                           const tr_model *model, const tr_placement *placement, tr_dtype dtype,
-                          tr_mesh_groups *groups, tr_optim_kind optimizer, bool zero,
+                          tr_mesh_groups *groups, tr_optim_memory optimizer, bool zero,
                           tr_store **out) {
     tr_status status = TR_OK;
     tr_store *store = NULL;
@@ -260,7 +263,8 @@ tr_status tr_store_create(tr_device *device, tr_world *world, const tr_mesh *mes
     store->world = world;
     store->dtype = dtype;
     store->acc = tr_dtype_acc(dtype);
-    store->optimizer = optimizer;
+    store->optimizer = optimizer.kind;
+    store->state_dtype = tr_optim_state_dtype(optimizer, dtype);
     store->mesh = *mesh;
     store->divided = divided ? &store->mesh : NULL;
     TR_TRY_OUT(alloc_store(store, &sum, groups != NULL));
@@ -278,7 +282,7 @@ tr_status tr_store_create(tr_device *device, tr_world *world, const tr_mesh *mes
                 .size = size};
     if (store->states) {
         at.state[0] = store->states;
-        at.state[1] = store->states + sum.state[0] * size;
+        at.state[1] = store->states + sum.state[0] * tr_dtype_size(store->state_dtype);
     }
     TR_TRY_OUT(tr_placement_visit(placement, model, pp_rank, list_param, &at));
     TR_TRY_OUT(place_all(&at));
@@ -434,8 +438,8 @@ tr_status tr_store_clear_states(tr_store *store) {
         for (int k = 0; k < TR_OPTIM_STATES && slot->state[k]; k++) {
             const int64_t count =
                 tr_optim_state_count(slot->optimizer, slot->param, k, slot->portion.extent);
-            TR_TRY(
-                tr_stream_zero(stream, slot->state[k], (size_t)count * tr_dtype_size(store->acc)));
+            TR_TRY(tr_stream_zero(stream, slot->state[k],
+                                  (size_t)count * tr_dtype_size(store->state_dtype)));
         }
     }
     return tr_stream_sync(stream);

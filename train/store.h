@@ -21,9 +21,9 @@ typedef struct tr_store_slot {
     tr_param *param;
     tr_param_layout layout;
     tr_range portion; /* of its elements: those that this rank updates; all, if not divided */
-    /* In the store's acc: the portion's, and of each state tr_optim_state_count numbers; frozen: no
-     * states, and in BF16 no master. States that the optimizer does not own are NULL, and all are
-     * if the portion is empty. */
+    /* The portion's, the master in the store's acc, and of each state tr_optim_state_count numbers
+     * in the store's state_dtype; frozen: no states, and in BF16 no master. States that the
+     * optimizer does not own are NULL, and all are if the portion is empty. */
     void *master, *state[TR_OPTIM_STATES];
     int stage;               /* of this rank's: 0, 1, ... */
     int bucket;              /* of its stage: the gradients that are reduced at the same time */
@@ -43,10 +43,11 @@ typedef struct tr_span {
 } tr_span;
 
 /* Adjacent trained parameters of one stage that all decay, or all do not, and have one optimizer
- * and lr_scale; if updates are divided, the portion of one parameter. They have the same offsets
- * from the first in each kind of memory, with zeros between them, so the optimizer steps them as
- * one. States: those of the rule (device/op.h). */
+ * and lr_scale; if updates are divided, or states are not in acc, the portion of one parameter.
+ * They have the same offsets from the first in each kind of memory, with zeros between them, so the
+ * optimizer steps them as one. States: those of the rule (device/op.h). */
 typedef struct tr_run {
+    int slot; /* of the first parameter */
     char *grad, *master, *state[TR_OPTIM_STATES];
     void *value;
     int64_t count;
@@ -59,7 +60,8 @@ typedef struct tr_store {
     tr_device *device;
     tr_world *world;
     tr_dtype dtype; /* of values */
-    tr_dtype acc;   /* of gradients, masters and states */
+    tr_dtype acc;   /* of gradients and masters */
+    tr_dtype state_dtype;
     tr_optim_kind optimizer;
     tr_store_slot *slot; /* in registry order */
     int slots;
@@ -87,7 +89,7 @@ tr_status tr_store_open_groups(tr_mesh_groups *groups, const tr_mesh *mesh, cons
  * collective. */
 tr_status tr_store_create(tr_device *device, tr_world *world, const tr_mesh *mesh,
                           const tr_model *model, const tr_placement *placement, tr_dtype dtype,
-                          tr_mesh_groups *groups, tr_optim_kind optimizer, bool zero,
+                          tr_mesh_groups *groups, tr_optim_memory optimizer, bool zero,
                           tr_store **out);
 void tr_store_destroy(tr_store *store);
 

@@ -169,6 +169,11 @@ cudaError_t tr_cuda_launch_factor(cudaStream_t stream, const tr_factor_desc *d,
                                   const tr_step_state *state, float *x, const double *rows,
                                   const double *cols, float *r, float *c, void *scratch);
 
+/* quantize.cu */
+cudaError_t tr_cuda_launch_quantize(cudaStream_t stream, const tr_quantize_desc *d,
+                                    const tr_step_state *state, int64_t element, const float *x,
+                                    void *y);
+
 /* matmul.cu: t by TR_MATMUL_*, as MATMUL. */
 cudaError_t tr_cuda_launch_matmul(cudaStream_t stream, const tr_matmul_desc *desc,
                                   const tr_tensor *t, bool adds);

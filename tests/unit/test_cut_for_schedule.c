@@ -33,7 +33,8 @@ static value measure(const tr_model *model, const tr_schedule *s, const int *fir
     v.time = e->makespan;
     for (int r = 0; r < s->ranks; r++) {
         size_t values, gradients, moments;
-        tr_param_memory params = tr_memory_of_params(model, &placement, r, NULL, TR_OPTIM_ADAMW);
+        tr_param_memory params = tr_memory_of_params(model, &placement, r, NULL,
+                                                     (tr_optim_memory){.kind = TR_OPTIM_ADAMW});
         tr_memory_params_bytes(&params, model->shape.dtype, &values, &gradients, &moments);
         v.memory = fmax(v.memory, (double)(values + gradients + moments) + e->peak[r]);
     }
@@ -92,7 +93,8 @@ static void test_no_cut_is_faster(void **state) {
         if (tr_schedule_make(&q, &s) != TR_OK) fail_msg("%s", tr_error_message());
         assert_int_equal(tr_cut_model(model, s->stages, trial), TR_OK);
         value balanced = measure(model, s, trial);
-        assert_int_equal(tr_cut_for_schedule(model, s, TR_OPTIM_ADAMW, first), TR_OK);
+        assert_int_equal(
+            tr_cut_for_schedule(model, s, (tr_optim_memory){.kind = TR_OPTIM_ADAMW}, first), TR_OK);
         value chosen = measure(model, s, first);
         trial[0] = 0;
         double best = search(model, s, 1, trial, balanced.memory);

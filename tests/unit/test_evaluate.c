@@ -73,7 +73,7 @@ static void decode_losses(rig *r, tr_sequence_loss *out) {
     const tr_placement placement = {.stages = 1, .first = first, .owner = owner};
     assert_int_equal(tr_mesh_groups_create(r->world, r->device, &r->mesh, &groups), TR_OK);
     assert_int_equal(tr_store_create(r->device, r->world, &r->mesh, model, &placement, TR_F64, NULL,
-                                     TR_OPTIM_ADAMW, false, &store),
+                                     (tr_optim_memory){.kind = TR_OPTIM_ADAMW}, false, &store),
                      TR_OK);
     assert_int_equal(tr_store_init(store, SEED, NULL), TR_OK);
     const tr_decoder_desc desc = {.world = r->world,

@@ -463,7 +463,7 @@ static tr_status work(member *m) {
     TR_TRY(tr_mesh_groups_get(m->groups, &everywhere, &everyone));
     TR_TRY(tr_store_open_groups(m->groups, &m->mesh, m->model, &placement, t->zero));
     TR_TRY(tr_store_create(m->device, world, &m->mesh, m->model, &placement, t->dtype, m->groups,
-                           TR_OPTIM_ADAMW, t->zero, &m->store));
+                           (tr_optim_memory){.kind = TR_OPTIM_ADAMW}, t->zero, &m->store));
     tr_optimizer_desc desc = {.device = m->device,
                               .store = m->store,
                               .model = m->model,

@@ -159,6 +159,27 @@
     }
 #define FACTOR(m, n, all_m, all_n) FACTOR_OF(FACTOR, m, n, all_m, all_n)
 #define FACTOR_SUMS(m, n)          FACTOR_OF(FACTOR_SUMS, m, n, m, n)
+/* A tensor of one row, and two boxes of the columns of a matrix of m rows. */
+#define QUANTIZE(n, type)                                                                          \
+    {                                                                                              \
+        .kind = TR_OP_QUANTIZE, .quantize = {                                                      \
+            .count = n,                                                                            \
+            .to = type,                                                                            \
+            .use = 1,                                                                              \
+            .boxes = 1,                                                                            \
+            .box = {{.name = 7, .rows = 1, .cols = n, .ld = n}}                                    \
+        }                                                                                          \
+    }
+#define QUANTIZE_BOXES(m, n, k, type)                                                              \
+    {                                                                                              \
+        .kind = TR_OP_QUANTIZE, .quantize = {                                                      \
+            .count = m * (n + k),                                                                  \
+            .to = type,                                                                            \
+            .boxes = 2,                                                                            \
+            .box = {{.name = 7, .rows = m, .cols = n, .ld = n + k, .first = 3, .step = 2 * n},     \
+                    {.name = 8, .begin = n, .rows = m, .cols = k, .ld = n + k, .step = k + 1}}     \
+        }                                                                                          \
+    }
 #define DESCEND_OF(n, p, all)                                                                      \
     {                                                                                              \
         .kind = TR_OP_DESCEND, .descend = {                                                        \
@@ -405,6 +426,10 @@ const tr_op_case tr_op_cases[] = {
     {FACTOR(33, 70, 99, 70), 0},
     {FACTOR(5, 700, 5, 700), 0},
     {FACTOR(8, 8, 8, 8), TR_CASE_SKIP},
+    {QUANTIZE(1, TR_BF16), 0},
+    {QUANTIZE(1037, TR_BF16), 0},
+    {QUANTIZE(64, TR_BF16), TR_CASE_SKIP},
+    {QUANTIZE_BOXES(31, 17, 6, TR_BF16), 0},
 };
 const size_t tr_op_case_count = sizeof tr_op_cases / sizeof *tr_op_cases;
 
@@ -454,5 +479,7 @@ const tr_op_case tr_op_large_cases[] = {
     {DIRECTION(20011, .rule = TR_UPDATE_ROOT), 0},
     {FACTOR_SUMS(301, 259), 0},
     {FACTOR(301, 259, 301, 518), 0},
+    {QUANTIZE(20011, TR_BF16), 0},
+    {QUANTIZE_BOXES(301, 40, 27, TR_BF16), 0},
 };
 const size_t tr_op_large_case_count = sizeof tr_op_large_cases / sizeof *tr_op_large_cases;

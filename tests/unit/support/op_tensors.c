@@ -47,6 +47,7 @@ tr_op_desc tr_op_case_desc(const tr_op_case *c, tr_dtype storage) {
     case TR_OP_RESCALE: desc.rescale.dtype = storage; break;
     case TR_OP_FACTOR_SUMS:
     case TR_OP_FACTOR: desc.factor.dtype = storage; break;
+    case TR_OP_QUANTIZE:
     case TR_OP_SUMSQ:
     case TR_OP_STEP_FINISH: break;
     default: desc.rows.dtype = storage; desc.rows.to = other(storage);
@@ -482,6 +483,10 @@ void tr_op_case_tensors(const tr_op_desc *desc, unsigned options,
     case TR_OP_DIRECTION:
     case TR_OP_DESCEND:
     case TR_OP_RESCALE: optimizer_tensors(desc, options, t); break;
+    case TR_OP_QUANTIZE:
+        t[TR_QUANTIZE_X] = input(TR_F32, desc->quantize.count, TR_FILL_NORMAL);
+        t[TR_QUANTIZE_Y] = exact(desc->quantize.to, desc->quantize.count);
+        break;
     case TR_OP_FACTOR_SUMS:
     case TR_OP_FACTOR: factor_tensors(&desc->factor, desc->kind, options, t); break;
     default: rows_tensors(desc, options, t);

@@ -1,0 +1,45 @@
+/* QUANTIZE. */
+#include "device/elementwise.h"
+#include "device/ref/ref_impl.h"
+
+/* Returns the word by which element i of a parameter is rounded. */
+static uint32_t draw_of(const tr_quantize_desc *d, const tr_step_state *state, int64_t i) {
+    const tr_quantize_box *box;
+    int64_t adjacent;
+    const uint64_t at = (uint64_t)tr_quantize_place(d, i, &box, &adjacent);
+    const tr_philox r = tr_philox4x32(tr_rounding_key(state->seed, box->name, d->use), at / 4,
+                                      (uint64_t)state->step);
+    return tr_philox_word(r, (int64_t)(at % 4));
+}
+
+/* Returns the next number of BF16 towards 0, which is x itself if x is one. */
+static float towards_zero(float x) {
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    return tr_bf16_to_f32((uint16_t)(bits >> 16));
+}
+
+static float away_from_zero(float x) {
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    return tr_bf16_to_f32((uint16_t)((bits >> 16) + 1));
+}
+
+tr_status tr_ref_quantize(tr_op *op, const tr_op_args *args) {
+    const tr_quantize_desc *d = &op->desc.quantize;
+    if (args->state->skip) return TR_OK;
+    for (int64_t i = 0; i < d->count; i++) {
+        const float x = ((const float *)args->t[TR_QUANTIZE_X].data)[i];
+        float y = x;
+        if (isfinite(x)) {
+            const double low = (double)towards_zero(x), high = (double)away_from_zero(x);
+            /* The part that is cut off, of 2^16, and as many equally likely draws. Beyond the
+             * largest number is infinity, as if it were the next one. */
+            const double gap = isfinite(high) ? high - low : copysign(0x1p120, low);
+            const double draw = (double)(draw_of(d, args->state, args->element + i) >> 16);
+            y = ((double)x - low) / gap * 65536 + draw >= 65536 ? (float)high : (float)low;
+        }
+        ((uint16_t *)args->t[TR_QUANTIZE_Y].data)[i] = tr_f32_to_bf16(y);
+    }
+    return TR_OK;
+}

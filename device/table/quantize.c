@@ -1,0 +1,41 @@
+/* QUANTIZE: the optimizer's state in fewer bits. */
+#include "device/op_table.h"
+
+static bool is_box(const tr_quantize_box *b) {
+    return b->begin >= 0 && b->first >= 0 && b->step >= 0 && b->ld >= b->cols &&
+           tr_op_sizes_fit(1, b->rows, b->cols, 1) && tr_op_sizes_fit(0, b->rows, b->ld, 1);
+}
+
+static const char *quantize_fault(const tr_op_desc *desc) {
+    const tr_quantize_desc *d = &desc->quantize;
+    if (!tr_op_sizes_fit(0, d->count, 1, 1)) return "count is out of range";
+    if (d->boxes < 1 || d->boxes > TR_QUANTIZE_BOXES) return "boxes is out of range";
+    for (int k = 0; k < d->boxes; k++)
+        if (!is_box(&d->box[k])) return "a box is out of range";
+    return NULL;
+}
+
+static bool same_quantize(const tr_op_desc *x, const tr_op_desc *y) {
+    const tr_quantize_desc *a = &x->quantize, *b = &y->quantize;
+    bool same = a->count == b->count && a->to == b->to && a->use == b->use && a->boxes == b->boxes;
+    for (int k = 0; k < a->boxes && same; k++) {
+        const tr_quantize_box *p = &a->box[k], *q = &b->box[k];
+        same = p->name == q->name && p->begin == q->begin && p->rows == q->rows &&
+               p->cols == q->cols && p->ld == q->ld && p->first == q->first && p->step == q->step;
+    }
+    return same;
+}
+
+static void quantize_operands(const tr_op_desc *desc, tr_tensor *t) {
+    t[TR_QUANTIZE_X] = tr_tensor_vector(NULL, TR_F32, desc->quantize.count);
+    t[TR_QUANTIZE_Y] = tr_tensor_vector(NULL, desc->quantize.to, desc->quantize.count);
+}
+
+const tr_op_row tr_op_row_quantize = {
+    .name = "quantize",
+    .slot = {[TR_QUANTIZE_X] = {"x", TR_SLOT_IN, TR_TYPES_F32},
+             [TR_QUANTIZE_Y] = {"y", TR_SLOT_OUT, TR_TYPES_BF16}},
+    .fault = quantize_fault,
+    .same = same_quantize,
+    .operands = quantize_operands,
+};

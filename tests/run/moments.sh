@@ -1,0 +1,87 @@
+#!/usr/bin/env bash
+# Tests optim.moments in whole runs: the same bits on every cut and for data ranks that divide the state, the memory
+# that was planned, which falls as it should, runs that are continued with the same and with another type, and refusals.
+# usage: moments.sh TRIREME SCRATCH_DIR MOMENTS     (ckpt_compare is next to the tests' programs)
+set -euo pipefail
+trireme=$1 scratch=$2 moments=$3
+source "$(dirname "$0")/common.sh"
+
+# Parameters of one block of 4096 elements, of several, and of a part of one.
+options=(model.width=96 model.vocab=700 optim.clip=0.5 optim.moments="$moments")
+
+optimizer_bytes() { sed -n 's/^memory .* took .* optimizer \([0-9.]*\),.*/\1/p' "$scratch/$1.out"; }
+
+# same RUN REFERENCE RANKS ARGUMENTS...: the run has the reference's bits, and the planned memory.
+same() {
+    train 0 "$3" "$1" "${options[@]}" "${@:4}"
+    same_curve "$1" "$2"
+    same_tensors "$1" "$2" 20
+    as_planned "$1"
+}
+
+train 0 1 wide "${options[@]}" optim.moments=fp32
+train 0 1 one "${options[@]}"
+as_planned one
+diff <(field one loss) <(field wide loss) >/dev/null && fail "optim.moments=$moments changes no loss"
+near one wide loss 0.02
+case $moments in bf16) part=0.5 ;; *) part=0.27 ;; esac
+awk -v a="$(optimizer_bytes one)" -v b="$(optimizer_bytes wide)" -v f=$part 'BEGIN { d = a / b - f; exit !(d < 0.06 && d > -0.06) }' ||
+    fail "optimizer $(optimizer_bytes one) MiB of $(optimizer_bytes wide)"
+same again one 1
+same threads one 1 train.threads=1 parallel.schedule=gpipe
+same pp2 one 2 parallel.pp=2
+same pp2-gpipe one 2 parallel.pp=2 parallel.schedule=gpipe
+same zbv one 2 parallel.pp=2 parallel.schedule=zbv
+train 0 1 one-guarded "${options[@]}" device.name=guarded
+same_curve one-guarded one
+as_planned one-guarded
+train 0 2 dp2 "${options[@]}" parallel.dp=2
+as_planned dp2
+same dp2-zero dp2 2 parallel.dp=2 parallel.zero=1
+same dp2-pp2 dp2 4 parallel.dp=2 parallel.pp=2 parallel.zero=1
+train 0 4 tp2 "${options[@]}" parallel.tp=2 parallel.dp=2
+same tp2-zero tp2 4 parallel.tp=2 parallel.dp=2 parallel.zero=1
+
+# Another optimizer, BF16 values, a family with joined matrices, and frozen parameters.
+for kind in "optim.name=adam optim.l2=0.01" "optim.name=sgd optim.lr=0.1" "optim.name=lion optim.lr=0.0003" "optim.name=lamb" \
+    "optim.name=muon" "train.precision=bf16" "model.family=llama model.kv_heads=1" "train.freeze=*.ln_1.*"; do
+    [[ $moments != int8 || $kind != *muon ]] || continue
+    read -ra keys <<<"$kind"
+    name=${kind//[!a-z0-9]/-}
+    train 0 1 "$name" "${options[@]}" "${keys[@]}"
+    as_planned "$name"
+    same "$name-pp2" "$name" 2 parallel.pp=2 "${keys[@]}"
+done
+
+# A run continues as one that was never stopped, on its own and on another cut.
+# continued RUN REFERENCE RANKS ARGUMENTS...: continues REFERENCE from its step 10 as RUN.
+continued() {
+    local run=$1 reference=$2 ranks=$3
+    cp -r "$scratch/$reference" "$scratch/$run"
+    rm -r "$(step_dir "$run" 20)"
+    train 0 "$ranks" "$run" --resume "${options[@]}" "${@:4}"
+}
+continued on one 1
+continued on-pp2 one 2 parallel.pp=2
+for run in on on-pp2; do
+    same_curve $run one
+    same_tensors $run one 20
+    [[ ! -s $scratch/$run.err ]] || fail "$run: said '$(<"$scratch/$run.err")'"
+done
+continued on-zero dp2-zero 2 parallel.dp=2 parallel.zero=1
+same_curve on-zero dp2
+# Moments that lose bits: a line; those that lose none: no line.
+continued narrowed wide 1
+says narrowed "warning: optim.moments is $moments: the checkpoint's moments, which were kept in fp32, are rounded to it and lose bits"
+continued widened one 1 optim.moments=fp32
+[[ ! -s $scratch/widened.err ]] || fail "widened: said '$(<"$scratch/widened.err")'"
+
+"$trireme" train "$scratch/base.yaml" log.dir="$scratch/f64" "${options[@]}" train.precision=fp64 device.name=ref >"$scratch/f64.out" 2>"$scratch/f64.err" &&
+    fail "fp64: it runs"
+says f64 ".*train.precision fp64 keeps moments in fp64: leave optim.moments out"
+train 78 1 adafactor "${options[@]}" optim.name=adafactor
+says adafactor ".*optim.name adafactor has no moments of every element that optim.moments $moments could make smaller: leave optim.moments out"
+train 78 1 plain "${options[@]}" optim.name=sgd optim.momentum=0
+says plain ".*optim.name sgd without optim.momentum has no moments"
+train 78 1 other optim.moments=fp8
+finish

@@ -1,0 +1,227 @@
+/* Tests the rounding of the optimizer's states (QUANTIZE, partition/quantized.h): it is unbiased,
+ * independent between steps, states and tensors, and the same for an element of a global tensor in
+ * every part of it that a rank holds. */
+#include "base/philox.h"
+#include "device/device.h"
+#include "partition/quantized.h"
+#include "support/seed.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+enum { DRAWS = 1000000 };
+
+static uint64_t seed;
+static tr_device *device;
+static float *x;
+static uint16_t *y;
+
+static int setup(void **state) {
+    (void)state;
+    x = malloc(DRAWS * sizeof *x);
+    y = malloc(DRAWS * sizeof *y);
+    return !x || !y || tr_device_open("cpu", &(tr_device_options){.threads = 2}, &device) != TR_OK;
+}
+
+static int teardown(void **state) {
+    (void)state;
+    tr_device_close(device);
+    free(x);
+    free(y);
+    return 0;
+}
+
+/* A tensor with one box. */
+typedef struct owned {
+    tr_param param;
+    tr_global global;
+    tr_box box;
+} owned;
+
+static tr_param *own(owned *o, const char *name, int64_t rows, int64_t cols, tr_box box) {
+    o->box = box;
+    o->global = (tr_global){.rank = 2, .shape = {rows, cols}, .boxes = 1, .box = &o->box};
+    (void)snprintf(o->global.name, sizeof o->global.name, "%s", name);
+    o->param =
+        (tr_param){.tensors = 1, .tensor = &o->global, .count = box.extent[0] * box.extent[1]};
+    return &o->param;
+}
+
+static tr_param *own_whole(owned *o, const char *name, int64_t rows, int64_t cols) {
+    return own(o, name, rows, cols, (tr_box){.extent = {rows, cols}, .local_stride = {cols, 1}});
+}
+
+/* Rounds from[count], the parameter's elements from `element` on, to to[count]. */
+static void round_part(const tr_param *param, int use, int64_t step, int64_t element, int64_t count,
+                       const float *from, uint16_t *to) {
+    tr_op_desc desc;
+    tr_op *op = NULL;
+    tr_step_state at = {.seed = seed, .step = step};
+    if (tr_quantized_round(param, TR_BF16, use, count, &desc) != TR_OK ||
+        tr_op_prepare(&(tr_op_context){.device = device}, &desc, &op) != TR_OK)
+        fail_msg("%s", tr_error_message());
+    const tr_op_args args = {.t = {[TR_QUANTIZE_X] = tr_tensor_vector(from, TR_F32, count),
+                                   [TR_QUANTIZE_Y] = tr_tensor_vector(to, TR_BF16, count)},
+                             .state = &at,
+                             .element = element};
+    assert_int_equal(tr_op_run(op, tr_device_compute(device), &args), TR_OK);
+    assert_int_equal(tr_stream_sync(tr_device_compute(device)), TR_OK);
+    tr_op_release(op);
+}
+
+static void near(double have, double want, double limit, const char *what, double of) {
+    if (!(fabs(have - want) <= limit))
+        fail_msg("%s of %g: %g, not within %g of %g (seed %llu)", what, of, have, limit, want,
+                 (unsigned long long)seed);
+}
+
+/* The mean of n draws with a chance p of one gap more is within 4 sigma. */
+static void is_unbiased(void **state) {
+    (void)state;
+    const float some[] = {1.0f + 0x1p-9f,
+                          1.0f + 0x1p-7f * 0.999f,
+                          -1.0f - 0x1.8p-9f,
+                          3.14159265f,
+                          -2.7e-20f,
+                          1e30f,
+                          1.5f,
+                          0.0f,
+                          0x1.23456p-130f};
+    owned o;
+    const tr_param *param = own_whole(&o, "tensor", 1000, DRAWS / 1000);
+    for (size_t k = 0; k < sizeof some / sizeof *some; k++) {
+        double sum = 0;
+        uint32_t bits;
+        memcpy(&bits, &some[k], sizeof bits);
+        const double low = (double)tr_bf16_to_f32((uint16_t)(bits >> 16));
+        const double gap = (double)tr_bf16_to_f32((uint16_t)((bits >> 16) + 1)) - low;
+        const double p = ((double)some[k] - low) / gap;
+        for (int i = 0; i < DRAWS; i++) x[i] = some[k];
+        round_part(param, 0, 1, 0, DRAWS, x, y);
+        for (int i = 0; i < DRAWS; i++) {
+            const double up = ((double)tr_bf16_to_f32(y[i]) - low) / gap;
+            assert_true(up == 0 || up == 1);
+            sum += up;
+        }
+        near(sum / DRAWS, p, 4 * sqrt(p * (1 - p) / DRAWS), "chance of the larger neighbour",
+             (double)some[k]);
+    }
+}
+
+/* Draws of half a gap are +1 and -1 with equal chances: the mean of their products is 0 within 4
+ * sigma. */
+static void is_independent(void **state) {
+    (void)state;
+    static const struct {
+        const char *name;
+        int use;
+        int64_t step, away;
+    } other[] = {{"tensor", 0, 2, 0},         {"tensor", 1, 1, 0}, {"tensor2", 0, 1, 0},
+                 {"tensor", 0, 1LL << 40, 0}, {"tensor", 0, 1, 1}, {"tensor", 0, 1, 4}};
+    uint16_t *z = malloc(DRAWS * sizeof *z);
+    owned o;
+    assert_non_null(z);
+    for (int i = 0; i < DRAWS; i++) x[i] = 1.0f + 0x1p-8f;
+    round_part(own_whole(&o, "tensor", 1, DRAWS), 0, 1, 0, DRAWS, x, y);
+    for (size_t k = 0; k < sizeof other / sizeof *other; k++) {
+        int64_t sum = 0;
+        const int64_t n = DRAWS - other[k].away;
+        round_part(own_whole(&o, other[k].name, 1, DRAWS), other[k].use, other[k].step, 0, DRAWS, x,
+                   z);
+        for (int64_t i = 0; i < n; i++)
+            sum += (y[i] == 0x3f80 ? -1 : 1) * (z[i + other[k].away] == 0x3f80 ? -1 : 1);
+        near((double)sum / (double)n, 0, 4 / sqrt((double)n), "correlation in case", (double)k);
+    }
+    free(z);
+}
+
+/* Every part of a matrix rounds as the whole: rows, columns, a range of elements (parallel.zero),
+ * and a matrix that is turned in memory as its own whole. */
+static void is_the_same_in_parts(void **state) {
+    (void)state;
+    enum { ROWS = 45, COLS = 203, COUNT = ROWS * COLS };
+    static float part[COUNT];
+    static uint16_t whole[COUNT], got[COUNT], turned[COUNT];
+    owned o;
+    for (int i = 0; i < COUNT; i++) x[i] = tr_normal(seed, 3, (uint64_t)i);
+    round_part(own_whole(&o, "matrix", ROWS, COLS), 1, 9, 0, COUNT, x, whole);
+    for (int turn = 0; turn < 2; turn++) {
+        const uint16_t *want = turn ? turned : whole;
+        for (int cut = 0; cut < 300; cut++) {
+            const int64_t r0 = cut % 7 ? cut % ROWS : 0, c0 = cut % 5 ? cut % COLS : 0;
+            const int64_t rows = 1 + (cut * 31) % (ROWS - r0), cols = 1 + (cut * 17) % (COLS - c0);
+            const tr_box box = {.offset = {r0, c0},
+                                .extent = {rows, cols},
+                                .local_stride = {turn ? 1 : cols, turn ? rows : 1}};
+            const int64_t from = cut % 3 ? cut % (rows * cols) : 0, n = rows * cols - from;
+            for (int64_t i = 0; i < rows; i++)
+                for (int64_t j = 0; j < cols; j++)
+                    part[turn ? j * rows + i : i * cols + j] = x[(r0 + i) * COLS + c0 + j];
+            /* A matrix of one row or column has one order in memory. */
+            if (turn && (rows == 1 || cols == 1)) continue;
+            if (turn && cut == 0) continue;
+            round_part(own(&o, "matrix", ROWS, COLS, box), 1, 9, from, n, part + from, got);
+            for (int64_t k = from; k < from + n; k++) {
+                const int64_t i = turn ? k % rows : k / cols, j = turn ? k / rows : k % cols;
+                if (got[k - from] != want[(r0 + i) * COLS + c0 + j])
+                    fail_msg("turned %d, cut %d: element (%d, %d) rounds otherwise", turn, cut,
+                             (int)(r0 + i), (int)(c0 + j));
+            }
+        }
+        if (turn) break;
+        /* The turned whole, by which its parts are judged. */
+        for (int i = 0; i < ROWS; i++)
+            for (int j = 0; j < COLS; j++) part[j * ROWS + i] = x[i * COLS + j];
+        round_part(own(&o, "matrix", ROWS, COLS,
+                       (tr_box){.extent = {ROWS, COLS}, .local_stride = {1, ROWS}}),
+                   1, 9, 0, COUNT, part, got);
+        for (int i = 0; i < ROWS; i++)
+            for (int j = 0; j < COLS; j++) turned[i * COLS + j] = got[j * ROWS + i];
+    }
+}
+
+/* With beta2 0.999 a step moves a second moment by less than half a gap of BF16, so that rounding
+ * to nearest keeps it where it is for ever. */
+static void moves_slow_means(void **state) {
+    (void)state;
+    enum { COUNT = 4096, STEPS = 1000 };
+    owned o;
+    const tr_param *param = own_whole(&o, "second", 1, COUNT);
+    double sum = 0, squares = 0, want = 1;
+    float stuck = 1;
+    for (int i = 0; i < COUNT; i++) x[i] = 1;
+    for (int t = 1; t <= STEPS; t++) {
+        for (int i = 0; i < COUNT; i++) x[i] = 0.999f * x[i] + 0.001f * 2;
+        round_part(param, 1, t, 0, COUNT, x, y);
+        for (int i = 0; i < COUNT; i++) x[i] = tr_bf16_to_f32(y[i]);
+        stuck = tr_bf16_to_f32(tr_f32_to_bf16(0.999f * stuck + 0.001f * 2));
+        want = 0.999 * want + 0.001 * 2;
+    }
+    for (int i = 0; i < COUNT; i++) {
+        sum += (double)x[i];
+        squares += ((double)x[i] - want) * ((double)x[i] - want);
+    }
+    const double sigma = sqrt(squares / COUNT);
+    near(sum / COUNT, want, 4 * sigma / sqrt(COUNT), "mean", want);
+    /* Each step's variance is at most the step's size times a gap: 0.001 * 2^-7; and the factor
+     * 0.999 leaves of these at most 1 / (1 - 0.999^2). */
+    assert_true(sigma <= sqrt(0.001 * 0x1p-7 / (1 - 0.999 * 0.999)));
+    assert_true(stuck == 1);
+}
+
+int main(void) {
+    seed = tr_test_seed(1);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(is_unbiased),
+        cmocka_unit_test(is_independent),
+        cmocka_unit_test(is_the_same_in_parts),
+        cmocka_unit_test(moves_slow_means),
+    };
+    return cmocka_run_group_tests(tests, setup, teardown);
+}

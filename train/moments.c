@@ -1,0 +1,155 @@
+#include "train/moments.h"
+
+#include "base/memory.h"
+#include "base/minmax.h"
+#include "partition/quantized.h"
+
+#include <stdlib.h>
+
+/* The operators of a run, of whole parts and of the rest; NULL where there are none. */
+enum { WHOLE, REST, SIZES };
+typedef struct run_step {
+    tr_op *step[SIZES], *widen[SIZES], *quantize[TR_OPTIM_STATES][SIZES];
+    int states;
+} run_step;
+
+struct tr_moments {
+    const tr_store *store;
+    run_step *run;               /* [store->runs] */
+    int64_t part;                /* elements that are stepped at a time */
+    char *wide[TR_OPTIM_STATES]; /* device: a part of each state, in FP32 */
+};
+
+static tr_status prepare(const tr_store *store, const tr_op_desc *desc, size_t *scratch,
+                         tr_op **out) {
+    TR_TRY(tr_op_prepare(&(tr_op_context){.device = store->device}, desc, out));
+    if ((*out)->scratch_bytes > *scratch) *scratch = (*out)->scratch_bytes;
+    return TR_OK;
+}
+
+static tr_status prepare_size(const tr_store *store, const tr_optim_config *config,
+                              const tr_run *run, int64_t count, int size, size_t *scratch,
+                              run_step *out) {
+    tr_optim_config own = *config;
+    own.kind = run->optimizer;
+    const tr_op_desc step = tr_optim_update(&own, count, store->dtype, run->decay, run->lr_scale);
+    const tr_op_desc widen = tr_quantized_widen(store->state_dtype, count);
+    TR_TRY(prepare(store, &step, scratch, &out->step[size]));
+    if (out->states > 0) TR_TRY(prepare(store, &widen, scratch, &out->widen[size]));
+    for (int k = 0; k < out->states; k++) {
+        tr_op_desc quantize;
+        TR_TRY(tr_quantized_round(store->slot[run->slot].param, store->state_dtype, k, count,
+                                  &quantize));
+        TR_TRY(prepare(store, &quantize, scratch, &out->quantize[k][size]));
+    }
+    return TR_OK;
+}
+
+static tr_status prepare_run(const tr_moments *m, const tr_optim_config *config, int i,
+                             size_t *scratch) {
+    const tr_run *run = &m->store->run[i];
+    const int64_t rest = run->count % m->part;
+    run_step *out = &m->run[i];
+    out->states = tr_update_states(tr_optim_row_of(run->optimizer)->rule);
+    if (run->count >= m->part)
+        TR_TRY(prepare_size(m->store, config, run, m->part, WHOLE, scratch, out));
+    return rest ? prepare_size(m->store, config, run, rest, REST, scratch, out) : TR_OK;
+}
+
+static tr_status alloc_wide(tr_moments *m, tr_optim_memory optimizer, int64_t largest) {
+    const size_t bytes = tr_quantized_bytes(m->store->device, optimizer, largest);
+    const size_t each = tr_align_up((size_t)m->part * sizeof(float));
+    if (bytes == 0) return TR_OK;
+    TR_TRY(tr_device_alloc(m->store->device, TR_MEMORY_DATA, bytes, (void **)&m->wide[0]));
+    for (size_t k = 1; k * each < bytes; k++) m->wide[k] = m->wide[0] + k * each;
+    return TR_OK;
+}
+
+tr_status tr_moments_create(const tr_store *store, const tr_optim_config *config, size_t *scratch,
+                            tr_moments **out) {
+    tr_status status = TR_OK;
+    tr_moments *m;
+    int64_t largest = 0;
+    *out = NULL;
+    if (store->state_dtype == store->acc) return TR_OK;
+    TR_TRY(tr_calloc(1, sizeof *m, &m));
+    m->store = store;
+    /* Whole parameters count, also where data ranks divide them: every rank plans the same. */
+    for (int i = 0; i < store->slots; i++)
+        if (store->slot[i].shares < 0 && !store->slot[i].param->frozen &&
+            store->slot[i].param->count > largest)
+            largest = store->slot[i].param->count;
+    m->part = tr_quantized_part(store->device, largest);
+    TR_TRY_OUT(alloc_wide(m, tr_optim_memory_of(config), largest));
+    TR_TRY_OUT(tr_calloc((size_t)store->runs + 1, sizeof *m->run, &m->run));
+    for (int i = 0; i < store->runs; i++) TR_TRY_OUT(prepare_run(m, config, i, scratch));
+out:
+    if (status != TR_OK) tr_moments_destroy(m);
+    else *out = m;
+    return status;
+}
+
+void tr_moments_destroy(tr_moments *m) {
+    if (!m) return;
+    for (int i = 0; m->run && i < m->store->runs; i++)
+        for (int size = 0; size < SIZES; size++) {
+            tr_op_release(m->run[i].step[size]);
+            tr_op_release(m->run[i].widen[size]);
+            for (int k = 0; k < TR_OPTIM_STATES; k++) tr_op_release(m->run[i].quantize[k][size]);
+        }
+    if (m->wide[0]) tr_device_free(m->store->device, m->wide[0]);
+    free(m->run);
+    free(m);
+}
+
+static tr_tensor wide_of(const tr_moments *m, int k, int64_t n) {
+    return tr_tensor_vector(m->wide[k], TR_F32, n);
+}
+
+static tr_tensor state_of(const tr_moments *m, const tr_run *run, int k, int64_t at, int64_t n) {
+    const tr_dtype dtype = m->store->state_dtype;
+    return tr_tensor_vector(run->state[k] + (size_t)at * tr_dtype_size(dtype), dtype, n);
+}
+
+/* Steps elements at .. at + n - 1 of a run with the operators of this size. */
+static tr_status step_part(const tr_moments *m, int i, int size, int64_t at, int64_t n,
+                           tr_stream *stream, tr_step_state *state, void *scratch) {
+    const tr_store *store = m->store;
+    const tr_run *run = &store->run[i];
+    const run_step *x = &m->run[i];
+    const size_t offset = (size_t)at * tr_dtype_size(store->acc);
+    tr_op_args step = {
+        .t = {[TR_UPDATE_GRAD] = tr_tensor_vector(run->grad + offset, store->acc, n),
+              [TR_UPDATE_MASTER] = tr_tensor_vector(run->master + offset, store->acc, n)},
+        .scratch = scratch,
+        .state = state};
+    if (x->step[size]->desc.kind == TR_OP_UPDATE)
+        step.t[TR_UPDATE_VALUE] = tr_tensor_vector(
+            (char *)run->value + (size_t)at * tr_dtype_size(store->dtype), store->dtype, n);
+    for (int k = 0; k < x->states; k++) {
+        const tr_op_args widen = {
+            .t = {[TR_CAST_X] = state_of(m, run, k, at, n), [TR_CAST_Y] = wide_of(m, k, n)}};
+        TR_TRY(tr_op_run(x->widen[size], stream, &widen));
+        step.t[TR_UPDATE_M + k] = wide_of(m, k, n);
+    }
+    TR_TRY(tr_op_run(x->step[size], stream, &step));
+    for (int k = 0; k < x->states; k++) {
+        const tr_op_args quantize = {
+            .t = {[TR_QUANTIZE_X] = wide_of(m, k, n), [TR_QUANTIZE_Y] = state_of(m, run, k, at, n)},
+            .state = state,
+            .element = store->slot[run->slot].portion.begin + at};
+        TR_TRY(tr_op_run(x->quantize[k][size], stream, &quantize));
+    }
+    return TR_OK;
+}
+
+tr_status tr_moments_run(tr_moments *m, tr_stream *stream, tr_step_state *state, void *scratch) {
+    for (int i = 0; i < m->store->runs; i++) {
+        const int64_t count = m->store->run[i].count;
+        for (int64_t at = 0; at < count; at += m->part) {
+            const int64_t n = tr_min_i64(m->part, count - at);
+            TR_TRY(step_part(m, i, n == m->part ? WHOLE : REST, at, n, stream, state, scratch));
+        }
+    }
+    return TR_OK;
+}
