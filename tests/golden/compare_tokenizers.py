@@ -103,6 +103,8 @@ def compare_rank_files(folder, vocab, corpus, texts, ours):
         return
     t = make.trained(make.byte_level(make.LLAMA3), vocab, corpus, [])
     path, ranks = os.path.join(folder, "llama3.tiktoken"), ranks_of(json.loads(t.to_str()))
+    if len(ranks) != vocab:
+        sys.exit(f"the text gives only {len(ranks)} words of {vocab}: name more text with --text")
     write_ranks(path, ranks)
     compare_tiktoken("a rank file of Llama 3's size", path, tiktoken.Encoding(
         "ranks", pat_str=make.LLAMA3, mergeable_ranks=ranks,
