@@ -38,10 +38,21 @@ static void set_bool(cJSON *object, const char *key, bool value, bool *good) {
 
 /* --- which class ------------------------------------------------------------------------------ */
 
+/* Returns what a gpt2 has that transformers' does not have, or NULL. */
+static const char *beyond_gpt2(const tr_model_config *m) {
+    if (m->window) return "with model.window";
+    if (m->qkv_bias != TR_YES) return "without model.qkv_bias";
+    if (m->kv_heads != m->heads) return "with model.kv_heads below model.heads";
+    if (m->head_size * m->heads != m->width)
+        return "with a model.head_size that is not model.width / model.heads";
+    return NULL;
+}
+
 static bool fits(const tr_hf_family *f, const tr_model_config *m) {
-    const bool gpt2 = !strcmp(f->name, "gpt2");
-    return gpt2 == !strcmp(m->family, "gpt2") && f->qkv_bias == m->qkv_bias &&
-           f->qk_norm == m->qk_norm && (m->window == 0 || f->windowed);
+    if (!strcmp(f->name, "gpt2") || !strcmp(m->family, "gpt2"))
+        return !strcmp(f->name, m->family) && !beyond_gpt2(m);
+    return f->qkv_bias == m->qkv_bias && f->qk_norm == m->qk_norm &&
+           (m->window == 0 || f->windowed);
 }
 
 /* Finds a class with the model's biases, norms and window: the family's own if it has them, else
@@ -54,7 +65,7 @@ static tr_status find_class(const tr_model_config *m, const tr_hf_family **out) 
     if (*out) return TR_OK;
     if (!strcmp(m->family, "gpt2"))
         return TR_FAIL(TR_ERR_DATA, "transformers has no gpt2 %s: such a model cannot be exported",
-                       m->window ? "with model.window" : "without model.qkv_bias");
+                       beyond_gpt2(m));
     return TR_FAIL(TR_ERR_DATA,
                    "transformers has no model like llama with model.qkv_bias %s and model.qk_norm "
                    "%s: such a model cannot be exported",

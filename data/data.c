@@ -174,11 +174,6 @@ void tr_data_close(tr_data *data) {
     free(data);
 }
 
-void tr_data_end_documents(tr_data *data, int32_t last) {
-    data->packed = last >= 0;
-    data->document_end = last;
-}
-
 /* --- numbers ---------------------------------------------------------------------------------- */
 
 int tr_data_parts(const tr_data *data) {

@@ -86,9 +86,6 @@ tr_status tr_data_validation_sample(tr_data *data, int64_t index, const tr_fetch
 /* Returns a corpus, and the token that ends documents (-1: none), for tr_data_examine. */
 const tr_corpus *tr_data_corpus(const tr_data *data, int part);
 int32_t tr_data_document_end(const tr_data *data);
-/* Makes a document end after every token `last`, and with packed false (last -1) nowhere. The label
- * of a document's last token does not count, because it is the first token of another document. */
-void tr_data_end_documents(tr_data *data, int32_t last);
 
 typedef struct tr_data_facts {
     int64_t distinct;  /* different tokens in the whole corpus */

@@ -3,7 +3,7 @@
 /* --- parameters ------------------------------------------------------------------------------- */
 
 /* Creates the projection to this rank's queries, keys and values, head by head, from one fused
- * tensor or three. */
+ * tensor or three, which are stored [out, in]. */
 static tr_status create_qkv(tr_attention_part *a) {
     const tr_attention_part_desc *d = &a->desc;
     const int64_t D = d->head_size, tp = a->layer->shape.tp_size;
@@ -15,7 +15,7 @@ static tr_status create_qkv(tr_attention_part *a) {
                            .inputs = {.extent = d->width},
                            .split = TR_SPLIT_COLUMNS,
                            .bias = d->qkv_bias,
-                           .conv1d = d->conv1d,
+                           .conv1d = d->conv1d && !d->k,
                            .init = d->init,
                            .std = d->std};
     if (!d->k) {

@@ -223,9 +223,10 @@ static tr_status create_norm(block *b, const tr_model *m, tr_norm *norm, const c
 static tr_status create_attention(block *b, const tr_model *m) {
     const tr_model_config *c = &m->config;
     const tr_family *f = m->family;
-    tr_attention_part_desc desc = {.q = f->q,
-                                   .k = f->k,
-                                   .v = f->v,
+    const bool fuses = tr_family_fuses(f, c);
+    tr_attention_part_desc desc = {.q = fuses ? f->qkv : f->q,
+                                   .k = fuses ? NULL : f->k,
+                                   .v = fuses ? NULL : f->v,
                                    .q_norm = c->qk_norm == TR_YES ? f->q_norm : NULL,
                                    .k_norm = c->qk_norm == TR_YES ? f->k_norm : NULL,
                                    .out = f->attention_out,

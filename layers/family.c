@@ -14,7 +14,10 @@ static const tr_family gpt2 = {.name = "gpt2",
                                .head = "lm_head.weight",
                                .norm_1 = "ln_1",
                                .norm_2 = "ln_2",
-                               .q = "attn.c_attn",
+                               .qkv = "attn.c_attn",
+                               .q = "attn.q_proj",
+                               .k = "attn.k_proj",
+                               .v = "attn.v_proj",
                                .attention_out = "attn.c_proj",
                                .up = "mlp.c_fc",
                                .down = "mlp.c_proj",
@@ -70,6 +73,10 @@ static const tr_family mistral = {LIKE_LLAMA("mistral"), .defaults = {.norm_eps 
 
 const tr_family *const tr_families[] = {&gpt2, &llama, &qwen2, &qwen3, &mistral};
 const int tr_family_count = sizeof tr_families / sizeof *tr_families;
+
+bool tr_family_fuses(const tr_family *family, const tr_model_config *config) {
+    return family->qkv && config->kv_heads == config->heads;
+}
 
 /* --- values that are words -------------------------------------------------------------------- */
 

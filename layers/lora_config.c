@@ -44,10 +44,10 @@ bool tr_lora_names(const tr_lora_config *lora, const char *layer, const char *na
 /* Lists the linear layers of a block of a complete config. */
 static void list_modules(const tr_family *f, const tr_model_config *c, module out[MODULES]) {
     const int64_t Q = c->heads * c->head_size, K = c->kv_heads * c->head_size;
-    const bool gated = tr_model_activation(c->activation)->gated;
-    const module all[MODULES] = {{f->q, c->width, f->k ? Q : Q + 2 * K},
-                                 {f->k, c->width, K},
-                                 {f->v, c->width, K},
+    const bool gated = tr_model_activation(c->activation)->gated, fuses = tr_family_fuses(f, c);
+    const module all[MODULES] = {{fuses ? f->qkv : f->q, c->width, fuses ? Q + 2 * K : Q},
+                                 {fuses ? NULL : f->k, c->width, K},
+                                 {fuses ? NULL : f->v, c->width, K},
                                  {f->attention_out, Q, c->width},
                                  {gated ? f->gate : NULL, c->width, c->mlp_width},
                                  {f->up, c->width, c->mlp_width},

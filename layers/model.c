@@ -115,16 +115,14 @@ static tr_status check_memory(const tr_model_config *c, const tr_model_shape *sh
                    "larger than any memory; make them smaller");
 }
 
-/* Returns the largest tensor degree below `tp` that divides the heads of the family. */
-static long long lower_degree(const tr_family *f, long long heads, long long kv_heads,
-                              long long tp) {
+/* Returns the largest tensor degree below `tp` that divides the heads. */
+static long long lower_degree(long long heads, long long kv_heads, long long tp) {
     while (--tp > 1)
-        if (heads % tp == 0 && (kv_heads % tp == 0 || (tp % kv_heads == 0 && f->k))) break;
+        if (heads % tp == 0 && (kv_heads % tp == 0 || tp % kv_heads == 0)) break;
     return tp;
 }
 
-static tr_status check_heads(const tr_family *f, const tr_model_config *c,
-                             const tr_model_shape *shape) {
+static tr_status check_heads(const tr_model_config *c, const tr_model_shape *shape) {
     const long long heads = c->heads, kv_heads = c->kv_heads, tp = shape->tp_size;
     if (c->head_size == 0)
         return TR_FAIL(TR_ERR_CONFIG,
@@ -140,18 +138,13 @@ static tr_status check_heads(const tr_family *f, const tr_model_config *c,
         return TR_FAIL(TR_ERR_CONFIG,
                        "model.heads %lld is not divisible by parallel.tp %lld: a tensor rank holds "
                        "whole heads, the same number on each; parallel.tp=%lld works",
-                       heads, tp, lower_degree(f, heads, kv_heads, tp));
+                       heads, tp, lower_degree(heads, kv_heads, tp));
     if (kv_heads % tp && tp % kv_heads)
         return TR_FAIL(TR_ERR_CONFIG,
                        "model.kv_heads %lld and parallel.tp %lld do not divide each other: a "
                        "tensor rank holds whole key and value heads, or shares one with the next; "
                        "parallel.tp=%lld works",
-                       kv_heads, tp, lower_degree(f, heads, kv_heads, tp));
-    if (tp > kv_heads && !f->k)
-        return TR_FAIL(TR_ERR_CONFIG,
-                       "parallel.tp %lld is above model.kv_heads %lld: tensor ranks cannot share "
-                       "heads of the fused projection of model.family %s; parallel.tp=%lld works",
-                       tp, kv_heads, f->name, lower_degree(f, heads, kv_heads, tp));
+                       kv_heads, tp, lower_degree(heads, kv_heads, tp));
     return TR_OK;
 }
 
@@ -236,7 +229,7 @@ tr_status tr_model_check(const tr_model_config *given, const tr_model_shape *sha
     const tr_family *family = tr_model_family(config.family);
     TR_TRY(check_ranges(&config, shape));
     TR_TRY(check_shape(&config, shape));
-    TR_TRY(check_heads(family, &config, shape));
+    TR_TRY(check_heads(&config, shape));
     TR_TRY(check_options(family, &config));
     TR_TRY(tr_tuning_check(&config.tuning));
     TR_TRY(tr_recompute_check(config.recompute, config.layers));

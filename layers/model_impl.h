@@ -11,7 +11,8 @@ struct tr_family {
     const char *positions; /* table of learned positions, below root; NULL: rotary positions */
     const char *head;      /* full name of an untied head; NULL: only a tied head */
     const char *norm_1, *norm_2;
-    const char *q, *k, *v; /* k and v NULL: one fused tensor */
+    const char *qkv; /* one fused tensor, unless heads share keys; NULL: always three */
+    const char *q, *k, *v;
     const char *q_norm, *k_norm, *attention_out;
     const char *gate, *up, *down; /* gate NULL: no gated activations */
     const char *attention_site;   /* site of the dropout after attention */
@@ -25,6 +26,9 @@ extern const tr_family *const tr_families[];
 extern const int tr_family_count;
 /* Returns the family of that name, or NULL. */
 const tr_family *tr_model_family(const char *name);
+/* Returns true when queries, keys and values of a complete config are one tensor. Heads that share
+ * keys have three, which tensor ranks may share. */
+bool tr_family_fuses(const tr_family *family, const tr_model_config *config);
 
 /* The activations that model.activation names. */
 typedef struct tr_model_activation_row {

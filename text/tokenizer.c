@@ -183,10 +183,6 @@ size_t tr_tokenizer_prefix(const tr_tokenizer *t, const int32_t **id) {
     return list_ids(&t->prefix, id);
 }
 
-bool tr_tokenizer_is_special(const tr_tokenizer *t, int32_t id) {
-    return id >= 0 && id < t->size && t->is_special[id];
-}
-
 int32_t tr_tokenizer_find(const tr_tokenizer *t, const char *text) {
     size_t length = strlen(text);
     int32_t id = length ? tr_added_find(t->added, text, length) : -1;

@@ -66,8 +66,6 @@ int32_t tr_tokenizer_document_end(const tr_tokenizer *tokenizer);
 size_t tr_tokenizer_ends(const tr_tokenizer *tokenizer, const int32_t **id);
 /* Returns the id of the token that is exactly this text; -1 when there is none. */
 int32_t tr_tokenizer_find(const tr_tokenizer *tokenizer, const char *text);
-/* Returns true when `id` is an added token that is marked special. */
-bool tr_tokenizer_is_special(const tr_tokenizer *tokenizer, int32_t id);
 /* Returns how many ids the post-processor puts before a text (Llama: <|begin_of_text|>), and sets
  * *id to them (owned by the tokenizer). */
 size_t tr_tokenizer_prefix(const tr_tokenizer *tokenizer, const int32_t **id);

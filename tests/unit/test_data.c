@@ -20,16 +20,29 @@
 static const tr_flow tokens_flow = {.name = TR_STEP_INPUT_TOKENS},
                      labels_flow = {.name = TR_STEP_INPUT_LABELS};
 
+static tr_data_options options_of(const char *file, const char *format, double validation,
+                                  int64_t context, uint64_t seed) {
+    return (tr_data_options){.path = file,
+                             .format = format,
+                             .validation = validation,
+                             .context = context,
+                             .vocab = 256,
+                             .seed = seed,
+                             .document_end = -1};
+}
+
 static tr_status open_as(const char *file, const char *format, double validation, int64_t context,
                          uint64_t seed, tr_data **out) {
-    const tr_data_options options = {.path = file,
-                                     .format = format,
-                                     .validation = validation,
-                                     .context = context,
-                                     .vocab = 256,
-                                     .seed = seed,
-                                     .document_end = -1};
+    const tr_data_options options = options_of(file, format, validation, context, seed);
     return tr_data_open(&options, out);
+}
+
+/* Opens the same file, in which a document ends after every token `last`. */
+static void reopen_packed(tr_data_options options, int32_t last, tr_data **data) {
+    tr_data_close(*data);
+    options.packed = true;
+    options.document_end = last;
+    assert_int_equal(tr_data_open(&options, data), TR_OK);
 }
 
 static tr_status sample(tr_data *data, int64_t index, int32_t *tokens, int32_t *labels) {
@@ -321,7 +334,8 @@ static void bigram_counts_pairs(void **state) {
     write_file(19 * 100, text_byte);
     tr_data *data;
     tr_data_facts facts, uniform;
-    assert_int_equal(open_as(path, "bytes", 0.5, 8, 3, &data), TR_OK);
+    const tr_data_options options = options_of(path, "bytes", 0.5, 8, 3);
+    assert_int_equal(tr_data_open(&options, &data), TR_OK);
     assert_int_equal(tr_data_examine(data, 0, 1e-9, &facts), TR_OK);
     assert_int_equal(facts.distinct, 7);
     /* After 't': 'o' 2 of 3, ' ' 1 of 3. After 'o': ' ' 2 of 4, 'r' 1, 't' 1. After ' ': b 2, t 2,
@@ -333,11 +347,11 @@ static void bigram_counts_pairs(void **state) {
                 facts.bigram_nats + 0.5); /* heavy smoothing: the unigram model */
     assert_int_equal(facts.documents, 1);
     /* Where ' ' ends a document, the 6 pairs that begin with it have no label. */
-    tr_data_end_documents(data, ' ');
+    reopen_packed(options, ' ', &data);
     assert_int_equal(tr_data_examine(data, 0, 1e-9, &facts), TR_OK);
     assert_true(fabs(facts.bigram_nats - (t + o) / 13) < 2e-3);
     assert_int_equal(facts.documents, 600);
-    tr_data_end_documents(data, 'r');
+    reopen_packed(options, 'r', &data);
     assert_int_equal(tr_data_examine(data, 0, 1, &facts), TR_OK);
     assert_int_equal(facts.documents, 101); /* the last one has not ended */
     tr_data_close(data);
@@ -399,13 +413,14 @@ static void test_documents(void **state) {
     int32_t starts[T], tokens[T], labels[T], counted[T];
     const tr_fetch wanted = {&flow, starts}, unknown = {&image, starts};
     write_file(1000, mixed);
-    assert_int_equal(open_as(path, "bytes", 0.2, T, 3, &data), TR_OK);
+    const tr_data_options options = options_of(path, "bytes", 0.2, T, 3);
+    assert_int_equal(tr_data_open(&options, &data), TR_OK);
     assert_int_equal(tr_data_sample(data, 2, &wanted, 1), TR_OK);
     for (int t = 0; t < T; t++) assert_int_equal(starts[t], 0);
     assert_int_equal(sample(data, 2, tokens, labels), TR_OK);
     for (int last = 0; last < T; last++) {
         int32_t start = 0;
-        tr_data_end_documents(data, tokens[last]);
+        reopen_packed(options, tokens[last], &data);
         assert_int_equal(tr_data_sample(data, 2, &wanted, 1), TR_OK);
         assert_int_equal(sample(data, 2, tokens, counted), TR_OK);
         for (int t = 0; t < T; t++) {

@@ -189,12 +189,6 @@ static void test_order_changes_no_bit(void **state) {
         }
 }
 
-/* Returns the most tensor ranks: a rank of GPT-2's fused projection has key heads of its own, in
- * other families ranks may share them. */
-static int most_ranks(const tr_model_config *config) {
-    return !strcmp(config->family, "gpt2") ? (int)config->kv_heads : MOST_RANKS;
-}
-
 static void test_tensor_ranks_agree(void **state) {
     (void)state;
     for (int d = 0; d < DEVICES; d++)
@@ -203,7 +197,7 @@ static void test_tensor_ranks_agree(void **state) {
                 tr_dtype dtype = bf16 ? TR_BF16 : TR_F32;
                 result one;
                 run_filled(devices[d], &cases[k].config, dtype, 1, true, rig_fill_named, &one);
-                for (int ranks = 2; ranks <= most_ranks(&cases[k].config); ranks *= 2) {
+                for (int ranks = 2; ranks <= MOST_RANKS; ranks *= 2) {
                     result several;
                     run_filled(devices[d], &cases[k].config, dtype, ranks, true, rig_fill_named,
                                &several);
@@ -368,9 +362,6 @@ static void test_what_does_not_go_together_is_refused(void **state) {
          1,
          "model.norm_eps must be above 0 and below 1, not -1"},
         {{.family = "llama", .heads = 4, .mlp_width = 1}, 2, "model.mlp_width 1"},
-        {{.family = "gpt2", .heads = 4, .kv_heads = 2},
-         4,
-         "parallel.tp 4 is above model.kv_heads 2"},
         {{.family = "gpt2", .heads = 4, .activation = "swiglu"}, 1, "model.activation swiglu"},
         {{.family = "gpt2", .heads = 4, .qk_norm = TR_YES}, 1, "model.qk_norm is true"},
         {{.family = "gpt2", .heads = 4, .rope_theta = 100}, 1, "model.rope_theta is for rotary"},

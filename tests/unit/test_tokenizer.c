@@ -53,8 +53,6 @@ static void test_small(void **state) {
     must(tr_tokenizer_open(written("small.json", small, sizeof small - 1), &t));
     assert_int_equal(tr_tokenizer_size(t), 10);
     assert_int_equal(tr_tokenizer_document_end(t), 9);
-    assert_true(tr_tokenizer_is_special(t, 9));
-    assert_false(tr_tokenizer_is_special(t, 0));
     EXPECT(t, "abc", 0, 4, 2);
     EXPECT(t, "bcab", 0, 5, 4);
     EXPECT(t, "ababab c", 0, 7, 4, 3, 2);
