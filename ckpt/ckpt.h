@@ -21,13 +21,16 @@ typedef struct tr_ckpt_tensor {
     int64_t shape[TR_PARAM_RANK];
     int boxes;
     const tr_box *box;
-    void *local;    /* addressed by the boxes' local offsets and strides */
-    tr_dtype dtype; /* of `local`: TR_F32, TR_BF16, or TR_F64 in host memory; saved as FP32 */
+    void *local; /* addressed by the boxes' local offsets and strides */
+    /* Of `local`: TR_F32, TR_BF16, TR_F64 in host memory, or TR_U8 for tr_code8_bytes(count) bytes
+     * of numbers in 8 bits by block (base/code8.h), with a device; saved as FP32. */
+    tr_dtype dtype;
+    bool squares; /* of TR_U8: the numbers are squares */
     /* The device of `local`, or NULL for host memory. Device tensors are copied on the compute
      * stream, one at a time, through staging memory of the largest one's size. All tensors name the
      * same device. */
     tr_device *device;
-    int64_t count; /* elements at `local`; read only for device memory */
+    int64_t count; /* elements at `local`; read only for device memory and TR_U8 */
     bool write;    /* save: this rank writes these boxes (of replicas, one rank does) */
     /* Save, with `local` NULL and no device: the elements come from here. Fills dense[0..count)
      * with elements [first, first + count), in row-major order, of a box. */

@@ -98,15 +98,17 @@ bool tr_box4_intersects(const tr_box4 *a, const tr_box4 *b);
 int64_t tr_box4_copy(const tr_box4 *part, int64_t first, int64_t count, float *dense,
                      const tr_ckpt_tensor *tensor, const tr_box *held, bool gather);
 
-/* --- tensors in device memory (mirror.c) -------------------------------------------------------
+/* --- tensors in device memory and in 8 bits (mirror.c)
+ * -------------------------------------------------------
  */
 
 /* Shows the host one tensor at a time. */
 typedef struct tr_mirror {
-    tr_device *device; /* NULL: every tensor is in host memory */
-    float *memory;     /* staging */
+    tr_device *device; /* NULL: every tensor is in host memory, and none in 8 bits */
+    float *memory;     /* staging: of elements, */
+    uint8_t *codes;    /* and of numbers in 8 bits; NULL: none, or they are in host memory */
     const tr_ckpt_tensor *source;
-    tr_ckpt_tensor view; /* *source with `local` in host memory */
+    tr_ckpt_tensor view; /* *source with `local` in host memory, and without TR_U8 */
 } tr_mirror;
 
 tr_status tr_mirror_open(const tr_ckpt_tensor *tensors, int count, tr_mirror *out);

@@ -1,29 +1,82 @@
-/* Tensors in device memory, seen by the host one at a time. */
+/* Tensors in device memory, and in 8 bits by block, seen by the host as FP32 or BF16, one at a
+ * time. */
+#include "base/code8.h"
 #include "ckpt/ckpt_impl.h"
+
+static bool is_on_host(const tr_ckpt_tensor *tensor) {
+    return !tensor->device || tr_device_on_host(tensor->device);
+}
+
+static bool is_mirrored(const tr_ckpt_tensor *tensor) {
+    return !is_on_host(tensor) || tensor->dtype == TR_U8;
+}
+
+static size_t bytes_of(const tr_ckpt_tensor *tensor) {
+    return tensor->dtype == TR_U8 ? tr_code8_bytes(tensor->count)
+                                  : (size_t)tensor->count * tr_dtype_size(tensor->dtype);
+}
 
 tr_status tr_mirror_open(const tr_ckpt_tensor *tensors, int count, tr_mirror *out) {
     int64_t most = 0;
+    size_t codes = 0;
     *out = (tr_mirror){0};
     for (int i = 0; i < count; i++) {
-        if (!tensors[i].device || tr_device_on_host(tensors[i].device)) continue;
+        if (!is_mirrored(&tensors[i])) continue;
         out->device = tensors[i].device;
         if (tensors[i].count > most) most = tensors[i].count;
+        if (tensors[i].dtype == TR_U8 && !is_on_host(&tensors[i]) && bytes_of(&tensors[i]) > codes)
+            codes = bytes_of(&tensors[i]);
     }
     if (!out->device) return TR_OK;
+    if (codes > 0) TR_TRY(tr_device_staging_alloc(out->device, codes, (void **)&out->codes));
     return tr_device_staging_alloc(out->device, (size_t)most * sizeof *out->memory,
                                    (void **)&out->memory);
 }
 
 static tr_status copy(tr_mirror *mirror, void *to, const void *from) {
     tr_stream *stream = tr_device_compute(mirror->device);
-    const tr_ckpt_tensor *tensor = mirror->source;
-    TR_TRY(tr_stream_copy(stream, to, from, (size_t)tensor->count * tr_dtype_size(tensor->dtype)));
+    TR_TRY(tr_stream_copy(stream, to, from, bytes_of(mirror->source)));
     return tr_stream_sync(stream);
 }
 
+/* Returns the source's numbers in 8 bits in host memory. */
+static uint8_t *codes_of(const tr_mirror *mirror) {
+    return is_on_host(mirror->source) ? mirror->source->local : mirror->codes;
+}
+
+static float *scales_of(const tr_mirror *mirror) {
+    return (float *)(void *)(codes_of(mirror) + tr_code8_scales(mirror->source->count));
+}
+
+static void decode(tr_mirror *mirror) {
+    const tr_ckpt_tensor *tensor = mirror->source;
+    for (int64_t i = 0; i < tensor->count; i++)
+        mirror->memory[i] = tr_code8_decode(codes_of(mirror)[i],
+                                            scales_of(mirror)[i / TR_CODE8_BLOCK], tensor->squares);
+}
+
+/* Rounds to nearest. */
+static void encode(tr_mirror *mirror) {
+    const tr_ckpt_tensor *tensor = mirror->source;
+    for (int64_t at = 0; at < tensor->count; at += TR_CODE8_BLOCK) {
+        const int64_t end =
+            at + TR_CODE8_BLOCK < tensor->count ? at + TR_CODE8_BLOCK : tensor->count;
+        float largest = 0;
+        for (int64_t i = at; i < end; i++) largest = fmaxf(largest, fabsf(mirror->memory[i]));
+        const float scale = tr_code8_scale(largest);
+        scales_of(mirror)[at / TR_CODE8_BLOCK] = scale;
+        for (int64_t i = at; i < end; i++)
+            codes_of(mirror)[i] =
+                tr_code8_encode(mirror->memory[i], scale, tensor->squares, 0x80000000u);
+    }
+}
+
 tr_status tr_mirror_store(tr_mirror *mirror) {
-    if (!mirror->source || mirror->view.local == mirror->source->local) return TR_OK;
-    return copy(mirror, mirror->source->local, mirror->memory);
+    const tr_ckpt_tensor *tensor = mirror->source;
+    if (!tensor || !is_mirrored(tensor)) return TR_OK;
+    if (tensor->dtype != TR_U8) return copy(mirror, tensor->local, mirror->memory);
+    encode(mirror);
+    return is_on_host(tensor) ? TR_OK : copy(mirror, tensor->local, mirror->codes);
 }
 
 tr_status tr_mirror_turn(tr_mirror *mirror, const tr_ckpt_tensor *tensor, bool store) {
@@ -31,12 +84,17 @@ tr_status tr_mirror_turn(tr_mirror *mirror, const tr_ckpt_tensor *tensor, bool s
     if (store) TR_TRY(tr_mirror_store(mirror));
     mirror->source = tensor;
     mirror->view = *tensor;
-    if (!mirror->device) return TR_OK;
+    if (!is_mirrored(tensor)) return TR_OK;
     mirror->view.local = mirror->memory;
-    return copy(mirror, mirror->memory, tensor->local);
+    if (tensor->dtype != TR_U8) return copy(mirror, mirror->memory, tensor->local);
+    mirror->view.dtype = TR_F32;
+    if (!is_on_host(tensor)) TR_TRY(copy(mirror, mirror->codes, tensor->local));
+    decode(mirror);
+    return TR_OK;
 }
 
 void tr_mirror_close(tr_mirror *mirror) {
+    if (mirror->codes) tr_device_staging_free(mirror->device, mirror->codes);
     if (mirror->device) tr_device_staging_free(mirror->device, mirror->memory);
     *mirror = (tr_mirror){0};
 }

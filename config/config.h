@@ -58,7 +58,7 @@ typedef struct tr_config {
         double momentum;
         bool nesterov;
         double clip_value, l1, l2; /* clip_value 0: none */
-        char moments[8];           /* their type: fp32, bf16 */
+        char moments[8];           /* their type: fp32, bf16, int8 */
     } optim;
     struct {
         int64_t pp, tp, dp;

@@ -263,10 +263,12 @@ const tr_key tr_schema[] = {
     {"optim.eps", FLOAT(optim.eps, 1e-30, 1), .fallback = "1e-08",
      .help = "Number added to the root of the mean squared gradient. Default: 1e-06 for lamb."},
 
-    {"optim.moments", TR_KEY_CHOICE, AT(optim.moments), .fallback = "fp32", .choices = "fp32 bf16",
-     .help = "Type in which the optimizer's moments are kept; bf16 takes half of their memory. "
-             "Each is rounded up or down at random, so that the mean is exact. Not with optim.name "
-             "adafactor, and sgd without momentum, which have no such moments."},
+    {"optim.moments", TR_KEY_CHOICE, AT(optim.moments), .fallback = "fp32",
+     .choices = "fp32 bf16 int8",
+     .help = "Type in which the optimizer's moments are kept; bf16 takes half of their memory, and "
+             "int8 (8 bits, with a scale for every 256) about a quarter. Each is rounded up or "
+             "down at random, so that the mean is exact. Not with optim.name adafactor, and sgd "
+             "without momentum, which have no such moments; int8 not with muon."},
 
     {"parallel.pp", INT(parallel.pp, 1, 4096), .fallback = "1",
      .help = "Pipeline-parallel ranks: each has some of the layers."},

@@ -60,7 +60,8 @@
     X(RESCALE, rescale)                                                                            \
     X(FACTOR_SUMS, factor_sums)                                                                    \
     X(FACTOR, factor)                                                                              \
-    X(QUANTIZE, quantize)
+    X(QUANTIZE, quantize)                                                                          \
+    X(DEQUANTIZE, dequantize)
 
 typedef enum tr_op_kind {
 #define TR_OP_ENUM(UPPER, lower) TR_OP_##UPPER,
@@ -481,19 +482,23 @@ typedef struct tr_quantize_box {
     int64_t begin, rows, cols, ld, first, step;
 } tr_quantize_box;
 
-/* QUANTIZE: Y[count] = X f32[count], the parameter's elements from args->element on, in BF16. Each
- * rounds down or up with the probability that makes the mean of Y equal to X (Croci et al. 2022,
- * stochastic rounding), by bits that are a function of seed, attempted step, `use` (which tells
- * several states of a tensor apart), the tensor's name and the element of the whole tensor. A NaN
- * stays one. Reads seed, step and skip from the state; does nothing if skip is set. */
+/* QUANTIZE: Y[count] = X f32[count], the parameter's elements from args->element on, in `to`: BF16,
+ * or U8, codes of base/code8.h with SCALES f32[blocks], where args->element is a multiple of
+ * TR_CODE8_BLOCK, and `squares` says that X is of squares. Each rounds down or up with the
+ * probability that makes the mean of Y equal to X (Croci et al. 2022, stochastic rounding), by bits
+ * that are a function of seed, attempted step, `use` (which tells several states of a tensor
+ * apart), the tensor's name and the element of the whole tensor. A NaN stays one in BF16. Reads
+ * seed, step and skip from the state; does nothing if skip is set. DEQUANTIZE: X = Y, which is U8,
+ * without the state and boxes. */
 enum { TR_QUANTIZE_BOXES = 4 };
 typedef struct tr_quantize_desc {
     int64_t count;
     tr_dtype to;
+    bool squares;
     int use, boxes;
     tr_quantize_box box[TR_QUANTIZE_BOXES];
 } tr_quantize_desc;
-enum { TR_QUANTIZE_X, TR_QUANTIZE_Y };
+enum { TR_QUANTIZE_X, TR_QUANTIZE_Y, TR_QUANTIZE_SCALES };
 
 typedef struct tr_op_desc {
     tr_op_kind kind;
@@ -515,8 +520,8 @@ typedef struct tr_op_desc {
         tr_update_desc update; /* UPDATE, DIRECTION */
         tr_descend_desc descend;
         tr_rescale_desc rescale;
-        tr_factor_desc factor; /* FACTOR_SUMS, FACTOR */
-        tr_quantize_desc quantize;
+        tr_factor_desc factor;     /* FACTOR_SUMS, FACTOR */
+        tr_quantize_desc quantize; /* QUANTIZE, DEQUANTIZE */
     };
 } tr_op_desc;
 

@@ -54,7 +54,9 @@ tr_optim_config tr_optim_of(const tr_config *c) {
                          .l1 = c->optim.l1,
                          .l2 = c->optim.l2,
                          .nesterov = c->optim.nesterov,
-                         .moments = strcmp(c->optim.moments, "bf16") ? TR_F32 : TR_BF16};
+                         .moments = !strcmp(c->optim.moments, "int8")   ? TR_U8
+                                    : !strcmp(c->optim.moments, "bf16") ? TR_BF16
+                                                                        : TR_F32};
     for (int i = TR_OPTIM_KINDS - 1; i >= 0; i--)
         if (!strcmp(c->optim.name, rows[i].name)) o.kind = (tr_optim_kind)i;
     if (o.kind == TR_OPTIM_SGD && o.momentum > 0) o.kind = TR_OPTIM_MOMENTUM;

@@ -49,7 +49,8 @@ int64_t tr_optim_state_total(tr_optim_kind kind, const tr_global *tensor);
 /* What a run keeps of its optimizer. */
 typedef struct tr_optim_memory {
     tr_optim_kind kind;
-    tr_dtype moments; /* of its states: TR_F32 (in an FP64 model FP64), or TR_BF16 */
+    tr_dtype moments; /* of its states: TR_F32 (in an FP64 model FP64), TR_BF16, or TR_U8:
+                         base/code8.h */
 } tr_optim_memory;
 
 /* Returns the type of the states in a model of this storage type. */

@@ -1,5 +1,6 @@
 #include "partition/param_memory.h"
 
+#include "base/code8.h"
 #include "base/memory.h"
 #include "layers/param_layout.h"
 
@@ -14,6 +15,15 @@ size_t tr_memory_params_begin(const tr_param *param, size_t end) {
 /* The parameter before a joined one is adjacent in the layer's list. */
 size_t tr_memory_states_begin(const tr_param *param, const tr_mesh *divided, size_t end) {
     return param->joined && !param[-1].frozen && !divided ? end : tr_memory_params_align(end);
+}
+
+size_t tr_memory_moments_begin(const tr_param *param, const tr_mesh *divided, tr_dtype dtype,
+                               size_t end) {
+    return dtype == TR_U8 ? tr_align_up(end) : tr_memory_states_begin(param, divided, end);
+}
+
+size_t tr_memory_moments_length(tr_dtype dtype, int64_t numbers) {
+    return dtype == TR_U8 ? tr_code8_bytes(numbers) : (size_t)numbers;
 }
 
 const tr_mesh *tr_memory_divided(const tr_mesh *mesh, bool zero) {
@@ -40,8 +50,10 @@ static tr_status measure_param(void *context, int stage, tr_param *param, bool s
     sum->masters = tr_memory_states_begin(param, m->divided, sum->masters) + own;
     const tr_optim_kind kind = tr_optim_kind_for(m->optimizer.kind, param);
     for (int k = 0; k < tr_optim_states(kind); k++)
-        sum->state[k] = tr_memory_states_begin(param, m->divided, sum->state[k]) +
-                        (size_t)tr_optim_state_count(kind, param, k, (int64_t)own);
+        sum->state[k] =
+            tr_memory_moments_begin(param, m->divided, m->optimizer.moments, sum->state[k]) +
+            tr_memory_moments_length(m->optimizer.moments,
+                                     tr_optim_state_count(kind, param, k, (int64_t)own));
     return TR_OK;
 }
 
@@ -70,7 +82,7 @@ void tr_memory_params_bytes(const tr_param_memory *memory, tr_dtype dtype, size_
     *values =
         memory->values * tr_dtype_size(dtype) + memory->masters * tr_memory_master_size(dtype);
     *grads = memory->grads * tr_dtype_size(tr_dtype_acc(dtype));
-    *states = numbers * tr_dtype_size(tr_optim_state_dtype(memory->optimizer, dtype));
+    *states = tr_align_up(numbers * tr_dtype_size(tr_optim_state_dtype(memory->optimizer, dtype)));
 }
 
 double tr_memory_of_checkpoint(const tr_model *model, tr_optim_kind optimizer) {

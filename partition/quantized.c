@@ -45,14 +45,18 @@ static tr_status add_box(const tr_param *param, const tr_global *global, const t
 tr_status tr_quantized_round(const tr_param *param, tr_dtype to, int state, int64_t count,
                              tr_op_desc *out) {
     *out =
-        (tr_op_desc){.kind = TR_OP_QUANTIZE, .quantize = {.count = count, .to = to, .use = state}};
+        (tr_op_desc){.kind = TR_OP_QUANTIZE,
+                     .quantize = {.count = count, .to = to, .squares = state == 1, .use = state}};
     for (int t = 0; t < param->tensors; t++)
         for (int b = 0; b < param->tensor[t].boxes; b++)
             TR_TRY(add_box(param, &param->tensor[t], &param->tensor[t].box[b], &out->quantize));
     return TR_OK;
 }
 
-tr_op_desc tr_quantized_widen(tr_dtype from, int64_t count) {
+tr_op_desc tr_quantized_widen(tr_dtype from, int state, int64_t count) {
+    if (from == TR_U8)
+        return (tr_op_desc){.kind = TR_OP_DEQUANTIZE,
+                            .quantize = {.count = count, .to = from, .squares = state == 1}};
     return (tr_op_desc){.kind = TR_OP_CAST,
                         .rows = {.rows = 1, .width = count, .dtype = from, .to = TR_F32}};
 }

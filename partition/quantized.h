@@ -19,5 +19,5 @@ size_t tr_quantized_bytes(const tr_device *device, tr_optim_memory optimizer, in
  * TR_ERR_INTERNAL when a box of the parameter is no matrix. */
 tr_status tr_quantized_round(const tr_param *param, tr_dtype to, int state, int64_t count,
                              tr_op_desc *out);
-/* Describes how `count` elements of it are widened. */
-tr_op_desc tr_quantized_widen(tr_dtype from, int64_t count);
+/* Describes how `count` elements of it are widened. State 1 is of squares. */
+tr_op_desc tr_quantized_widen(tr_dtype from, int state, int64_t count);

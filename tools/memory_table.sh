@@ -47,6 +47,7 @@ table() {
     row train.precision=bf16
     row parallel.dp=4 parallel.zero=1 train.precision=bf16
     row optim.moments=bf16
+    row optim.moments=int8
     row parallel.dp=4 parallel.zero=1 train.precision=bf16 optim.moments=bf16
 }
 

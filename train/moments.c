@@ -1,5 +1,6 @@
 #include "train/moments.h"
 
+#include "base/code8.h"
 #include "base/memory.h"
 #include "base/minmax.h"
 #include "partition/quantized.h"
@@ -9,7 +10,7 @@
 /* The operators of a run, of whole parts and of the rest; NULL where there are none. */
 enum { WHOLE, REST, SIZES };
 typedef struct run_step {
-    tr_op *step[SIZES], *widen[SIZES], *quantize[TR_OPTIM_STATES][SIZES];
+    tr_op *step[SIZES], *widen[TR_OPTIM_STATES][SIZES], *quantize[TR_OPTIM_STATES][SIZES];
     int states;
 } run_step;
 
@@ -33,11 +34,11 @@ static tr_status prepare_size(const tr_store *store, const tr_optim_config *conf
     tr_optim_config own = *config;
     own.kind = run->optimizer;
     const tr_op_desc step = tr_optim_update(&own, count, store->dtype, run->decay, run->lr_scale);
-    const tr_op_desc widen = tr_quantized_widen(store->state_dtype, count);
     TR_TRY(prepare(store, &step, scratch, &out->step[size]));
-    if (out->states > 0) TR_TRY(prepare(store, &widen, scratch, &out->widen[size]));
     for (int k = 0; k < out->states; k++) {
+        const tr_op_desc widen = tr_quantized_widen(store->state_dtype, k, count);
         tr_op_desc quantize;
+        TR_TRY(prepare(store, &widen, scratch, &out->widen[k][size]));
         TR_TRY(tr_quantized_round(store->slot[run->slot].param, store->state_dtype, k, count,
                                   &quantize));
         TR_TRY(prepare(store, &quantize, scratch, &out->quantize[k][size]));
@@ -94,8 +95,10 @@ void tr_moments_destroy(tr_moments *m) {
     for (int i = 0; m->run && i < m->store->runs; i++)
         for (int size = 0; size < SIZES; size++) {
             tr_op_release(m->run[i].step[size]);
-            tr_op_release(m->run[i].widen[size]);
-            for (int k = 0; k < TR_OPTIM_STATES; k++) tr_op_release(m->run[i].quantize[k][size]);
+            for (int k = 0; k < TR_OPTIM_STATES; k++) {
+                tr_op_release(m->run[i].widen[k][size]);
+                tr_op_release(m->run[i].quantize[k][size]);
+            }
         }
     if (m->wide[0]) tr_device_free(m->store->device, m->wide[0]);
     free(m->run);
@@ -109,6 +112,15 @@ static tr_tensor wide_of(const tr_moments *m, int k, int64_t n) {
 static tr_tensor state_of(const tr_moments *m, const tr_run *run, int k, int64_t at, int64_t n) {
     const tr_dtype dtype = m->store->state_dtype;
     return tr_tensor_vector(run->state[k] + (size_t)at * tr_dtype_size(dtype), dtype, n);
+}
+
+/* Returns the scales of the blocks of elements at .. at + n - 1, if it has scales. */
+static tr_tensor scales_of(const tr_moments *m, const tr_run *run, int k, int64_t at, int64_t n) {
+    if (m->store->state_dtype != TR_U8) return (tr_tensor){0};
+    const float *scales =
+        (const float *)(const void *)(run->state[k] + tr_code8_scales(run->count));
+    return tr_tensor_vector(scales + at / TR_CODE8_BLOCK, TR_F32,
+                            (n + TR_CODE8_BLOCK - 1) / TR_CODE8_BLOCK);
 }
 
 /* Steps elements at .. at + n - 1 of a run with the operators of this size. */
@@ -127,17 +139,21 @@ static tr_status step_part(const tr_moments *m, int i, int size, int64_t at, int
         step.t[TR_UPDATE_VALUE] = tr_tensor_vector(
             (char *)run->value + (size_t)at * tr_dtype_size(store->dtype), store->dtype, n);
     for (int k = 0; k < x->states; k++) {
-        const tr_op_args widen = {
-            .t = {[TR_CAST_X] = state_of(m, run, k, at, n), [TR_CAST_Y] = wide_of(m, k, n)}};
-        TR_TRY(tr_op_run(x->widen[size], stream, &widen));
+        const bool codes = store->state_dtype == TR_U8;
+        tr_op_args widen = {.scratch = scratch};
+        widen.t[codes ? TR_QUANTIZE_Y : TR_CAST_X] = state_of(m, run, k, at, n);
+        widen.t[codes ? TR_QUANTIZE_X : TR_CAST_Y] = wide_of(m, k, n);
+        if (codes) widen.t[TR_QUANTIZE_SCALES] = scales_of(m, run, k, at, n);
+        TR_TRY(tr_op_run(x->widen[k][size], stream, &widen));
         step.t[TR_UPDATE_M + k] = wide_of(m, k, n);
     }
     TR_TRY(tr_op_run(x->step[size], stream, &step));
     for (int k = 0; k < x->states; k++) {
-        const tr_op_args quantize = {
-            .t = {[TR_QUANTIZE_X] = wide_of(m, k, n), [TR_QUANTIZE_Y] = state_of(m, run, k, at, n)},
-            .state = state,
-            .element = store->slot[run->slot].portion.begin + at};
+        const tr_op_args quantize = {.t = {[TR_QUANTIZE_X] = wide_of(m, k, n),
+                                           [TR_QUANTIZE_Y] = state_of(m, run, k, at, n),
+                                           [TR_QUANTIZE_SCALES] = scales_of(m, run, k, at, n)},
+                                     .state = state,
+                                     .element = store->slot[run->slot].portion.begin + at};
         TR_TRY(tr_op_run(x->quantize[k][size], stream, &quantize));
     }
     return TR_OK;

@@ -270,6 +270,7 @@ static void keep_narrowed(tr_session *s, const tr_config *then) {
     const tr_dtype before = tr_optim_of(then).moments, now = tr_optim_of(s->config).moments;
     if (tr_dtype_size(now) < tr_dtype_size(before))
         (void)snprintf(s->narrowed, sizeof s->narrowed, "%s", then->optim.moments);
+    s->reblocked = now == TR_U8 && before == TR_U8 && then->parallel.tp != s->config->parallel.tp;
 }
 
 /* Says on rank 0 what a continued run has of its own, once nothing refuses it any more. */
@@ -294,6 +295,10 @@ static void say_changes(tr_session *s) {
             "optim.moments is %s: the checkpoint's moments, which were kept in %s, are "
             "rounded to it and lose bits",
             s->config->optim.moments, s->narrowed);
+    if (s->reblocked)
+        tr_recorder_warn(&s->recorder,
+                         "parallel.tp is not that of the checkpoint: the blocks of optim.moments "
+                         "int8 are others, so small moments may lose bits");
     if (s->refrozen)
         tr_recorder_warn(&s->recorder,
                          "train.freeze is not that of the checkpoint: the moments of parameters "
@@ -518,6 +523,10 @@ static void show_plan(tr_session *s) {
     tr_recorder_show_plan(&s->recorder, s->engine, &s->mesh, s->transport);
     tr_plans_text(&s->plans, text, sizeof text);
     if (text[0]) tr_recorder_say(&s->recorder, "plans    %s", text);
+    if (tr_optim_of(s->config).moments == TR_U8 && s->config->parallel.tp > 1)
+        tr_recorder_say(&s->recorder,
+                        "moments  in 8 bits by blocks of 256, which parallel.tp divides: another "
+                        "parallel.tp rounds them otherwise");
     if (s->plans.refused)
         tr_recorder_warn(&s->recorder,
                          "the library does not offer all plans of '%s/plans.txt' here (it may have "

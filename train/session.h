@@ -40,6 +40,7 @@ typedef struct tr_session {
     bool refrozen;                   /* which had another train.freeze, */
     bool kept_horizon;               /* and the horizon that this run keeps, */
     char new_states[TR_OPTIM_NAMES]; /* and another optimizer: states that begin at zero, or "" */
+    bool reblocked;                  /* and 8-bit moments in blocks of another parallel.tp, */
     char narrowed[8];                /* and moments of more bits: their optim.moments, or "" */
     bool unlabelled;                 /* it was said that validation has no label that counts */
     tr_ckpt_state *state;

@@ -83,6 +83,7 @@ static void add(listing *l, const tr_store_slot *slot, const char *group, void *
     for (int t = 0; t < param->tensors; t++) {
         tr_ckpt_tensor *tensor = &l->tensor[l->count];
         fill(tensor, l->store->device, group, param, &param->tensor[t], local, dtype, write);
+        tensor->squares = !strcmp(group, tr_optim_row_of(TR_OPTIM_ADAMW)->state[1]);
         if (held->extent < param->count) cut(l, held, tensor);
         l->count += tensor->boxes > 0;
     }

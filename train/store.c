@@ -152,10 +152,12 @@ static void place_states(place *at, tr_store_slot *slot) {
     if (at->master) slot->master = element(at, at->master, at->masters);
     at->masters += (size_t)own;
     for (int k = 0; k < tr_optim_states(slot->optimizer); k++) {
-        at->states[k] = tr_memory_states_begin(param, divided, at->states[k]);
+        at->states[k] =
+            tr_memory_moments_begin(param, divided, at->store->state_dtype, at->states[k]);
         if (at->state[k])
             slot->state[k] = at->state[k] + at->states[k] * tr_dtype_size(at->store->state_dtype);
-        at->states[k] += (size_t)tr_optim_state_count(slot->optimizer, param, k, own);
+        at->states[k] += tr_memory_moments_length(
+            at->store->state_dtype, tr_optim_state_count(slot->optimizer, param, k, own));
     }
 }
 
@@ -439,7 +441,8 @@ tr_status tr_store_clear_states(tr_store *store) {
             const int64_t count =
                 tr_optim_state_count(slot->optimizer, slot->param, k, slot->portion.extent);
             TR_TRY(tr_stream_zero(stream, slot->state[k],
-                                  (size_t)count * tr_dtype_size(store->state_dtype)));
+                                  tr_memory_moments_length(store->state_dtype, count) *
+                                      tr_dtype_size(store->state_dtype)));
         }
     }
     return tr_stream_sync(stream);

@@ -172,7 +172,9 @@ cudaError_t tr_cuda_launch_factor(cudaStream_t stream, const tr_factor_desc *d,
 /* quantize.cu */
 cudaError_t tr_cuda_launch_quantize(cudaStream_t stream, const tr_quantize_desc *d,
                                     const tr_step_state *state, int64_t element, const float *x,
-                                    void *y);
+                                    void *y, float *scales);
+cudaError_t tr_cuda_launch_dequantize(cudaStream_t stream, const tr_quantize_desc *d,
+                                      const uint8_t *y, const float *scales, float *x);
 
 /* matmul.cu: t by TR_MATMUL_*, as MATMUL. */
 cudaError_t tr_cuda_launch_matmul(cudaStream_t stream, const tr_matmul_desc *desc,

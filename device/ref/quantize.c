@@ -1,4 +1,5 @@
-/* QUANTIZE. */
+/* QUANTIZE and DEQUANTIZE. */
+#include "base/code8.h"
 #include "device/elementwise.h"
 #include "device/ref/ref_impl.h"
 
@@ -25,10 +26,52 @@ static float away_from_zero(float x) {
     return tr_bf16_to_f32((uint16_t)((bits >> 16) + 1));
 }
 
+/* Returns the code of x, from the two codes with the numbers next to it. */
+static uint8_t code_of(double x, float scale, bool squares, uint32_t draw) {
+    const int most = squares ? 255 : 127;
+    const double size = fabs(x);
+    int code = 0;
+    while (code < most && (double)tr_code8_decode((uint8_t)(code + 1), scale, squares) <= size)
+        code++;
+    const double low = (double)tr_code8_decode((uint8_t)code, scale, squares);
+    if (code < most && size > low) {
+        const double high = (double)tr_code8_decode((uint8_t)(code + 1), scale, squares);
+        code += (size - low) / (high - low) + (double)(draw >> 8) * 0x1p-24 >= 1;
+    }
+    if (squares) return (uint8_t)(code == 0 && size > 0 ? 1 : code);
+    return (uint8_t)(code | (x < 0 && code > 0 ? 0x80 : 0));
+}
+
+static void encode_blocks(const tr_quantize_desc *d, const tr_op_args *args) {
+    const float *x = args->t[TR_QUANTIZE_X].data;
+    for (int64_t at = 0; at < d->count; at += TR_CODE8_BLOCK) {
+        const int64_t end = at + TR_CODE8_BLOCK < d->count ? at + TR_CODE8_BLOCK : d->count;
+        float largest = 0;
+        for (int64_t i = at; i < end; i++) largest = fmaxf(largest, fabsf(x[i]));
+        const float scale = tr_code8_scale(largest);
+        ((float *)args->t[TR_QUANTIZE_SCALES].data)[at / TR_CODE8_BLOCK] = scale;
+        for (int64_t i = at; i < end; i++)
+            ((uint8_t *)args->t[TR_QUANTIZE_Y].data)[i] =
+                scale > 0 ? code_of((double)x[i], scale, d->squares,
+                                    draw_of(d, args->state, args->element + i))
+                          : 0;
+    }
+}
+
+tr_status tr_ref_dequantize(tr_op *op, const tr_op_args *args) {
+    const tr_quantize_desc *d = &op->desc.quantize;
+    for (int64_t i = 0; i < d->count; i++)
+        ((float *)args->t[TR_QUANTIZE_X].data)[i] = tr_code8_decode(
+            ((const uint8_t *)args->t[TR_QUANTIZE_Y].data)[i],
+            ((const float *)args->t[TR_QUANTIZE_SCALES].data)[i / TR_CODE8_BLOCK], d->squares);
+    return TR_OK;
+}
+
 tr_status tr_ref_quantize(tr_op *op, const tr_op_args *args) {
     const tr_quantize_desc *d = &op->desc.quantize;
     if (args->state->skip) return TR_OK;
-    for (int64_t i = 0; i < d->count; i++) {
+    if (d->to == TR_U8) encode_blocks(d, args);
+    for (int64_t i = 0; i < d->count && d->to == TR_BF16; i++) {
         const float x = ((const float *)args->t[TR_QUANTIZE_X].data)[i];
         float y = x;
         if (isfinite(x)) {

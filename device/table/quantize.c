@@ -1,4 +1,5 @@
-/* QUANTIZE: the optimizer's state in fewer bits. */
+/* QUANTIZE and DEQUANTIZE: the optimizer's state in fewer bits. */
+#include "base/code8.h"
 #include "device/op_table.h"
 
 static bool is_box(const tr_quantize_box *b) {
@@ -17,7 +18,8 @@ static const char *quantize_fault(const tr_op_desc *desc) {
 
 static bool same_quantize(const tr_op_desc *x, const tr_op_desc *y) {
     const tr_quantize_desc *a = &x->quantize, *b = &y->quantize;
-    bool same = a->count == b->count && a->to == b->to && a->use == b->use && a->boxes == b->boxes;
+    bool same = a->count == b->count && a->to == b->to && a->squares == b->squares &&
+                a->use == b->use && a->boxes == b->boxes;
     for (int k = 0; k < a->boxes && same; k++) {
         const tr_quantize_box *p = &a->box[k], *q = &b->box[k];
         same = p->name == q->name && p->begin == q->begin && p->rows == q->rows &&
@@ -29,13 +31,31 @@ static bool same_quantize(const tr_op_desc *x, const tr_op_desc *y) {
 static void quantize_operands(const tr_op_desc *desc, tr_tensor *t) {
     t[TR_QUANTIZE_X] = tr_tensor_vector(NULL, TR_F32, desc->quantize.count);
     t[TR_QUANTIZE_Y] = tr_tensor_vector(NULL, desc->quantize.to, desc->quantize.count);
+    if (desc->quantize.to == TR_U8)
+        t[TR_QUANTIZE_SCALES] = tr_tensor_vector(
+            NULL, TR_F32, (desc->quantize.count + TR_CODE8_BLOCK - 1) / TR_CODE8_BLOCK);
 }
 
 const tr_op_row tr_op_row_quantize = {
     .name = "quantize",
     .slot = {[TR_QUANTIZE_X] = {"x", TR_SLOT_IN, TR_TYPES_F32},
-             [TR_QUANTIZE_Y] = {"y", TR_SLOT_OUT, TR_TYPES_BF16}},
+             [TR_QUANTIZE_Y] = {"y", TR_SLOT_OUT, TR_TYPES_BF16 | TR_TYPES_U8},
+             [TR_QUANTIZE_SCALES] = {"scales", TR_SLOT_OUT, TR_TYPES_F32}},
     .fault = quantize_fault,
+    .same = same_quantize,
+    .operands = quantize_operands,
+};
+
+static const char *dequantize_fault(const tr_op_desc *desc) {
+    return tr_op_sizes_fit(0, desc->quantize.count, 1, 1) ? NULL : "count is out of range";
+}
+
+const tr_op_row tr_op_row_dequantize = {
+    .name = "dequantize",
+    .slot = {[TR_QUANTIZE_X] = {"x", TR_SLOT_OUT, TR_TYPES_F32},
+             [TR_QUANTIZE_Y] = {"y", TR_SLOT_IN, TR_TYPES_U8},
+             [TR_QUANTIZE_SCALES] = {"scales", TR_SLOT_IN, TR_TYPES_F32}},
+    .fault = dequantize_fault,
     .same = same_quantize,
     .operands = quantize_operands,
 };

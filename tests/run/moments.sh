@@ -76,6 +76,22 @@ says narrowed "warning: optim.moments is $moments: the checkpoint's moments, whi
 continued widened one 1 optim.moments=fp32
 [[ ! -s $scratch/widened.err ]] || fail "widened: said '$(<"$scratch/widened.err")'"
 
+if [[ $moments == int8 ]]; then
+    grep -q '^moments  in 8 bits by blocks of 256, which parallel.tp divides' "$scratch/tp2.out" || fail "tp2: does not name its blocks"
+    grep -q '^moments ' "$scratch/dp2.out" && fail "dp2: names blocks"
+    continued reblocked one 2 parallel.tp=2
+    says reblocked "warning: parallel.tp is not that of the checkpoint: the blocks of optim.moments int8 are others, so small moments may lose bits"
+    near reblocked one loss 0.02
+    continued from-bf16 one 1 optim.moments=bf16
+    [[ ! -s $scratch/from-bf16.err ]] || fail "from int8 to bf16: said '$(<"$scratch/from-bf16.err")'"
+    cp -r "$scratch/from-bf16" "$scratch/to-int8"
+    train 0 1 to-int8 --resume "${options[@]}" train.steps=22
+    grep -q "warning: optim.moments is int8: the checkpoint's moments, which were kept in bf16, are rounded to it" "$scratch/to-int8.err" ||
+        fail "to-int8: said '$(<"$scratch/to-int8.err")'"
+    train 78 1 muon optim.moments=int8 optim.name=muon
+    says muon ".*optim.name muon makes directions orthogonal, which enlarges the rounding of moments in 8 bits: set optim.moments to bf16"
+fi
+
 "$trireme" train "$scratch/base.yaml" log.dir="$scratch/f64" "${options[@]}" train.precision=fp64 device.name=ref >"$scratch/f64.out" 2>"$scratch/f64.err" &&
     fail "fp64: it runs"
 says f64 ".*train.precision fp64 keeps moments in fp64: leave optim.moments out"

@@ -1,6 +1,7 @@
 /* Tests the rounding of the optimizer's states (QUANTIZE, partition/quantized.h): it is unbiased,
  * independent between steps, states and tensors, and the same for an element of a global tensor in
  * every part of it that a rank holds. */
+#include "base/code8.h"
 #include "base/philox.h"
 #include "device/device.h"
 #include "partition/quantized.h"
@@ -215,6 +216,67 @@ static void moves_slow_means(void **state) {
     assert_true(stuck == 1);
 }
 
+/* Every code keeps its number, in its own block and in one of which the scale is larger as long as
+ * that reaches down to it; zeros are 0; neighbours are at most 1/8 apart, down to 2^-14 and 2^-30
+ * of the scale. */
+static void codes_keep_their_numbers(void **state) {
+    (void)state;
+    static const float scales[] = {0x1p-100f, 0x1p-30f, 1.0f, 0x1p64f, 0x1p126f};
+    for (size_t k = 0; k < sizeof scales / sizeof *scales; k++)
+        for (int squares = 0; squares < 2; squares++) {
+            const float s = scales[k];
+            for (int code = 0; code < 256; code++) {
+                if (!squares && code == 128) continue; /* -0, which is never written */
+                const float number = tr_code8_decode((uint8_t)code, s, squares);
+                for (uint32_t draw = 0; draw < 4; draw++)
+                    assert_int_equal(tr_code8_encode(number, s, squares, draw * 0x55555555u), code);
+                const bool has_room = squares ? code > 16 : (code & 127) > 16;
+                if (s < 0x1p100f && (has_room || (code & 127) == 0 || code == 0))
+                    assert_true(tr_code8_decode(tr_code8_encode(number, 2 * s, squares, 0), 2 * s,
+                                                squares) == number ||
+                                (squares && code == 128));
+                if (squares ? code < 9 : (code & 127) < 9 || (code & 127) == 127) continue;
+                const float before = tr_code8_decode((uint8_t)(code - 1), s, squares);
+                assert_true(fabsf(number) > fabsf(before) &&
+                            fabsf(number) <= 1.125f * fabsf(before));
+            }
+            assert_true(tr_code8_decode(squares ? 255 : 127, s, squares) == 1.875f * s);
+            assert_true(tr_code8_scale(1.875f * s) == s && tr_code8_scale(1.0f * s) == s);
+        }
+    assert_true(tr_code8_scale(0) == 0 && tr_code8_encode(0, 0, true, 0) == 0);
+    assert_true(tr_code8_scale(nextafterf(1.875f, 2)) == 2 && tr_code8_scale(0.99f) == 1);
+    assert_true(tr_code8_scale(0.9375f) == 0.5f);
+    /* A square is never divided by as 0. */
+    assert_int_equal(tr_code8_encode(1e-30f, 1, true, 0), 1);
+    assert_int_equal(tr_code8_encode(1e-30f, 1, false, 0), 0);
+    assert_int_equal(tr_code8_encode(NAN, 1, false, 0), 127);
+    assert_int_equal(tr_code8_encode(-INFINITY, 1, false, 0), 255);
+}
+
+/* The mean of n draws is within 4 sigma of the number, of every size in a block. */
+static void codes_are_unbiased(void **state) {
+    (void)state;
+    static const float some[] = {1.8f, -1.03f, 0.3f, 0x1.4p-13f, -0x1.1p-16f, 0x1p-18f};
+    for (size_t k = 0; k < sizeof some / sizeof *some; k++)
+        for (int squares = 0; squares < 2; squares++) {
+            const float number = some[k];
+            double sum = 0, squared = 0;
+            if (squares && number < 0) continue;
+            for (int i = 0; i < DRAWS; i++) {
+                const uint32_t draw = tr_philox4x32(seed, (uint64_t)i, 5).v[0];
+                const double d =
+                    (double)tr_code8_decode(tr_code8_encode(number, 1, squares, draw), 1, squares) -
+                    (double)number;
+                sum += d;
+                squared += d * d;
+            }
+            const double sigma = sqrt(squared / DRAWS),
+                         gap = fmax(fabs((double)number) / 8, 0x1p-17);
+            assert_true(sigma <= gap / 2 * 1.01);
+            near(sum / DRAWS, 0, 4 * sigma / sqrt(DRAWS), "mean error", (double)number);
+        }
+}
+
 int main(void) {
     seed = tr_test_seed(1);
     const struct CMUnitTest tests[] = {
@@ -222,6 +284,8 @@ int main(void) {
         cmocka_unit_test(is_independent),
         cmocka_unit_test(is_the_same_in_parts),
         cmocka_unit_test(moves_slow_means),
+        cmocka_unit_test(codes_keep_their_numbers),
+        cmocka_unit_test(codes_are_unbiased),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

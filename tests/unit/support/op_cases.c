@@ -180,6 +180,20 @@
                     {.name = 8, .begin = n, .rows = m, .cols = k, .ld = n + k, .step = k + 1}}     \
         }                                                                                          \
     }
+#define QUANTIZE_SQUARES(n)                                                                        \
+    {                                                                                              \
+        .kind = TR_OP_QUANTIZE, .quantize = {                                                      \
+            .count = n,                                                                            \
+            .to = TR_U8,                                                                           \
+            .squares = true,                                                                       \
+            .boxes = 1,                                                                            \
+            .box = {{.name = 9, .rows = 1, .cols = n, .ld = n}}                                    \
+        }                                                                                          \
+    }
+#define DEQUANTIZE(n, square)                                                                      \
+    {                                                                                              \
+        .kind = TR_OP_DEQUANTIZE, .quantize = {.count = n, .to = TR_U8, .squares = square }        \
+    }
 #define DESCEND_OF(n, p, all)                                                                      \
     {                                                                                              \
         .kind = TR_OP_DESCEND, .descend = {                                                        \
@@ -430,6 +444,14 @@ const tr_op_case tr_op_cases[] = {
     {QUANTIZE(1037, TR_BF16), 0},
     {QUANTIZE(64, TR_BF16), TR_CASE_SKIP},
     {QUANTIZE_BOXES(31, 17, 6, TR_BF16), 0},
+    {QUANTIZE(1, TR_U8), 0},
+    {QUANTIZE(1037, TR_U8), 0},
+    {QUANTIZE_SQUARES(1037), 0},
+    {QUANTIZE(64, TR_U8), TR_CASE_SKIP},
+    {QUANTIZE_BOXES(31, 17, 6, TR_U8), 0},
+    {DEQUANTIZE(1, false), 0},
+    {DEQUANTIZE(1037, false), 0},
+    {DEQUANTIZE(1037, true), 0},
 };
 const size_t tr_op_case_count = sizeof tr_op_cases / sizeof *tr_op_cases;
 
@@ -481,5 +503,8 @@ const tr_op_case tr_op_large_cases[] = {
     {FACTOR(301, 259, 301, 518), 0},
     {QUANTIZE(20011, TR_BF16), 0},
     {QUANTIZE_BOXES(301, 40, 27, TR_BF16), 0},
+    {QUANTIZE_BOXES(301, 40, 27, TR_U8), 0},
+    {QUANTIZE_SQUARES(20011), 0},
+    {DEQUANTIZE(20011, true), 0},
 };
 const size_t tr_op_large_case_count = sizeof tr_op_large_cases / sizeof *tr_op_large_cases;

@@ -1,6 +1,8 @@
 /* Tensors of a case: their shapes, how they are filled, and how exact they are. */
 #include "support/op_tensors.h"
 
+#include "base/code8.h"
+
 #include <math.h>
 
 static tr_dtype other(tr_dtype dtype) {
@@ -48,6 +50,7 @@ tr_op_desc tr_op_case_desc(const tr_op_case *c, tr_dtype storage) {
     case TR_OP_FACTOR_SUMS:
     case TR_OP_FACTOR: desc.factor.dtype = storage; break;
     case TR_OP_QUANTIZE:
+    case TR_OP_DEQUANTIZE:
     case TR_OP_SUMSQ:
     case TR_OP_STEP_FINISH: break;
     default: desc.rows.dtype = storage; desc.rows.to = other(storage);
@@ -448,6 +451,18 @@ static void optimizer_tensors(const tr_op_desc *desc, unsigned options, tr_op_te
     }
 }
 
+static void quantize_tensors(const tr_quantize_desc *d, tr_op_kind kind, tr_op_tensor *t) {
+    const int64_t blocks = (d->count + TR_CODE8_BLOCK - 1) / TR_CODE8_BLOCK;
+    t[TR_QUANTIZE_X] = input(TR_F32, d->count, d->squares ? TR_FILL_SQUARE : TR_FILL_NORMAL);
+    t[TR_QUANTIZE_Y] = exact(d->to, d->count);
+    if (d->to == TR_U8) t[TR_QUANTIZE_SCALES] = exact(TR_F32, blocks);
+    if (kind == TR_OP_QUANTIZE) return;
+    t[TR_QUANTIZE_X] = exact(TR_F32, d->count);
+    t[TR_QUANTIZE_Y] = input(TR_U8, d->count, TR_FILL_TOKENS);
+    t[TR_QUANTIZE_Y].limit = 256;
+    t[TR_QUANTIZE_SCALES] = input(TR_F32, blocks, TR_FILL_SQUARE);
+}
+
 void tr_op_case_tensors(const tr_op_desc *desc, unsigned options,
                         tr_op_tensor t[TR_OP_MAX_TENSORS]) {
     switch (desc->kind) {
@@ -484,9 +499,7 @@ void tr_op_case_tensors(const tr_op_desc *desc, unsigned options,
     case TR_OP_DESCEND:
     case TR_OP_RESCALE: optimizer_tensors(desc, options, t); break;
     case TR_OP_QUANTIZE:
-        t[TR_QUANTIZE_X] = input(TR_F32, desc->quantize.count, TR_FILL_NORMAL);
-        t[TR_QUANTIZE_Y] = exact(desc->quantize.to, desc->quantize.count);
-        break;
+    case TR_OP_DEQUANTIZE: quantize_tensors(&desc->quantize, desc->kind, t); break;
     case TR_OP_FACTOR_SUMS:
     case TR_OP_FACTOR: factor_tensors(&desc->factor, desc->kind, options, t); break;
     default: rows_tensors(desc, options, t);

@@ -1,0 +1,85 @@
+/* Numbers in 8 bits by block: 256 of them share a scale, which is a power of two, and each is a
+ * small floating-point number relative to it. A number with a sign has 4 bits of exponent and 3 of
+ * fraction, so it reaches from 1.875 scales down to 2^-14 with steps of at most 1/8 of itself, and
+ * further down in steps of 2^-17. A square, which is not negative, has 5 bits of exponent: it
+ * reaches down to 2^-30, and in steps of 2^-33. Numbers that the code has keep their value in any
+ * block that reaches down to them, so what is decoded is encoded again without an error. */
+#pragma once
+
+#include "base/host_device.h"
+
+#include <math.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+enum { TR_CODE8_BLOCK = 256 };
+
+/* Returns the bytes of `count` numbers: the codes of whole blocks, and after them the blocks'
+ * scales in FP32. */
+static inline size_t tr_code8_bytes(int64_t count) {
+    const size_t blocks = ((size_t)count + TR_CODE8_BLOCK - 1) / TR_CODE8_BLOCK;
+    return blocks * (TR_CODE8_BLOCK + sizeof(float));
+}
+
+/* Returns the offset of the scales in these bytes. */
+static inline size_t tr_code8_scales(int64_t count) {
+    return ((size_t)count + TR_CODE8_BLOCK - 1) / TR_CODE8_BLOCK * TR_CODE8_BLOCK;
+}
+
+TR_HOSTDEVICE static inline uint32_t tr_code8_bits(float x) {
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    return bits;
+}
+
+/* Returns 2^exponent, of a normal number. */
+TR_HOSTDEVICE static inline float tr_code8_power(int32_t exponent) {
+    const uint32_t bits = (uint32_t)(exponent + 127) << 23;
+    float x;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
+/* Returns the scale of a block with this largest size: the smallest power of two, from 2^-100 to
+ * 2^126, of which it is at most 1.875; 0 of a block of zeros. */
+TR_HOSTDEVICE static inline float tr_code8_scale(float largest) {
+    const uint32_t bits = tr_code8_bits(largest);
+    int32_t exponent = (int32_t)(bits >> 23) - 127 + ((bits & 0x7fffffu) > 0x700000u);
+    if (!(largest > 0)) return 0.0f;
+    exponent = exponent < -100 ? -100 : exponent > 126 ? 126 : exponent;
+    return tr_code8_power(exponent);
+}
+
+/* The exponent, in scales, of the smallest numbers with a step in proportion to their size. */
+TR_HOSTDEVICE static inline int32_t tr_code8_low(bool squares) {
+    return squares ? -30 : -14;
+}
+
+/* Encodes x, down or up in size by the random word `draw` so that the mean is x (0x80000000 rounds
+ * to nearest). A square above 0 never becomes 0, because it is divided by. What is not finite
+ * becomes the largest number. */
+TR_HOSTDEVICE static inline uint8_t tr_code8_encode(float x, float scale, bool squares,
+                                                    uint32_t draw) {
+    const int32_t low = tr_code8_low(squares), most = squares ? 255 : 127;
+    if (!(scale > 0)) return 0;
+    const float y = (x < 0 ? -x : x) / scale; /* exact, for scale is a power of two */
+    int32_t exponent = (int32_t)(tr_code8_bits(y) >> 23) - 127;
+    if (!(y <= 1.875f)) exponent = 1;
+    exponent = exponent < low ? low : exponent;
+    const float steps = exponent > 0 ? 0.0f : y * tr_code8_power(3 - exponent);
+    const int32_t whole = (int32_t)steps;
+    const float rest = steps - (float)whole, chance = (float)(draw >> 8) * 0x1p-24f;
+    int32_t code = (exponent - low) * 8 + whole + (rest + chance >= 1.0f);
+    code = exponent > 0 || code > most ? most : code;
+    if (squares) return (uint8_t)(code == 0 && y > 0 ? 1 : code);
+    return (uint8_t)(code | (x < 0 && code > 0 ? 0x80 : 0));
+}
+
+TR_HOSTDEVICE static inline float tr_code8_decode(uint8_t code, float scale, bool squares) {
+    const int32_t size = squares ? code : code & 0x7f, level = size >> 3, part = size & 7;
+    const float step = tr_code8_power(tr_code8_low(squares) - 3 + (level > 0 ? level - 1 : 0));
+    const float y = (float)(level > 0 ? 8 + part : part) * step * scale;
+    return !squares && code > 127 ? -y : y;
+}
