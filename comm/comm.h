@@ -143,6 +143,10 @@ tr_status tr_world_agree(tr_world *world, tr_status mine);
 
 /* --- groups ----------------------------------------------------------------------------------- */
 
+enum {
+    TR_GROUP_NO_TICKET = -1
+}; /* of a collective that does nothing; waiting for it does nothing */
+
 /* Opens a group of world ranks, in the given order, for memory of `device`. Only its members call
  * it, all with the same list and the same `id` (unique in the world, >= 0). An all-reduce of a
  * group of one returns at once. max_bytes is the size of one piece of an all-reduce; a larger one
@@ -180,6 +184,17 @@ typedef struct tr_gather_range {
  * has waited for *ticket. Takes its turn among the group's reductions; see tr_group_start. */
 tr_status tr_group_gather(tr_group *group, tr_stream *stream, const tr_gather_range *range,
                           int count, int64_t *ticket);
+
+/* tr_group_scatter begins to sum whole[n * count] over the n members, and sets part[count], which
+ * is outside `whole`, to the elements of the sum from this member's place * count on; it may change
+ * nothing else. The bits are those of tr_group_start. tr_group_gather_parts begins to fill
+ * whole[n * count], of which every member has the elements from its place * count on, with those of
+ * the other members. Both return at once and take their turn among the group's reductions; their
+ * memory must not be used until later work has waited for *ticket. */
+tr_status tr_group_scatter(tr_group *group, tr_stream *stream, void *whole, void *part,
+                           int64_t count, tr_dtype dtype, int64_t *ticket);
+tr_status tr_group_gather_parts(tr_group *group, tr_stream *stream, void *whole, int64_t count,
+                                tr_dtype dtype, int64_t *ticket);
 
 /* --- channels --------------------------------------------------------------------------------- */
 

@@ -3,8 +3,6 @@
 #include "base/memory.h"
 #include "comm/nccl_impl.h"
 
-enum { NO_TICKET = -1 }; /* of a reduction that does nothing */
-
 /* Adds the group to those that are polled. */
 static void enlist(tr_group *group) {
     tr_world *world = group->world;
@@ -78,7 +76,7 @@ static tr_status check(const tr_group *g, const char *what, int64_t count, tr_dt
 static tr_status start(tr_group *g, tr_stream *stream, void *buffer, int64_t count, tr_dtype dtype,
                        tr_reduce op, bool drives, int64_t *ticket) {
     TR_TRY(check(g, "all_reduce", count, dtype));
-    *ticket = NO_TICKET;
+    *ticket = TR_GROUP_NO_TICKET;
     if (g->n == 1 || count == 0) return TR_OK;
     TR_TRY(g->ops->start(g, stream, buffer, count, dtype, op, drives, ticket));
     return TR_OK;
@@ -90,7 +88,7 @@ tr_status tr_group_start(tr_group *group, tr_stream *stream, void *buffer, int64
 }
 
 tr_status tr_group_wait(tr_group *group, tr_stream *stream, int64_t ticket) {
-    if (ticket == NO_TICKET) return TR_OK;
+    if (ticket == TR_GROUP_NO_TICKET) return TR_OK;
     TR_TRY(group->ops->wait(group, stream, ticket));
     return TR_OK;
 }
@@ -108,7 +106,7 @@ tr_status tr_group_all_reduce(tr_group *group, tr_stream *stream, void *buffer, 
 
 tr_status tr_group_gather(tr_group *g, tr_stream *stream, const tr_gather_range *range, int count,
                           int64_t *ticket) {
-    *ticket = NO_TICKET;
+    *ticket = TR_GROUP_NO_TICKET;
     for (int i = 0; i < count; i++)
         if (range[i].rank < 0 || range[i].rank >= g->n)
             return TR_FAIL(TR_ERR_INTERNAL,
@@ -117,5 +115,24 @@ tr_status tr_group_gather(tr_group *g, tr_stream *stream, const tr_gather_range 
                            g->id, g->n, range[i].rank);
     if (g->n == 1 || count == 0) return TR_OK;
     TR_TRY(g->ops->gather(g, stream, range, count, ticket));
+    return TR_OK;
+}
+
+tr_status tr_group_scatter(tr_group *g, tr_stream *stream, void *whole, void *part, int64_t count,
+                           tr_dtype dtype, int64_t *ticket) {
+    TR_TRY(check(g, "reduce_scatter", count, dtype));
+    *ticket = TR_GROUP_NO_TICKET;
+    if (count == 0) return TR_OK;
+    if (g->n == 1) return tr_stream_copy(stream, part, whole, (size_t)count * tr_dtype_size(dtype));
+    TR_TRY(g->ops->scatter(g, stream, whole, part, count, dtype, ticket));
+    return TR_OK;
+}
+
+tr_status tr_group_gather_parts(tr_group *g, tr_stream *stream, void *whole, int64_t count,
+                                tr_dtype dtype, int64_t *ticket) {
+    TR_TRY(check(g, "all_gather", count, dtype));
+    *ticket = TR_GROUP_NO_TICKET;
+    if (g->n == 1 || count == 0) return TR_OK;
+    TR_TRY(g->ops->gather_parts(g, stream, whole, count, dtype, ticket));
     return TR_OK;
 }

@@ -9,10 +9,10 @@
  * adds all, in the same order. An element's bits depend only on its n values, not on count, place,
  * piece or method. A gather's ranges are sent by the members that computed them, several in one
  * round of messages; staged, as many as the pinned buffer holds. */
+#include "comm/group_host.h"
 #include "base/clock.h"
 #include "base/memory.h"
 #include "base/minmax.h"
-#include "comm/rounds.h"
 
 #include <math.h>
 #include <sched.h>
@@ -26,56 +26,8 @@ enum {
 static const double CLOSE_LIMIT_S =
     10; /* how long close waits for collectives without a deadline */
 
-/* A reduction of `buffer`, or a gather of `range`. */
-typedef struct collective {
-    struct collective *next;
-    unsigned char *buffer;
-    int64_t count;
-    tr_dtype dtype;
-    tr_reduce op;
-    const tr_gather_range *range; /* [ranges]; NULL: a reduction */
-    int ranges;
-    double delay;    /* seconds by which it is delayed */
-    tr_event *event; /* the stream has computed the data */
-} collective;
-
-/* What the first collective waits for. */
-typedef enum phase {
-    PHASE_DATA, /* its data, and its delay */
-    PHASE_COPY_IN,
-    PHASE_EXCHANGE, /* the messages of a small piece, or of this rank's chunk of a large one */
-    PHASE_GATHER,   /* the messages of the other ranks' reduced chunks */
-    PHASE_RANGES,   /* the messages of a gather's ranges */
-    PHASE_COPY_OUT
-} phase;
-
-typedef struct host_group {
-    tr_group base;
-    tr_rounds *rounds;
-    size_t piece_bytes;     /* of a whole buffer in one round */
-    size_t slot_bytes;      /* of one rank's place in scratch */
-    unsigned char *scratch; /* [n][slot_bytes] */
-    const void **source;    /* [n]: where each rank's part of the current chunk is */
-    /* Collectives [0, over) have ended; `first` is number `over`. */
-    collective *first, **end, *free;
-    int64_t started, over;
-    phase phase;
-    double due; /* when the first one may begin, once its data are computed; 0: not known */
-    int64_t at; /* elements of it that have been reduced */
-    /* A gather: the range and byte with which the current round begins; and how many pieces of each
-     * member a round has so far. */
-    int range;
-    size_t byte;
-    int *pieces; /* [n] */
-    bool adding; /* a thread adds without the lock */
-    /* Staged: */
-    tr_stream *stream;
-    tr_event *copied;
-    unsigned char *stage; /* [piece_bytes]; NULL: not staged */
-} host_group;
-
-static host_group *self_of(tr_group *group) {
-    return (host_group *)group;
+static tr_group_host *self_of(tr_group *group) {
+    return (tr_group_host *)group;
 }
 
 /* --- one piece, under the lock ---------------------------------------------------------------- */
@@ -88,8 +40,8 @@ typedef struct piece {
     bool small;
 } piece;
 
-static piece piece_of(const host_group *g) {
-    const collective *r = g->first;
+static piece piece_of(const tr_group_host *g) {
+    const tr_collective *r = g->first;
     size_t element = tr_dtype_size(r->dtype);
     piece p = {.buffer = r->buffer + (size_t)g->at * element,
                .count = tr_min_i64(r->count - g->at, (int64_t)(g->piece_bytes / element)),
@@ -100,13 +52,13 @@ static piece piece_of(const host_group *g) {
 }
 
 /* Returns the first element of chunk j when `count` elements are cut into n chunks. */
-static int64_t chunk_begin(const host_group *g, int j, int64_t count) {
+static int64_t chunk_begin(const tr_group_host *g, int j, int64_t count) {
     int64_t base = count / g->base.n, rest = count % g->base.n;
     return j * base + (j < rest ? j : rest);
 }
 
 /* Returns chunk j of the piece and its bytes. */
-static unsigned char *chunk_of(const host_group *g, const piece *p, int j, size_t *bytes) {
+static unsigned char *chunk_of(const tr_group_host *g, const piece *p, int j, size_t *bytes) {
     int64_t begin = chunk_begin(g, j, p->count);
     *bytes = (size_t)(chunk_begin(g, j + 1, p->count) - begin) * p->element;
     return p->data + (size_t)begin * p->element;
@@ -114,14 +66,14 @@ static unsigned char *chunk_of(const host_group *g, const piece *p, int j, size_
 
 /* Returns the elements that this rank adds, and their bytes: all of a small piece, else its chunk.
  */
-static unsigned char *own_of(const host_group *g, const piece *p, size_t *bytes) {
+static unsigned char *own_of(const tr_group_host *g, const piece *p, size_t *bytes) {
     if (!p->small) return chunk_of(g, p, g->base.rank, bytes);
     *bytes = (size_t)p->count * p->element;
     return p->data;
 }
 
 /* Posts the messages of the elements that this rank adds, and of those that the other ranks do. */
-static void post_exchange(host_group *g) {
+static void post_exchange(tr_group_host *g) {
     const piece p = piece_of(g);
     size_t bytes;
     unsigned char *own = own_of(g, &p, &bytes);
@@ -136,10 +88,9 @@ static void post_exchange(host_group *g) {
         unsigned char *part = p.small ? own : chunk_of(g, &p, to, &bytes);
         tr_rounds_send(g->rounds, to, part, bytes);
     }
-    g->phase = PHASE_EXCHANGE;
 }
 
-static void post_gather(host_group *g) {
+static void post_gather(tr_group_host *g) {
     const piece p = piece_of(g);
     size_t bytes;
     tr_rounds_begin(g->rounds);
@@ -150,19 +101,32 @@ static void post_gather(host_group *g) {
     unsigned char *own = chunk_of(g, &p, g->base.rank, &bytes);
     for (int k = 0; k < g->base.n - 1; k++)
         tr_rounds_send(g->rounds, tr_rounds_other(g->rounds, k), own, bytes);
-    g->phase = PHASE_GATHER;
+    g->phase = TR_COLLECTIVE_PHASE_GATHER;
 }
 
-/* Adds this rank's elements, without the lock: it takes long, and other calls need the lock. */
-static void add(host_group *g) {
-    pthread_mutex_t *lock = &g->base.world->lock;
-    const collective *r = g->first;
+/* Returns the elements of the current piece that this rank adds, where their sum goes, and their
+ * number. */
+static unsigned char *sum_of(const tr_group_host *g, int64_t *count) {
+    if (g->first->kind == TR_COLLECTIVE_SCATTER) {
+        *count = tr_collective_parts_count(g);
+        return tr_collective_parts_sum(g);
+    }
     const piece p = piece_of(g);
     size_t bytes;
     unsigned char *own = own_of(g, &p, &bytes);
+    *count = (int64_t)(bytes / p.element);
+    return own;
+}
+
+/* Adds this rank's elements, without the lock: it takes long, and other calls need the lock. */
+static void add(tr_group_host *g) {
+    pthread_mutex_t *lock = &g->base.world->lock;
+    const tr_collective *r = g->first;
+    int64_t count;
+    unsigned char *sum = sum_of(g, &count);
     g->adding = true;
     pthread_mutex_unlock(lock);
-    tr_reduce_sources(own, g->source, g->base.n, (int64_t)(bytes / p.element), r->dtype, r->op);
+    tr_reduce_sources(sum, g->source, g->base.n, count, r->dtype, r->op);
     pthread_mutex_lock(lock);
     g->adding = false;
 }
@@ -183,15 +147,15 @@ typedef struct range_piece {
     int rank;
 } range_piece;
 
-static walk walk_begin(host_group *g) {
+static walk walk_begin(tr_group_host *g) {
     memset(g->pieces, 0, (size_t)g->base.n * sizeof *g->pieces);
     return (walk){.range = g->range, .byte = g->byte};
 }
 
 /* Returns the next piece of the round in *out, or false after the last one. All members find the
  * same pieces. */
-static bool walk_next(host_group *g, walk *w, range_piece *out) {
-    const collective *r = g->first;
+static bool walk_next(tr_group_host *g, walk *w, range_piece *out) {
+    const tr_collective *r = g->first;
     while (w->range < r->ranges && w->byte == r->range[w->range].bytes) {
         w->range++;
         w->byte = 0;
@@ -210,7 +174,7 @@ static bool walk_next(host_group *g, walk *w, range_piece *out) {
     return true;
 }
 
-static void post_ranges(host_group *g) {
+static void post_ranges(tr_group_host *g) {
     range_piece p;
     tr_rounds_begin(g->rounds);
     for (walk w = walk_begin(g); walk_next(g, &w, &p);)
@@ -218,11 +182,10 @@ static void post_ranges(host_group *g) {
     for (walk w = walk_begin(g); walk_next(g, &w, &p);)
         for (int k = 0; k < g->base.n - 1 && p.rank == g->base.rank; k++)
             tr_rounds_send(g->rounds, tr_rounds_other(g->rounds, k), p.data, p.bytes);
-    g->phase = PHASE_RANGES;
 }
 
 /* Copies this rank's pieces of the round to the pinned buffer, or the other members' from it. */
-static tr_status copy_ranges(host_group *g, bool in) {
+static tr_status copy_ranges(tr_group_host *g, bool in) {
     range_piece p;
     for (walk w = walk_begin(g); walk_next(g, &w, &p);)
         if ((p.rank == g->base.rank) == in)
@@ -232,7 +195,7 @@ static tr_status copy_ranges(host_group *g, bool in) {
 }
 
 /* Continues after the current round; returns false when it was the last one. */
-static bool next_ranges(host_group *g) {
+static bool next_ranges(tr_group_host *g) {
     range_piece p;
     walk w = walk_begin(g);
     while (walk_next(g, &w, &p)) continue;
@@ -244,39 +207,54 @@ static bool next_ranges(host_group *g) {
 
 /* --- a collective's turn, under the lock ------------------------------------------------------ */
 
-static tr_status copy_piece(host_group *g, bool in) {
+static bool has_parts(const tr_group_host *g) {
+    return g->first->kind == TR_COLLECTIVE_SCATTER || g->first->kind == TR_COLLECTIVE_PARTS;
+}
+
+static tr_status copy_piece(tr_group_host *g, bool in) {
+    if (g->first->kind == TR_COLLECTIVE_RANGES) return copy_ranges(g, in);
+    if (has_parts(g)) return tr_collective_parts_copy(g, in);
     const piece p = piece_of(g);
     return tr_stream_copy(g->stream, in ? p.data : p.buffer, in ? p.buffer : p.data,
                           (size_t)p.count * p.element);
 }
 
-static void copy(host_group *g, bool in) {
-    tr_status status = g->first->range ? copy_ranges(g, in) : copy_piece(g, in);
+static void copy(tr_group_host *g, bool in) {
+    tr_status status = copy_piece(g, in);
     if (status == TR_OK) status = tr_event_record(g->copied, g->stream);
     if (status != TR_OK) (void)tr_world_fail(g->base.world, status, tr_error_message());
-    g->phase = in ? PHASE_COPY_IN : PHASE_COPY_OUT;
+    g->phase = in ? TR_COLLECTIVE_PHASE_COPY_IN : TR_COLLECTIVE_PHASE_COPY_OUT;
 }
 
-static void post(host_group *g) {
-    if (g->first->range) post_ranges(g);
-    else post_exchange(g);
+static void post(tr_group_host *g) {
+    if (g->first->kind == TR_COLLECTIVE_RANGES) {
+        post_ranges(g);
+        g->phase = TR_COLLECTIVE_PHASE_RANGES;
+    } else if (has_parts(g)) {
+        tr_collective_parts_post(g);
+        g->phase = g->first->kind == TR_COLLECTIVE_SCATTER ? TR_COLLECTIVE_PHASE_EXCHANGE
+                                                           : TR_COLLECTIVE_PHASE_RANGES;
+    } else {
+        post_exchange(g);
+        g->phase = TR_COLLECTIVE_PHASE_EXCHANGE;
+    }
 }
 
-static void begin_piece(host_group *g) {
+static void begin_piece(tr_group_host *g) {
     if (g->stage) copy(g, true);
     else post(g);
 }
 
 /* Returns true when the first collective has another piece. */
-static bool next_piece(host_group *g) {
-    if (g->first->range) return next_ranges(g);
-    g->at += piece_of(g).count;
+static bool next_piece(tr_group_host *g) {
+    if (g->first->kind == TR_COLLECTIVE_RANGES) return next_ranges(g);
+    g->at += has_parts(g) ? tr_collective_parts_count(g) : piece_of(g).count;
     return g->at < g->first->count;
 }
 
 /* Continues with the next piece, or the next collective. */
-static void end_piece(host_group *g) {
-    collective *r = g->first;
+static void end_piece(tr_group_host *g) {
+    tr_collective *r = g->first;
     if (next_piece(g)) {
         begin_piece(g);
         return;
@@ -290,17 +268,17 @@ static void end_piece(host_group *g) {
     g->range = 0;
     g->byte = 0;
     g->due = 0;
-    g->phase = PHASE_DATA;
+    g->phase = TR_COLLECTIVE_PHASE_DATA;
 }
 
 /* Ends the part of a piece that exchanges messages. */
-static void end_messages(host_group *g) {
+static void end_messages(tr_group_host *g) {
     if (g->stage) copy(g, false);
     else end_piece(g);
 }
 
-static bool is_due(host_group *g, tr_poll *poll) {
-    const collective *r = g->first;
+static bool is_due(tr_group_host *g, tr_poll *poll) {
+    const tr_collective *r = g->first;
     if (g->due <= 0) {
         if (!tr_event_reached(r->event)) return false;
         g->due = tr_now_s() + r->delay;
@@ -311,30 +289,30 @@ static bool is_due(host_group *g, tr_poll *poll) {
 }
 
 /* Takes the first collective one phase further; returns false when it must wait. */
-static bool advance(host_group *g, tr_poll *poll) {
+static bool advance(tr_group_host *g, tr_poll *poll) {
     int missing;
     switch (g->phase) {
-    case PHASE_DATA:
+    case TR_COLLECTIVE_PHASE_DATA:
         if (!is_due(g, poll)) return false;
         begin_piece(g);
         return true;
-    case PHASE_COPY_IN:
+    case TR_COLLECTIVE_PHASE_COPY_IN:
         if (!tr_event_reached(g->copied)) return false;
         post(g);
         return true;
-    case PHASE_EXCHANGE:
+    case TR_COLLECTIVE_PHASE_EXCHANGE:
         /* The sends must be complete, too: their chunks are overwritten afterwards. */
         if (!tr_rounds_done(g->rounds, &missing)) return false;
         add(g);
-        if (piece_of(g).small) end_messages(g);
+        if (has_parts(g) || piece_of(g).small) end_messages(g);
         else post_gather(g);
         return true;
-    case PHASE_GATHER:
-    case PHASE_RANGES:
+    case TR_COLLECTIVE_PHASE_GATHER:
+    case TR_COLLECTIVE_PHASE_RANGES:
         if (!tr_rounds_done(g->rounds, &missing)) return false;
         end_messages(g);
         return true;
-    case PHASE_COPY_OUT:
+    case TR_COLLECTIVE_PHASE_COPY_OUT:
         if (!tr_event_reached(g->copied)) return false;
         end_piece(g);
         return true;
@@ -343,7 +321,7 @@ static bool advance(host_group *g, tr_poll *poll) {
 }
 
 static void host_poll(tr_group *group, tr_poll *poll) {
-    host_group *g = self_of(group);
+    tr_group_host *g = self_of(group);
     /* What this poll has found before may be old when `add` has released the lock. */
     while (g->first && !g->adding && group->world->failure == TR_OK && advance(g, poll))
         poll->moved = poll->outstanding = true;
@@ -352,10 +330,10 @@ static void host_poll(tr_group *group, tr_poll *poll) {
 
 /* --- start and wait --------------------------------------------------------------------------- */
 
-static tr_status take_free(host_group *g, tr_stream *stream, collective **out) {
+static tr_status take_free(tr_group_host *g, tr_stream *stream, tr_collective **out) {
     tr_world *world = g->base.world;
     pthread_mutex_lock(&world->lock);
-    collective *r = g->free;
+    tr_collective *r = g->free;
     if (r) g->free = r->next;
     pthread_mutex_unlock(&world->lock);
     if (!r) { /* none in a steady state */
@@ -371,10 +349,10 @@ static tr_status take_free(host_group *g, tr_stream *stream, collective **out) {
 }
 
 /* Adds the collective to the group's queue. */
-static tr_status enqueue(host_group *g, tr_stream *stream, const collective *what, size_t bytes,
-                         bool drives, int64_t *ticket) {
+static tr_status enqueue(tr_group_host *g, tr_stream *stream, const tr_collective *what,
+                         size_t bytes, bool drives, int64_t *ticket) {
     tr_world *world = g->base.world;
-    collective *r = NULL;
+    tr_collective *r = NULL;
     tr_poll poll = {.next = INFINITY};
     double delay = world->delay ? world->delay(world->delay_context, g->base.id, bytes) : 0;
     TR_TRY(tr_world_check_stream(stream));
@@ -403,21 +381,41 @@ static tr_status enqueue(host_group *g, tr_stream *stream, const collective *wha
 
 static tr_status host_start(tr_group *group, tr_stream *stream, void *buffer, int64_t count,
                             tr_dtype dtype, tr_reduce op, bool drives, int64_t *ticket) {
-    const collective what = {.buffer = buffer, .count = count, .dtype = dtype, .op = op};
+    const tr_collective what = {.buffer = buffer, .count = count, .dtype = dtype, .op = op};
     return enqueue(self_of(group), stream, &what, (size_t)count * tr_dtype_size(dtype), drives,
                    ticket);
 }
 
 static tr_status host_gather(tr_group *group, tr_stream *stream, const tr_gather_range *range,
                              int count, int64_t *ticket) {
-    const collective what = {.range = range, .ranges = count};
+    const tr_collective what = {.kind = TR_COLLECTIVE_RANGES, .range = range, .ranges = count};
     size_t bytes = 0;
     for (int i = 0; i < count; i++) bytes += range[i].bytes;
     return enqueue(self_of(group), stream, &what, bytes, false, ticket);
 }
 
+static tr_status host_scatter(tr_group *group, tr_stream *stream, void *whole, void *part,
+                              int64_t count, tr_dtype dtype, int64_t *ticket) {
+    const tr_collective what = {.kind = TR_COLLECTIVE_SCATTER,
+                                .buffer = whole,
+                                .part = part,
+                                .count = count,
+                                .dtype = dtype,
+                                .op = TR_REDUCE_SUM};
+    return enqueue(self_of(group), stream, &what, (size_t)(count * group->n) * tr_dtype_size(dtype),
+                   false, ticket);
+}
+
+static tr_status host_gather_parts(tr_group *group, tr_stream *stream, void *whole, int64_t count,
+                                   tr_dtype dtype, int64_t *ticket) {
+    const tr_collective what = {
+        .kind = TR_COLLECTIVE_PARTS, .buffer = whole, .count = count, .dtype = dtype};
+    return enqueue(self_of(group), stream, &what, (size_t)(count * group->n) * tr_dtype_size(dtype),
+                   false, ticket);
+}
+
 /* Takes the memory of started collectives away from transport and device, after a failure. */
-static void abandon(host_group *g) {
+static void abandon(tr_group_host *g) {
     pthread_mutex_t *lock = &g->base.world->lock;
     pthread_mutex_lock(lock);
     while (g->adding) {
@@ -431,18 +429,23 @@ static void abandon(host_group *g) {
 }
 
 static bool ready_over(tr_wait *wait) {
-    const host_group *g = wait->object;
+    const tr_group_host *g = wait->object;
     const tr_rounds *rounds = g->rounds;
     if (g->over > wait->number) return true;
-    bool in_round =
-        g->phase != PHASE_DATA && g->phase != PHASE_COPY_IN && g->phase != PHASE_COPY_OUT;
-    if (g->first) wait->what = g->first->range ? "all_gather" : "all_reduce";
+    bool in_round = g->phase != TR_COLLECTIVE_PHASE_DATA &&
+                    g->phase != TR_COLLECTIVE_PHASE_COPY_IN &&
+                    g->phase != TR_COLLECTIVE_PHASE_COPY_OUT;
+    static const char *const names[] = {[TR_COLLECTIVE_REDUCE] = "all_reduce",
+                                        [TR_COLLECTIVE_RANGES] = "all_gather",
+                                        [TR_COLLECTIVE_SCATTER] = "reduce_scatter",
+                                        [TR_COLLECTIVE_PARTS] = "all_gather"};
+    if (g->first) wait->what = names[g->first->kind];
     wait->missing =
         in_round && rounds->finished < rounds->posted ? rounds->request[rounds->finished].peer : -1;
     return false;
 }
 
-static tr_status wait_over(host_group *g, int64_t number, double limit_s) {
+static tr_status wait_over(tr_group_host *g, int64_t number, double limit_s) {
     tr_wait wait = {.ready = ready_over,
                     .object = g,
                     .number = number,
@@ -455,7 +458,7 @@ static tr_status wait_over(host_group *g, int64_t number, double limit_s) {
 }
 
 static tr_status run_wait(const tr_task *job) {
-    host_group *g = job->object;
+    tr_group_host *g = job->object;
     const double begin = tr_now_s();
     tr_status status = wait_over(g, job->count, 0);
     g->base.waited += tr_now_s() - begin;
@@ -465,7 +468,7 @@ static tr_status run_wait(const tr_task *job) {
 }
 
 static tr_status host_wait(tr_group *group, tr_stream *stream, int64_t ticket) {
-    host_group *g = self_of(group);
+    tr_group_host *g = self_of(group);
     tr_task job = {.run = run_wait, .object = g, .count = ticket};
     tr_status status = tr_world_enqueue(group->world, stream, &job);
     if (status == TR_OK) return TR_OK;
@@ -475,15 +478,15 @@ static tr_status host_wait(tr_group *group, tr_stream *stream, int64_t ticket) {
 
 /* --- opening and closing ---------------------------------------------------------------------- */
 
-static void release(host_group *g, tr_device *device) {
+static void release(tr_group_host *g, tr_device *device) {
     while (g->first) { /* after a failure */
-        collective *r = g->first;
+        tr_collective *r = g->first;
         g->first = r->next;
         r->next = g->free;
         g->free = r;
     }
     while (g->free) {
-        collective *r = g->free;
+        tr_collective *r = g->free;
         g->free = r->next;
         tr_event_destroy(r->event);
         free(r);
@@ -499,7 +502,7 @@ static void release(host_group *g, tr_device *device) {
 }
 
 static void host_close(tr_group *group) {
-    host_group *g = self_of(group);
+    tr_group_host *g = self_of(group);
     tr_world *world = group->world;
     tr_device *device = g->stream ? tr_stream_device(g->stream) : NULL;
     pthread_mutex_lock(&world->lock);
@@ -515,11 +518,13 @@ static void host_close(tr_group *group) {
 
 static const tr_group_ops host_ops = {.start = host_start,
                                       .gather = host_gather,
+                                      .scatter = host_scatter,
+                                      .gather_parts = host_gather_parts,
                                       .wait = host_wait,
                                       .poll = host_poll,
                                       .close = host_close};
 
-static tr_status open_stage(host_group *g, tr_device *device) {
+static tr_status open_stage(tr_group_host *g, tr_device *device) {
     TR_TRY(tr_device_start_queue(device));
     TR_TRY(tr_stream_create(device, &g->stream));
     TR_TRY(tr_event_create(device, &g->copied));
@@ -528,7 +533,7 @@ static tr_status open_stage(host_group *g, tr_device *device) {
 
 tr_status tr_group_make_host(const tr_group_desc *desc, bool staged, tr_group **out) {
     tr_status status = TR_OK;
-    host_group *g;
+    tr_group_host *g;
     size_t n = (size_t)desc->n, least = staged ? STAGE_BYTES + n * TR_ALIGN : EXCHANGE_BYTES;
     TR_TRY(tr_calloc(1, sizeof *g, &g));
     g->base.ops = &host_ops;

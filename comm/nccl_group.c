@@ -51,6 +51,30 @@ static tr_status nccl_gather(tr_group *group, tr_stream *stream, const tr_gather
     return tr_nccl_leave(&g->comm, ticket);
 }
 
+static tr_status nccl_scatter(tr_group *group, tr_stream *stream, void *whole, void *part,
+                              int64_t count, tr_dtype dtype, int64_t *ticket) {
+    nccl_group *g = self_of(group);
+    TR_TRY(tr_nccl_enter(&g->comm, "reduce_scatter", stream));
+    tr_nccl_begin(&g->comm, "reduce_scatter");
+    TR_TRY(tr_nccl_end(&g->comm,
+                       (int)ncclReduceScatter(whole, part, (size_t)count, type_of(dtype), ncclSum,
+                                              g->comm.handle, tr_stream_native(g->comm.stream))));
+    return tr_nccl_leave(&g->comm, ticket);
+}
+
+static tr_status nccl_gather_parts(tr_group *group, tr_stream *stream, void *whole, int64_t count,
+                                   tr_dtype dtype, int64_t *ticket) {
+    nccl_group *g = self_of(group);
+    const size_t bytes = (size_t)count * tr_dtype_size(dtype);
+    TR_TRY(tr_nccl_enter(&g->comm, "all_gather", stream));
+    tr_nccl_begin(&g->comm, "all_gather");
+    TR_TRY(
+        tr_nccl_end(&g->comm, (int)ncclAllGather((const char *)whole + (size_t)group->rank * bytes,
+                                                 whole, bytes, ncclInt8, g->comm.handle,
+                                                 tr_stream_native(g->comm.stream))));
+    return tr_nccl_leave(&g->comm, ticket);
+}
+
 static tr_status nccl_wait(tr_group *group, tr_stream *stream, int64_t ticket) {
     return tr_nccl_need(&self_of(group)->comm, ticket, stream);
 }
@@ -61,8 +85,12 @@ static void nccl_close(tr_group *group) {
     free(g);
 }
 
-static const tr_group_ops nccl_ops = {
-    .start = nccl_start, .gather = nccl_gather, .wait = nccl_wait, .close = nccl_close};
+static const tr_group_ops nccl_ops = {.start = nccl_start,
+                                      .gather = nccl_gather,
+                                      .scatter = nccl_scatter,
+                                      .gather_parts = nccl_gather_parts,
+                                      .wait = nccl_wait,
+                                      .close = nccl_close};
 
 tr_status tr_group_make_nccl(const tr_group_desc *desc, tr_group **out) {
     tr_status status = TR_OK;

@@ -11,6 +11,7 @@ tr_status tr_nccl_open_library(void);
 
 /* Every NCCL function that comm/ calls has a line in this list and one below it. */
 #define TR_NCCL_FUNCTIONS(X)                                                                       \
+    X(ncclAllGather)                                                                               \
     X(ncclAllReduce)                                                                               \
     X(ncclBroadcast)                                                                               \
     X(ncclCommAbort)                                                                               \
@@ -25,12 +26,14 @@ tr_status tr_nccl_open_library(void);
     X(ncclGroupEnd)                                                                                \
     X(ncclGroupStart)                                                                              \
     X(ncclRecv)                                                                                    \
+    X(ncclReduceScatter)                                                                           \
     X(ncclSend)
 
 #define TR_NCCL_POINTER(name) extern __typeof__(name) *tr_##name;
 TR_NCCL_FUNCTIONS(TR_NCCL_POINTER)
 #undef TR_NCCL_POINTER
 
+#define ncclAllGather          tr_ncclAllGather
 #define ncclAllReduce          tr_ncclAllReduce
 #define ncclBroadcast          tr_ncclBroadcast
 #define ncclCommAbort          tr_ncclCommAbort
@@ -45,4 +48,5 @@ TR_NCCL_FUNCTIONS(TR_NCCL_POINTER)
 #define ncclGroupEnd           tr_ncclGroupEnd
 #define ncclGroupStart         tr_ncclGroupStart
 #define ncclRecv               tr_ncclRecv
+#define ncclReduceScatter      tr_ncclReduceScatter
 #define ncclSend               tr_ncclSend

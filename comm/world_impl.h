@@ -167,6 +167,10 @@ typedef struct tr_group_ops {
                        tr_dtype dtype, tr_reduce op, bool drives, int64_t *ticket);
     tr_status (*gather)(tr_group *group, tr_stream *stream, const tr_gather_range *range, int count,
                         int64_t *ticket);
+    tr_status (*scatter)(tr_group *group, tr_stream *stream, void *whole, void *part, int64_t count,
+                         tr_dtype dtype, int64_t *ticket);
+    tr_status (*gather_parts)(tr_group *group, tr_stream *stream, void *whole, int64_t count,
+                              tr_dtype dtype, int64_t *ticket);
     tr_status (*wait)(tr_group *group, tr_stream *stream, int64_t ticket);
     /* Called by the progress thread and by callers that wait, under the lock, which it may release
      * for a while. NULL: groups of this kind need no polls. */

@@ -287,7 +287,7 @@ static void start(struct ncclComm *c) {
         size_t bytes = total - at < WINDOW ? total - at : WINDOW;
         if (k->kind != RECV) copy(c, c->in, c->from + at, bytes);
         enqueue(c, bytes, bytes / e, at == 0);
-        if (k->kind != SEND) copy(c, c->to + at, c->out, bytes);
+        if (k->kind != SEND && c->to) copy(c, c->to + at, c->out, bytes);
     }
 }
 
@@ -302,7 +302,7 @@ static void enter(struct ncclComm *c, const char *what) {
 
 static void check_buffers(struct ncclComm *c, const call *k, const char *from, const char *to) {
     size_t bytes = k->count * size_of(k->type);
-    if (k->kind < SEND && from != to && from < to + bytes && to < from + bytes)
+    if (k->kind < SEND && to && from != to && from < to + bytes && to < from + bytes)
         violation(c, "%s: buffers overlap and are not in place", kinds[k->kind]);
 }
 
@@ -386,6 +386,27 @@ ncclResult_t ncclBroadcast(const void *from, void *to, size_t count, ncclDataTyp
                            ncclComm_t comm, cudaStream_t stream) {
     call k = {.kind = BROADCAST, .type = type, .peer = root, .count = count};
     return operate(comm, k, from, to, stream);
+}
+
+/* Every rank's part is broadcast. */
+ncclResult_t ncclAllGather(const void *from, void *to, size_t count, ncclDataType_t type,
+                           ncclComm_t comm, cudaStream_t stream) {
+    const size_t bytes = count * size_of(type);
+    ncclResult_t result = ncclSuccess;
+    for (int r = 0; r < comm->n && result == ncclSuccess; r++)
+        result = ncclBroadcast(from, (char *)to + (size_t)r * bytes, count, type, r, comm, stream);
+    return result;
+}
+
+/* Every part is summed, and a rank gets its own. */
+ncclResult_t ncclReduceScatter(const void *from, void *to, size_t count, ncclDataType_t type,
+                               ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream) {
+    const size_t bytes = count * size_of(type);
+    ncclResult_t result = ncclSuccess;
+    for (int r = 0; r < comm->n && result == ncclSuccess; r++)
+        result = ncclAllReduce((const char *)from + (size_t)r * bytes, r == comm->rank ? to : NULL,
+                               count, type, op, comm, stream);
+    return result;
 }
 
 /* Calls in a group run as others do. nccl.h declares these two without prototypes. */

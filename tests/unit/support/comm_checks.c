@@ -282,6 +282,59 @@ static bool check_gathers(const checks *k, const int *ranks, int n, int id) {
     return true;
 }
 
+/* Sums buffers of n parts, of which each member gets its own, with the bits of an all-reduce, and
+ * gathers parts; all are in flight at the same time. */
+static bool check_parts(const checks *k, const int *ranks, int n, int id, size_t max_bytes) {
+    static const int64_t counts[] = {1, 3, 1025, 4501};
+    static const tr_dtype dtypes[] = {TR_F32, TR_BF16, TR_F64};
+    enum { CASES = 12 };
+    both whole[CASES], part[CASES], gathered[CASES];
+    int64_t ticket[2 * CASES];
+    tr_group *g;
+    int place = 0;
+    while (ranks[place] != tr_world_rank(k->world)) place++;
+    CHECK_OK(tr_group_open(k->world, k->device, ranks, n, id, max_bytes, &g));
+    for (int i = 0; i < CASES; i++) {
+        const tr_dtype dtype = dtypes[i % 3];
+        const int64_t count = counts[i / 3];
+        const size_t bytes = (size_t)count * tr_dtype_size(dtype), own = (size_t)place * bytes;
+        CHECK(both_new(k, (size_t)n * bytes, &whole[i]) && both_new(k, bytes, &part[i]) &&
+              both_new(k, (size_t)n * bytes, &gathered[i]));
+        fill(whole[i].host, dtype, n * count, false, k->seed, tr_world_rank(k->world));
+        memset(gathered[i].host, 0, (size_t)n * bytes);
+        for (size_t b = 0; b < bytes; b++)
+            gathered[i].host[own + b] = (char)hash_of(k->seed, place, (int64_t)b);
+        if (i % 4 == 0) CHECK_OK(tr_stream_call(k->stream, slow_work, NULL));
+        CHECK(upload(k->stream, &whole[i]) && upload(k->stream, &gathered[i]));
+        CHECK_OK(tr_group_scatter(g, k->stream, whole[i].device, part[i].device, count, dtype,
+                                  &ticket[2 * i]));
+        CHECK_OK(tr_group_gather_parts(g, k->stream, gathered[i].device, count, dtype,
+                                       &ticket[2 * i + 1]));
+    }
+    for (int i = 2 * CASES; i-- > 0;) CHECK_OK(tr_group_wait(g, k->stream, ticket[i]));
+    for (int i = 0; i < CASES; i++) {
+        const tr_dtype dtype = dtypes[i % 3];
+        const int64_t count = counts[i / 3];
+        const size_t e = tr_dtype_size(dtype), bytes = (size_t)count * e;
+        char *want = malloc((size_t)n * bytes);
+        CHECK(want && download(k, k->stream, &part[i]) && download(k, k->stream, &gathered[i]));
+        for (int64_t j = 0; j < n * count; j++)
+            expect(want, dtype, TR_REDUCE_SUM, false, k->seed, ranks, n, j);
+        CHECK(wrong(part[i].host, want + (size_t)place * bytes, e, count) == 0);
+        for (int r = 0; r < n; r++)
+            for (size_t b = 0; b < bytes; b++)
+                CHECK(gathered[i].host[(size_t)r * bytes + b] ==
+                      (char)hash_of(k->seed, r, (int64_t)b));
+        both_free(k, &whole[i]);
+        both_free(k, &part[i]);
+        both_free(k, &gathered[i]);
+        free(want);
+    }
+    CHECK(tr_group_scatter(g, k->stream, NULL, NULL, 3, TR_I32, ticket) == TR_ERR_INTERNAL);
+    tr_group_close(g);
+    return true;
+}
+
 static bool check_groups(const checks *k) {
     int size = tr_world_size(k->world), rank = tr_world_rank(k->world);
     int ranks[64];
@@ -290,6 +343,8 @@ static bool check_groups(const checks *k) {
     for (int i = 0; i < size; i++) ranks[i] = size - 1 - i;
     if (!check_group(k, k->stream, ranks, size, 1, 5000)) return false; /* in pieces, reversed */
     if (!check_gathers(k, ranks, size, 3)) return false;
+    if (!check_parts(k, ranks, size, 4, 5000) || !check_parts(k, ranks, size, 5, 1 << 20))
+        return false;
     /* Two groups at a time, and a stream for each. */
     int n = 0;
     for (int i = rank % 2; i < size; i += 2) ranks[n++] = i;

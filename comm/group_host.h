@@ -1,0 +1,71 @@
+/* The collectives of a group over a host transport, and how far they are. Private to comm/. */
+#pragma once
+
+#include "comm/rounds.h"
+
+typedef enum tr_collective_kind {
+    TR_COLLECTIVE_REDUCE,  /* of buffer[count] */
+    TR_COLLECTIVE_RANGES,  /* a gather of `range` */
+    TR_COLLECTIVE_SCATTER, /* a reduction of buffer[n * count] to part[count] */
+    TR_COLLECTIVE_PARTS    /* a gather of buffer[n * count] */
+} tr_collective_kind;
+
+typedef struct tr_collective {
+    struct tr_collective *next;
+    tr_collective_kind kind;
+    unsigned char *buffer, *part;
+    int64_t count;
+    tr_dtype dtype;
+    tr_reduce op;
+    const tr_gather_range *range; /* [ranges] */
+    int ranges;
+    double delay;    /* seconds by which it is delayed */
+    tr_event *event; /* the stream has computed the data */
+} tr_collective;
+
+/* What the first collective waits for. */
+typedef enum tr_collective_phase {
+    TR_COLLECTIVE_PHASE_DATA, /* its data, and its delay */
+    TR_COLLECTIVE_PHASE_COPY_IN,
+    TR_COLLECTIVE_PHASE_EXCHANGE, /* the messages of a small piece, or of a rank's part of it */
+    TR_COLLECTIVE_PHASE_GATHER,   /* the messages of the other ranks' reduced chunks */
+    TR_COLLECTIVE_PHASE_RANGES,   /* the messages of a gather */
+    TR_COLLECTIVE_PHASE_COPY_OUT
+} tr_collective_phase;
+
+typedef struct tr_group_host {
+    tr_group base;
+    tr_rounds *rounds;
+    size_t piece_bytes;     /* of a whole buffer in one round */
+    size_t slot_bytes;      /* of one rank's place in scratch */
+    unsigned char *scratch; /* [n][slot_bytes] */
+    const void **source;    /* [n]: where each rank's part of the current chunk is */
+    /* Collectives [0, over) have ended; `first` is number `over`. */
+    tr_collective *first, **end, *free;
+    int64_t started, over;
+    tr_collective_phase phase;
+    double due; /* when the first one may begin, once its data are computed; 0: not known */
+    int64_t at; /* elements of it, or of each of its parts, that have been reduced or gathered */
+    /* A gather: the range and byte with which the current round begins; and how many pieces of each
+     * member a round has so far. */
+    int range;
+    size_t byte;
+    int *pieces; /* [n] */
+    bool adding; /* a thread adds without the lock */
+    /* Staged: */
+    tr_stream *stream;
+    tr_event *copied;
+    unsigned char *stage; /* [piece_bytes]; NULL: not staged */
+} tr_group_host;
+
+/* --- one piece of a collective of equal parts (group_parts.c), under the lock ------------------
+ */
+
+/* Returns the elements of each part that the current piece has. */
+int64_t tr_collective_parts_count(const tr_group_host *group);
+/* Posts the piece's messages. */
+void tr_collective_parts_post(tr_group_host *group);
+/* Copies the piece's data to the pinned buffer, or its result from it. */
+tr_status tr_collective_parts_copy(tr_group_host *group, bool in);
+/* Returns where the sum of this rank's elements of the piece goes. */
+unsigned char *tr_collective_parts_sum(const tr_group_host *group);
