@@ -323,6 +323,7 @@ enum { TR_DECODE_QKV, TR_DECODE_KCACHE, TR_DECODE_VCACHE, TR_DECODE_Y };
 typedef struct tr_embed_desc {
     int64_t rows, width, seq, vocab_begin, vocab;
     int64_t decode; /* of POSITION: 0, or the tokens that a sequence feeds */
+    int64_t first;  /* of POSITION: row 0 is this row of the sequences */
     bool documents; /* of POSITION* */
     tr_dtype dtype;
 } tr_embed_desc;
@@ -332,12 +333,13 @@ enum { TR_POSITION_X, TR_POSITION_TABLE, TR_POSITION_Y, TR_POSITION_STARTS };
 enum { TR_POSITION_WGRAD_DY, TR_POSITION_WGRAD_DTABLE, TR_POSITION_WGRAD_STARTS };
 
 /* DROPOUT_ADD: Y = RESIDUAL + dropout(X + BIAS); RESIDUAL and BIAS may be NULL. Kept elements are
- *   divided by 1-p. Rounds once. Row r belongs to global sample state->first_sample + args->sample
- * + r / seq; its element (r % seq) * width + column keys the mask (base/philox.h tr_dropout_bits).
+ *   divided by 1-p. Rounds once. Row r is row s = first + r of the sequences: it
+ *   belongs to global sample state->first_sample + args->sample + s / seq, and its element (s % seq)
+ *   * width + column keys the mask (base/philox.h tr_dropout_bits).
  *   No dropout when p = 0 or state->train = 0. Y may be RESIDUAL or X.
  * DROPOUT_DGRAD: DX = mask * DY / (1-p); DX may be DY. */
 typedef struct tr_dropout_desc {
-    int64_t rows, width, seq;
+    int64_t rows, width, seq, first;
     float p;
     uint64_t site;
     tr_dtype dtype;

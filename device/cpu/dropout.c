@@ -24,7 +24,12 @@ static bool drops(const tr_dropout_desc *d, const tr_op_args *args) {
 }
 
 static int64_t row_sample(const tr_dropout_desc *d, const tr_op_args *args, int64_t row) {
-    return args->state->first_sample + args->sample + row / d->seq;
+    return args->state->first_sample + args->sample + (d->first + row) / d->seq;
+}
+
+/* Returns the first element of a row in its sample. */
+static int64_t row_element(const tr_dropout_desc *d, int64_t row) {
+    return (d->first + row) % d->seq * d->width;
 }
 
 static tr_status run_dropout_add(tr_op *op, const tr_op_args *args) {
@@ -45,8 +50,7 @@ static tr_status run_dropout_add(tr_op *op, const tr_op_args *args) {
                 value = sum;
             }
             if (dropping) {
-                draw_mask(op, args->state, row_sample(d, args, r), r % d->seq * d->width + c, n,
-                          scale);
+                draw_mask(op, args->state, row_sample(d, args, r), row_element(d, r) + c, n, scale);
 #pragma omp simd
                 for (int64_t i = 0; i < n; i++) sum[i] = scale[i] > 0 ? value[i] * scale[i] : 0.0f;
                 value = sum;
@@ -78,8 +82,7 @@ static tr_status run_dropout_dgrad(tr_op *op, const tr_op_args *args) {
             const float *dy = tr_row_load(d->dtype, t[TR_DROPOUT_DGRAD_DY].data, at, n, in);
             float *dx = tr_row_target(d->dtype, t[TR_DROPOUT_DGRAD_DX].data, at, out);
             if (dropping) {
-                draw_mask(op, args->state, row_sample(d, args, r), r % d->seq * d->width + c, n,
-                          scale);
+                draw_mask(op, args->state, row_sample(d, args, r), row_element(d, r) + c, n, scale);
 #pragma omp simd
                 for (int64_t i = 0; i < n; i++) dx[i] = scale[i] > 0 ? dy[i] * scale[i] : 0.0f;
             } else {

@@ -66,7 +66,7 @@ static tr_status run_position(tr_op *op, const tr_op_args *args) {
     for (int64_t r = 0; r < d->rows; r++) {
         float in_x[TR_BLOCK], in_table[TR_BLOCK], out[TR_BLOCK];
         int64_t row = r * d->width;
-        int64_t position = tr_token_position(d->decode, d->seq, args->state, r);
+        int64_t position = tr_token_position(d->decode, d->seq, args->state, d->first + r);
         int64_t entry = (position - (d->documents ? starts[r] : 0)) * d->width;
         for (int64_t c = 0; c < d->width; c += TR_BLOCK) {
             int64_t n = tr_min_i64(TR_BLOCK, d->width - c);

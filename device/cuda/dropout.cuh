@@ -16,9 +16,10 @@ struct tr_row_mask {
 
     __device__ static tr_row_mask of(const tr_dropout_desc &d, const tr_step_state *state,
                                      int64_t sample, int64_t row) {
-        const int64_t global = state->first_sample + sample + row / d.seq;
+        const int64_t of_sequences = d.first + row;
+        const int64_t global = state->first_sample + sample + of_sequences / d.seq;
         return {tr_dropout_key(state->seed, d.site), tr_dropout_counter(state->step, global),
-                row % d.seq * d.width, tr_dropout_threshold(d.p), tr_dropout_scale(d.p)};
+                of_sequences % d.seq * d.width, tr_dropout_threshold(d.p), tr_dropout_scale(d.p)};
     }
 
     /* value[N] from column c on: kept and scaled, or 0. A pack starts on a quad. */

@@ -25,7 +25,7 @@ template <typename T, int N>
 __global__ void position(tr_embed_desc d, const tr_step_state *state, const T *x, const T *table,
                          const int32_t *starts, T *y) {
     for (int64_t r = tr_first_row(); r < d.rows; r += tr_row_stride()) {
-        const int64_t entry = tr_token_position(d.decode, d.seq, state, r) - (starts ? starts[r] : 0);
+        const int64_t entry = tr_token_position(d.decode, d.seq, state, d.first + r) - (starts ? starts[r] : 0);
         const bool here = entry >= 0 && entry < d.seq;
         for (int64_t c = tr_lane() * N; c < d.width; c += TR_WARP * N) {
             float v[N], e[N];

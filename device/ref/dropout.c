@@ -6,8 +6,9 @@
 static double mask(const tr_op *op, const tr_op_args *args, int64_t row, int64_t column) {
     const tr_dropout_desc *d = &op->desc.dropout;
     if (d->p == 0 || !args->state->train) return 1;
-    int64_t sample = args->state->first_sample + args->sample + row / d->seq;
-    int64_t element = row % d->seq * d->width + column;
+    const int64_t of_sequences = d->first + row;
+    int64_t sample = args->state->first_sample + args->sample + of_sequences / d->seq;
+    int64_t element = of_sequences % d->seq * d->width + column;
     return tr_dropout_keeps(d, args->state, sample, element) ? 1 / (1 - (double)d->p) : 0;
 }
 

@@ -34,7 +34,7 @@ tr_status tr_ref_position(tr_op *op, const tr_op_args *args) {
     const tr_embed_desc *d = &op->desc.embed;
     const int32_t *starts = args->t[TR_POSITION_STARTS].data;
     for (int64_t r = 0; r < d->rows; r++) {
-        int64_t position = tr_token_position(d->decode, d->seq, args->state, r);
+        int64_t position = tr_token_position(d->decode, d->seq, args->state, d->first + r);
         if (position < 0 || position >= d->seq)
             return TR_FAIL(TR_ERR_INTERNAL, "position %lld is outside a table of %lld rows",
                            (long long)position, (long long)d->seq);

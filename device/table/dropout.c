@@ -4,13 +4,15 @@ static const char *fault(const tr_op_desc *desc) {
     const tr_dropout_desc *d = &desc->dropout;
     if (!tr_op_sizes_fit(1, d->rows, d->width, 1) || !tr_op_sizes_fit(1, d->seq, d->width, 1))
         return "rows, width and seq must be positive";
+    if (d->first < 0 || !tr_op_sizes_fit(1, d->first + d->rows, d->width, 1))
+        return "first must not be negative";
     return d->p >= 0 && d->p < 1 ? NULL : "p must lie in [0, 1)";
 }
 
 static bool same(const tr_op_desc *x, const tr_op_desc *y) {
     const tr_dropout_desc *a = &x->dropout, *b = &y->dropout;
-    return a->rows == b->rows && a->width == b->width && a->seq == b->seq && a->p == b->p &&
-           a->site == b->site && a->dtype == b->dtype;
+    return a->rows == b->rows && a->width == b->width && a->seq == b->seq && a->first == b->first &&
+           a->p == b->p && a->site == b->site && a->dtype == b->dtype;
 }
 
 static tr_tensor matrix(const tr_dropout_desc *d) {

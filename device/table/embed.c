@@ -5,7 +5,7 @@ static bool same(const tr_op_desc *x, const tr_op_desc *y) {
     const tr_embed_desc *a = &x->embed, *b = &y->embed;
     return a->rows == b->rows && a->width == b->width && a->seq == b->seq &&
            a->vocab_begin == b->vocab_begin && a->vocab == b->vocab && a->decode == b->decode &&
-           a->documents == b->documents && a->dtype == b->dtype;
+           a->first == b->first && a->documents == b->documents && a->dtype == b->dtype;
 }
 
 static const char *word_fault(const tr_op_desc *desc) {
@@ -21,6 +21,7 @@ static const char *position_fault(const tr_op_desc *desc) {
     const tr_embed_desc *d = &desc->embed;
     if (!tr_op_sizes_fit(1, d->rows, d->width, 1)) return "rows and width must be positive";
     if (d->decode && d->documents) return "decoding has no documents";
+    if (d->first < 0 || (d->decode && d->first > 0)) return "decoding begins with the first row";
     if (d->decode && d->rows > d->decode * TR_STEP_TEXTS)
         return "more texts than the state has positions";
     return tr_op_sizes_fit(1, d->seq, d->width, 1) ? NULL : "seq must be positive";
@@ -29,7 +30,7 @@ static const char *position_fault(const tr_op_desc *desc) {
 static const char *position_wgrad_fault(const tr_op_desc *desc) {
     const char *fault = position_fault(desc);
     if (fault) return fault;
-    if (desc->embed.decode || desc->embed.rows % desc->embed.seq)
+    if (desc->embed.decode || desc->embed.first || desc->embed.rows % desc->embed.seq)
         return "its rows must be whole sequences";
     return NULL;
 }

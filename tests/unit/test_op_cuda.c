@@ -125,10 +125,11 @@ static void test_models(void **state) {
         {.kind = TR_OP_LAYERNORM, .layernorm = {ROWS, WIDTH, 1e-5f, TR_BF16}},
         {.kind = TR_OP_LAYERNORM_DGRAD, .layernorm = {ROWS, WIDTH, 1e-5f, TR_BF16}},
         {.kind = TR_OP_LAYERNORM_WGRAD, .layernorm = {ROWS, WIDTH, 1e-5f, TR_BF16}},
-        {.kind = TR_OP_DROPOUT_ADD, .dropout = {ROWS, WIDTH, ROWS, 0.1f, 7, TR_BF16}},
-        {.kind = TR_OP_DROPOUT_DGRAD, .dropout = {ROWS, WIDTH, ROWS, 0.1f, 7, TR_BF16}},
-        {.kind = TR_OP_ADD_NORM, .add_norm = {{ROWS, WIDTH, ROWS, 0.1f, 7, TR_BF16}, 1e-5f, false}},
-        {.kind = TR_OP_ADD_NORM, .add_norm = {{ROWS, WIDTH, ROWS, 0, 7, TR_BF16}, 1e-5f, true}},
+        {.kind = TR_OP_DROPOUT_ADD, .dropout = {ROWS, WIDTH, ROWS, 0, 0.1f, 7, TR_BF16}},
+        {.kind = TR_OP_DROPOUT_DGRAD, .dropout = {ROWS, WIDTH, ROWS, 0, 0.1f, 7, TR_BF16}},
+        {.kind = TR_OP_ADD_NORM,
+         .add_norm = {{ROWS, WIDTH, ROWS, 0, 0.1f, 7, TR_BF16}, 1e-5f, false}},
+        {.kind = TR_OP_ADD_NORM, .add_norm = {{ROWS, WIDTH, ROWS, 0, 0, 7, TR_BF16}, 1e-5f, true}},
         {.kind = TR_OP_EMBED, .embed = {.rows = ROWS, .width = WIDTH, .vocab = VOCAB}},
         {.kind = TR_OP_EMBED_WGRAD, .embed = {.rows = ROWS, .width = WIDTH, .vocab = VOCAB}},
         {.kind = TR_OP_POSITION, .embed = {.rows = ROWS, .width = WIDTH, .seq = ROWS}},
@@ -256,9 +257,10 @@ static void test_random(void **state) {
                                            .seq = seq,
                                            .documents = up_to(2) == 1}},
                     TR_OP_POSITION, TR_OP_POSITION_WGRAD);
-        check_kinds((tr_op_desc){.dropout = {rows, width, seq, 0.25f, 7, TR_F32}},
+        const int64_t first = up_to(40) - 1;
+        check_kinds((tr_op_desc){.dropout = {rows, width, seq, first, 0.25f, 7, TR_F32}},
                     TR_OP_DROPOUT_ADD, TR_OP_DROPOUT_DGRAD);
-        const tr_dropout_desc add = {rows, width + 7, seq, 0.25f, 7, TR_F32};
+        const tr_dropout_desc add = {rows, width + 7, seq, first, 0.25f, 7, TR_F32};
         check_kinds((tr_op_desc){.add_norm = {add, 1e-5, i % 2}}, TR_OP_ADD_NORM, TR_OP_ADD_NORM);
         check_kinds((tr_op_desc){.xent = {.rows = rows / 8 + 1,
                                           .vocab = 8 * width,

@@ -91,14 +91,15 @@
     {                                                                                              \
         .kind = TR_OP_##KIND, .embed = {.rows = rows_, .width = width_, .seq = seq_, __VA_ARGS__ } \
     }
-#define DROPOUT(KIND, rows_, width_, seq_, p_)                                                     \
+#define DROPOUT(KIND, rows_, width_, seq_, p_, ...)                                                \
     {                                                                                              \
         .kind = TR_OP_##KIND, .dropout = {                                                         \
             .rows = rows_,                                                                         \
             .width = width_,                                                                       \
             .seq = seq_,                                                                           \
             .p = p_,                                                                               \
-            .site = 77                                                                             \
+            .site = 77,                                                                            \
+            __VA_ARGS__                                                                            \
         }                                                                                          \
     }
 #define ADD_NORM(rows_, width_, seq_, p_, rms_)                                                    \
@@ -359,6 +360,7 @@ const tr_op_case tr_op_cases[] = {
     {POSITION(POSITION, 21, 33, 7), TR_CASE_IN_PLACE},
     {POSITION(POSITION, 3, 20, 9, .decode = 1), 0},
     {POSITION(POSITION, 6, 20, 9, .decode = 3), 0},
+    {POSITION(POSITION, 10, 33, 7, .first = 5), 0},
     {POSITION(POSITION_WGRAD, 21, 33, 7), 0},
     {POSITION(POSITION_WGRAD, 5, 3, 5), 0},
     {POSITION(POSITION, 36, 33, 12, .documents = true), 0},
@@ -366,10 +368,12 @@ const tr_op_case tr_op_cases[] = {
     {DROPOUT(DROPOUT_ADD, 14, 33, 7, 0.1f), 0},
     {DROPOUT(DROPOUT_ADD, 14, 33, 7, 0.1f), TR_CASE_NO_BIAS | TR_CASE_NO_RESIDUAL},
     {DROPOUT(DROPOUT_ADD, 6, 130, 3, 0.5f), TR_CASE_IN_PLACE | TR_CASE_NO_BIAS},
+    {DROPOUT(DROPOUT_ADD, 9, 33, 7, 0.5f, .first = 12), 0},
     {DROPOUT(DROPOUT_ADD, 5, 6, 8, 0.0f), 0},
     {DROPOUT(DROPOUT_ADD, 5, 6, 5, 0.3f), TR_CASE_EVAL},
     {DROPOUT(DROPOUT_DGRAD, 14, 33, 7, 0.1f), 0},
     {DROPOUT(DROPOUT_DGRAD, 6, 130, 3, 0.5f), TR_CASE_IN_PLACE},
+    {DROPOUT(DROPOUT_DGRAD, 9, 33, 7, 0.5f, .first = 12), 0},
     {DROPOUT(DROPOUT_DGRAD, 5, 6, 5, 0.3f), TR_CASE_EVAL},
     {ADD_NORM(14, 33, 7, 0.1f, false), 0},
     {ADD_NORM(14, 33, 7, 0.1f, true), 0},
