@@ -82,8 +82,10 @@ static void print_head(const tr_config *c, const tr_run_plan *p, bool here) {
                  tr_memory_of_checkpoint(model, p->layout->desc.optimizer.kind) / MIB);
     if (strcmp(c->model.recompute, tr_recompute_name(TR_RECOMPUTE_NONE)) != 0)
         (void)printf("recompute %s\n", c->model.recompute);
-    (void)printf("layout   pp %lld x tp %lld x dp %lld%s, %s, %d micro-batches of %lld\n",
-                 (long long)c->parallel.pp, (long long)c->parallel.tp, (long long)c->parallel.dp,
+    (void)printf("layout   pp %lld x tp %lld%s x dp %lld%s, %s, %d micro-batches of %lld\n",
+                 (long long)c->parallel.pp, (long long)c->parallel.tp,
+                 c->model.sequence && c->parallel.tp > 1 ? " (sequence)" : "",
+                 (long long)c->parallel.dp,
                  c->parallel.zero && c->parallel.dp > 1 ? " (zero 1)" : "", c->parallel.schedule,
                  p->layout->micro_batches, (long long)c->train.micro_batch);
     if (c->device.memory)
@@ -291,8 +293,8 @@ static void print_tensor_sums(const tr_config *c, const tr_run_plan *p, double r
         const tr_sum_times sums = tr_sum_times_of(l->model, &l->placement, &set->program[r], link);
         if (r == 0 || sums.exposed > most.exposed) most = sums;
     }
-    (void)snprintf(what, sizeof what, "activations and gradients in %lld sums",
-                   (long long)most.count);
+    (void)snprintf(what, sizeof what, "activations and gradients in %lld %s", (long long)most.count,
+                   l->model->shape.sequence ? "collectives" : "sums");
     print_moving(c, "tensor", most.bytes, what, tr_network_is_far(c, mesh, TR_AXIS_TP),
                  most.moving / rate);
     print_exposed(most.exposed / rate);

@@ -274,6 +274,11 @@ const tr_key tr_schema[] = {
      .help = "Pipeline-parallel ranks: each has some of the layers."},
     {"parallel.tp", INT(parallel.tp, 1, 4096), .fallback = "1",
      .help = "Tensor-parallel ranks: they share the work of each layer."},
+    {"parallel.sequence", TR_KEY_BOOL, AT(model.sequence), .fallback = "false",
+     .help = "Sequence parallelism: the tensor ranks also divide the tokens of a micro-batch, for "
+             "norms, dropout and residual additions. Less memory, and gathers and scatters instead "
+             "of sums. Only gradients of norms are summed in another order. parallel.tp must "
+             "divide train.micro_batch x model.context. Not for evaluation and samples."},
     {"parallel.dp", INT(parallel.dp, 1, 65536), .fallback = "1",
      .help = "Data-parallel ranks: they share the batch."},
     {"parallel.zero", INT(parallel.zero, 0, 3), .fallback = "0",

@@ -1,6 +1,11 @@
 /* A transformer block: attention and MLP, each with a norm before it and a residual addition after
- * it (Radford et al. 2019). The family chooses the kinds of parts. R = batch * seq rows, C =
- * width. */
+ * it (Radford et al. 2019). The family chooses the kinds of parts. R = batch * seq rows, S = the
+ * rows of this rank's slice (R without sequence parallelism), C = width.
+ *
+ * Sequence parallelism (Korthikanti et al. 2022): norms and residual additions work on S rows, and
+ * products on R. The norms' outputs and the gradients of the parts' outputs are gathered before
+ * products read them, in W again instead of kept; outputs and input gradients of products are
+ * summed to S rows. */
 #include "layers/attention.h"
 #include "layers/mlp.h"
 #include "layers/model_impl.h"
@@ -18,8 +23,11 @@ typedef struct block {
     tr_attention_part attention;
     tr_mlp mlp;
     tr_residual add_attention, add_mlp;
-    tr_buffer h;  /* F..W (R, C), recompute full I..W: residual stream between attention and MLP */
-    tr_buffer dh; /* without dropout: I..W (R, C): its gradient, also that of attention's output */
+    tr_buffer h;  /* F..W (S, C), recompute full I..W: residual stream between attention and MLP */
+    tr_buffer dh; /* without dropout: I..W (S, C): its gradient, also that of attention's output */
+    /* With sequence parallelism, scratch (R, C): a norm's output, and in F then this rank's part of
+     * an output; the gradient of an output; this rank's part of the gradient of a norm's output. */
+    tr_buffer x, dy, dx;
 } block;
 
 /* --- description ------------------------------------------------------------------------------ */
@@ -28,47 +36,83 @@ static bool drops(const block *b) {
     return b->add_mlp.dropout > 0;
 }
 
-/* Attention and MLP, and the sums of their input gradients, behind which B runs their W. Full
- * recompute sums the output of attention again. */
-static void describe_attention(block *b) {
+/* What a part, attention or MLP, sums and gathers: the gradient of its input, behind which B runs
+ * its W; its input in F, and again for W (`for_w`: when), behind the part's I; the gradient of its
+ * output, again where W is apart from I. */
+static void describe_sums(block *b, const tr_linear *in, const tr_linear *out,
+                          tr_layer_sum_when for_w, double flops_i, double flops_w) {
     tr_built_layer *built = &b->built;
-    const double before = built->layer.flops_w;
+    tr_built_slice_sums(built, TR_LAYER_SUM_I, 1, b->width, flops_w);
+    tr_built_slice_gathers(built, TR_LAYER_SUM_F, 1, b->width, 0);
+    tr_built_slice_gathers(built, TR_LAYER_SUM_I, 1, b->width, 0);
+    tr_built_slice_gathers(built, for_w, tr_linear_has_grads(in), b->width, flops_i);
+    tr_built_slice_gathers(built, TR_LAYER_SUM_W_APART, tr_linear_has_grads(out), b->width, 0);
+}
+
+static void describe_attention(block *b) {
+    const tr_layer *layer = &b->built.layer;
+    const double i = layer->flops_i, w = layer->flops_w;
     tr_attention_describe(&b->attention);
-    tr_built_sums_in_i(built, b->width, built->layer.flops_w - before);
-    if (built->recompute == TR_RECOMPUTE_FULL) tr_built_sums_in_i(built, b->width, 0);
+    describe_sums(b, &b->attention.qkv, &b->attention.out, TR_LAYER_SUM_W, layer->flops_i - i,
+                  layer->flops_w - w);
 }
 
 static void describe_mlp(block *b) {
-    tr_layer *layer = &b->built.layer;
-    const double before = layer->flops_w;
+    const tr_layer *layer = &b->built.layer;
+    const double i = layer->flops_i, w = layer->flops_w;
     tr_mlp_describe(&b->mlp);
-    tr_built_sums_in_i(&b->built, b->width, layer->flops_w - before);
+    describe_sums(b, &b->mlp.up, &b->mlp.down,
+                  b->built.recompute == TR_RECOMPUTE_FULL ? TR_LAYER_SUM_W_APART : TR_LAYER_SUM_W,
+                  layer->flops_i - i, layer->flops_w - w);
+}
+
+/* Full recompute gathers the norms' outputs, and sums the output of attention, again. */
+static void describe_rebuild(block *b) {
+    tr_built_layer *built = &b->built;
+    if (built->recompute != TR_RECOMPUTE_FULL) return;
+    tr_built_slice_sums(built, TR_LAYER_SUM_I, 1, b->width, 0);
+    tr_built_slice_gathers(built, TR_LAYER_SUM_I, 2, b->width, 0);
+    built->layer.flops_i += b->mlp.rebuilt_flops;
 }
 
 static void describe(tr_built_layer *built) {
     block *b = (block *)built;
     tr_built_writes(built, "hidden", b->width);
+    b->x = tr_built_place_all(built, b->width);
+    b->attention.out.all = b->mlp.down.all = b->x;
     tr_norm_describe(&b->norm_1);
     describe_attention(b);
     tr_residual_describe(&b->add_attention);
     tr_norm_describe(&b->norm_2);
     describe_mlp(b);
     tr_residual_describe(&b->add_mlp);
-    b->h = tr_built_save(built, TR_LIFE_FW, TR_RECOMPUTE_FULL, TR_LIFE_IW, b->width,
-                         built->shape.dtype);
-    if (built->recompute == TR_RECOMPUTE_FULL) built->layer.flops_i += b->mlp.rebuilt_flops;
+    b->h = tr_built_save_slice(built, TR_LIFE_FW, TR_RECOMPUTE_FULL, TR_LIFE_IW, b->width,
+                               built->shape.dtype);
+    b->dy = tr_built_place_all(built, b->width);
+    b->dx = tr_built_place_all(built, b->width);
+    describe_rebuild(b);
     if (built->shape.decode || drops(b)) return;
-    b->dh = tr_built_place(built, TR_LIFE_IW, b->width, built->shape.dtype);
+    b->dh = tr_built_place_slice(built, TR_LIFE_IW, b->width, built->shape.dtype);
     /* The gradient of the MLP's output. */
     built->layer.w_reads_dy[0] = tr_linear_has_grads(&b->mlp.down);
 }
 
 /* --- F, I, W ---------------------------------------------------------------------------------- */
 
+/* Returns a norm's output of all rows, after it was gathered. */
+static tr_tensor x_of(const block *b, const tr_layer_io *io, const tr_norm *norm) {
+    return tr_built_all(&b->built, io, b->x, tr_buffer_at(io, norm->y));
+}
+
+static tr_status gather_x(const block *b, const tr_layer_io *io, const tr_norm *norm) {
+    return tr_built_gather(&b->built, io, b->x, tr_buffer_at(io, norm->y));
+}
+
 /* Fills h, and the output of norm_2. */
 static tr_status attend(const block *b, const tr_layer_io *io, tr_tensor x, tr_tensor h) {
     TR_TRY(tr_norm_forward(&b->norm_1, io, x));
-    TR_TRY(tr_attention_forward(&b->attention, io, tr_buffer_at(io, b->norm_1.y), x, h));
+    TR_TRY(gather_x(b, io, &b->norm_1));
+    TR_TRY(tr_attention_forward(&b->attention, io, x_of(b, io, &b->norm_1), x, h));
     return tr_residual_forward(&b->add_attention, io, x, h); /* and norm_2 */
 }
 
@@ -77,7 +121,8 @@ static tr_status forward(tr_layer *layer, const tr_layer_io *io) {
     const block *b = (const block *)layer;
     const tr_tensor x = io->x[0], y = io->y[0], h = tr_buffer_at(io, b->h);
     TR_TRY(attend(b, io, x, h));
-    TR_TRY(tr_mlp_forward(&b->mlp, io, tr_buffer_at(io, b->norm_2.y), h, y));
+    TR_TRY(gather_x(b, io, &b->norm_2));
+    TR_TRY(tr_mlp_forward(&b->mlp, io, x_of(b, io, &b->norm_2), h, y));
     return tr_residual_forward(&b->add_mlp, io, h, y);
 }
 
@@ -94,85 +139,143 @@ static tr_status rebuild_for_input(const block *b, const tr_layer_io *io) {
     if (b->built.recompute == TR_RECOMPUTE_SELECTIVE) return tr_mlp_rebuild(&b->mlp, io, none);
     const tr_tensor h = tr_buffer_at(io, b->h);
     TR_TRY(attend(b, io, x, h));
-    return tr_mlp_rebuild(&b->mlp, io, tr_buffer_at(io, b->norm_2.y));
+    TR_TRY(gather_x(b, io, &b->norm_2));
+    return tr_mlp_rebuild(&b->mlp, io, x_of(b, io, &b->norm_2));
 }
 
-/* I of the MLP, up to this rank's part of the gradient of norm_2's output. */
+/* Return the gradients of the slices of the parts' outputs, in I after tr_residual_grad_input, and
+ * in W. */
+static tr_tensor mlp_dy(const block *b, const tr_layer_io *io) {
+    return tr_residual_dpart(&b->add_mlp, io, io->dy[0]);
+}
+
+static tr_tensor attention_dy(const block *b, const tr_layer_io *io) {
+    return tr_residual_dpart(&b->add_attention, io, dh_at(b, io));
+}
+
+/* Returns where I puts this rank's part of the gradient of a norm's output, before it is summed. */
+static tr_tensor part_of(const block *b, const tr_layer_io *io, const tr_norm *norm) {
+    return tr_built_all(&b->built, io, b->dx, tr_buffer_at(io, norm->dy));
+}
+
+/* I of the MLP, up to this rank's part of the gradient of norm_2's output. Begins with the gradient
+ * of all rows of its output. */
 static tr_status mlp_grad_input(const block *b, const tr_layer_io *io) {
-    const tr_tensor dy = io->dy[0];
-    TR_TRY(tr_residual_grad_input(&b->add_mlp, io, dy));
-    return tr_mlp_grad_input(&b->mlp, io, tr_residual_dpart(&b->add_mlp, io, dy),
-                             tr_buffer_at(io, b->norm_2.dy));
+    return tr_mlp_grad_input(&b->mlp, io, tr_built_all(&b->built, io, b->dy, mlp_dy(b, io)),
+                             part_of(b, io, &b->norm_2));
+}
+
+static tr_status mlp_gather_dy(const block *b, const tr_layer_io *io) {
+    TR_TRY(tr_residual_grad_input(&b->add_mlp, io, io->dy[0]));
+    return tr_built_gather(&b->built, io, b->dy, mlp_dy(b, io));
 }
 
 static tr_status norm_2_grad_input(const block *b, const tr_layer_io *io) {
     return tr_norm_grad_input(&b->norm_2, io, tr_buffer_at(io, b->h), io->dy[0], dh_at(b, io));
 }
 
-/* I of attention, up to this rank's part of the gradient of norm_1's output. */
+/* The same of attention, and norm_1. */
 static tr_status attention_grad_input(const block *b, const tr_layer_io *io) {
-    const tr_tensor dh = dh_at(b, io);
-    TR_TRY(tr_residual_grad_input(&b->add_attention, io, dh));
-    return tr_attention_grad_input(&b->attention, io, tr_residual_dpart(&b->add_attention, io, dh),
-                                   tr_buffer_at(io, b->norm_1.dy));
+    return tr_attention_grad_input(&b->attention, io,
+                                   tr_built_all(&b->built, io, b->dy, attention_dy(b, io)),
+                                   part_of(b, io, &b->norm_1));
+}
+
+static tr_status attention_gather_dy(const block *b, const tr_layer_io *io) {
+    TR_TRY(tr_residual_grad_input(&b->add_attention, io, dh_at(b, io)));
+    return tr_built_gather(&b->built, io, b->dy, attention_dy(b, io));
 }
 
 static tr_status norm_1_grad_input(const block *b, const tr_layer_io *io) {
     return tr_norm_grad_input(&b->norm_1, io, io->x[0], dh_at(b, io), io->dx[0]);
 }
 
-/* With selective recompute only W reads the norms' outputs: it builds them again. */
-static bool w_rebuilds_norms(const block *b) {
-    return b->built.recompute == TR_RECOMPUTE_SELECTIVE;
+/* Begins to make the norm's output of all rows, for W of the linear layer that reads it, from the
+ * norm's input. With selective recompute only W reads the slice: it builds it again. */
+static tr_status begin_x(const block *b, const tr_layer_io *io, const tr_norm *norm,
+                         const tr_linear *reader, tr_tensor from, int64_t *ticket) {
+    *ticket = TR_GROUP_NO_TICKET;
+    if (b->built.recompute == TR_RECOMPUTE_SELECTIVE) TR_TRY(tr_norm_rebuild(norm, io, from));
+    if (!tr_linear_has_grads(reader)) return TR_OK;
+    return tr_built_gather_start(&b->built, io, b->x, tr_buffer_at(io, norm->y), ticket);
+}
+
+static tr_status mlp_begin_x(const block *b, const tr_layer_io *io, int64_t *ticket) {
+    return begin_x(b, io, &b->norm_2, &b->mlp.up, tr_buffer_at(io, b->h), ticket);
+}
+
+static tr_status attention_begin_x(const block *b, const tr_layer_io *io, int64_t *ticket) {
+    return begin_x(b, io, &b->norm_1, &b->attention.qkv, io->x[0], ticket);
 }
 
 static tr_status mlp_grad_weight(const block *b, const tr_layer_io *io) {
-    if (w_rebuilds_norms(b)) TR_TRY(tr_norm_rebuild(&b->norm_2, io, tr_buffer_at(io, b->h)));
-    return tr_mlp_grad_weight(&b->mlp, io, tr_buffer_at(io, b->norm_2.y),
-                              tr_residual_dpart(&b->add_mlp, io, io->dy[0]));
+    return tr_mlp_grad_weight(&b->mlp, io, x_of(b, io, &b->norm_2),
+                              tr_built_all(&b->built, io, b->dy, mlp_dy(b, io)));
 }
 
 static tr_status attention_grad_weight(const block *b, const tr_layer_io *io) {
-    if (w_rebuilds_norms(b)) TR_TRY(tr_norm_rebuild(&b->norm_1, io, io->x[0]));
-    return tr_attention_grad_weight(&b->attention, io, tr_buffer_at(io, b->norm_1.y),
-                                    tr_residual_dpart(&b->add_attention, io, dh_at(b, io)));
+    return tr_attention_grad_weight(&b->attention, io, x_of(b, io, &b->norm_1),
+                                    tr_built_all(&b->built, io, b->dy, attention_dy(b, io)));
 }
 
 static tr_status grad_input(tr_layer *layer, const tr_layer_io *io) {
     const block *b = (const block *)layer;
     TR_TRY(rebuild_for_input(b, io));
+    TR_TRY(mlp_gather_dy(b, io));
     TR_TRY(mlp_grad_input(b, io));
-    TR_TRY(tr_built_sum(&b->built, io, tr_buffer_at(io, b->norm_2.dy)));
+    TR_TRY(tr_built_sum_slice(&b->built, io, b->dx, tr_buffer_at(io, b->norm_2.dy)));
     TR_TRY(norm_2_grad_input(b, io));
+    TR_TRY(attention_gather_dy(b, io));
     TR_TRY(attention_grad_input(b, io));
-    TR_TRY(tr_built_sum(&b->built, io, tr_buffer_at(io, b->norm_1.dy)));
+    TR_TRY(tr_built_sum_slice(&b->built, io, b->dx, tr_buffer_at(io, b->norm_1.dy)));
     return norm_1_grad_input(b, io);
+}
+
+/* W apart from I: gathers again the gradient of a part's output, while a slice of it is kept. */
+static tr_status gather_dy_again(const block *b, const tr_layer_io *io, const tr_linear *reader,
+                                 tr_tensor dy) {
+    return tr_linear_has_grads(reader) ? tr_built_gather(&b->built, io, b->dy, dy) : TR_OK;
 }
 
 static tr_status grad_weight(tr_layer *layer, const tr_layer_io *io) {
     const block *b = (const block *)layer;
+    int64_t ticket;
+    TR_TRY(mlp_begin_x(b, io, &ticket));
+    TR_TRY(gather_dy_again(b, io, &b->mlp.down, mlp_dy(b, io)));
+    TR_TRY(tr_built_wait(&b->built, io, ticket));
     TR_TRY(mlp_grad_weight(b, io));
     TR_TRY(tr_norm_grad_weight(&b->norm_2, io, tr_buffer_at(io, b->h)));
+    TR_TRY(attention_begin_x(b, io, &ticket));
+    TR_TRY(gather_dy_again(b, io, &b->attention.out, attention_dy(b, io)));
+    TR_TRY(tr_built_wait(&b->built, io, ticket));
     TR_TRY(attention_grad_weight(b, io));
     return tr_norm_grad_weight(&b->norm_1, io, io->x[0]);
 }
 
-/* Walks the parts backwards: while a part's gradient is summed over the tensor ranks, its W runs,
- * which neither reads nor writes that gradient. */
+/* Walks the parts backwards. While a part's gradient is summed over the tensor ranks, its W runs,
+ * which neither reads nor writes that gradient; and while W's input is gathered, I of the part
+ * runs. */
 static tr_status backward(tr_layer *layer, const tr_layer_io *io) {
     const block *b = (const block *)layer;
-    int64_t ticket;
+    int64_t sum, x = TR_GROUP_NO_TICKET;
     TR_TRY(rebuild_for_input(b, io));
+    TR_TRY(mlp_gather_dy(b, io));
+    /* Full recompute has just gathered it. */
+    if (b->built.recompute != TR_RECOMPUTE_FULL) TR_TRY(mlp_begin_x(b, io, &x));
     TR_TRY(mlp_grad_input(b, io));
-    TR_TRY(tr_built_sum_start(&b->built, io, tr_buffer_at(io, b->norm_2.dy), &ticket));
+    TR_TRY(tr_built_sum_slice_start(&b->built, io, b->dx, tr_buffer_at(io, b->norm_2.dy), &sum));
+    TR_TRY(tr_built_wait(&b->built, io, x));
     TR_TRY(mlp_grad_weight(b, io));
-    TR_TRY(tr_built_wait(&b->built, io, ticket));
+    TR_TRY(tr_built_wait(&b->built, io, sum));
     TR_TRY(norm_2_grad_input(b, io));
     TR_TRY(tr_norm_grad_weight(&b->norm_2, io, tr_buffer_at(io, b->h)));
+    TR_TRY(attention_gather_dy(b, io));
+    TR_TRY(attention_begin_x(b, io, &x));
     TR_TRY(attention_grad_input(b, io));
-    TR_TRY(tr_built_sum_start(&b->built, io, tr_buffer_at(io, b->norm_1.dy), &ticket));
+    TR_TRY(tr_built_sum_slice_start(&b->built, io, b->dx, tr_buffer_at(io, b->norm_1.dy), &sum));
+    TR_TRY(tr_built_wait(&b->built, io, x));
     TR_TRY(attention_grad_weight(b, io));
-    TR_TRY(tr_built_wait(&b->built, io, ticket));
+    TR_TRY(tr_built_wait(&b->built, io, sum));
     TR_TRY(norm_1_grad_input(b, io));
     return tr_norm_grad_weight(&b->norm_1, io, io->x[0]);
 }

@@ -1,5 +1,7 @@
 /* The embedding of words, split over tensor ranks by rows of the vocabulary, learned positions if
- * the family has them, and dropout. R = batch * seq rows, C = width. */
+ * the family has them, and dropout. R = batch * seq rows, S = the rows of this rank's slice (R
+ * without sequence parallelism), C = width. Words are looked up and their gradients added
+ * for R rows; the rest works on S. */
 #include "layers/model_impl.h"
 #include "layers/part.h"
 
@@ -15,7 +17,8 @@ typedef struct embedding {
     float dropout;
     uint64_t site;
     tr_layer_op embed, embed_wgrad, position, position_wgrad, drop, drop_dgrad;
-    tr_buffer dx; /* with dropout: I..W (R, C): gradient of the sum of word and position */
+    tr_buffer dx;  /* with dropout: I..W (S, C): gradient of the sum of word and position */
+    tr_buffer all; /* with sequence parallelism, scratch (R, C): words, or the gradient */
 } embedding;
 
 tr_status tr_words_describe(tr_param *param, const tr_model *model, const char *name, int use) {
@@ -50,21 +53,27 @@ static void describe(tr_built_layer *built) {
                            .decode = shape->decode,
                            .documents = shape->documents,
                            .dtype = shape->dtype};
-    tr_dropout_desc drop = {.rows = shape->rows,
+    tr_embed_desc position = embed;
+    position.rows = shape->slice.extent;
+    position.first = shape->slice.begin;
+    tr_dropout_desc drop = {.rows = shape->slice.extent,
+                            .first = shape->slice.begin,
                             .width = e->width,
                             .seq = shape->decode ? shape->decode : shape->seq,
                             .p = e->dropout,
                             .site = e->site,
                             .dtype = shape->dtype};
     tr_built_op(built, &e->embed, TR_PHASE_F, (tr_op_desc){.kind = TR_OP_EMBED, .embed = embed});
-    tr_built_sums_in_f(built, 1, shape->rows, e->width, shape->dtype);
+    e->all = tr_built_place_all(built, e->width);
+    tr_built_slice_sums(built, TR_LAYER_SUM_F, 1, e->width, 0);
+    tr_built_slice_gathers(built, TR_LAYER_SUM_W, trains(e), e->width, 0);
     if (e->words->has_grad)
         tr_built_op(built, &e->embed_wgrad, TR_PHASE_W,
                     (tr_op_desc){.kind = TR_OP_EMBED_WGRAD, .embed = embed});
     if (e->positions) {
         tr_built_asks_starts(built);
         tr_built_op(built, &e->position, TR_PHASE_F,
-                    (tr_op_desc){.kind = TR_OP_POSITION, .embed = embed});
+                    (tr_op_desc){.kind = TR_OP_POSITION, .embed = position});
         if (e->positions->has_grad)
             tr_built_op(built, &e->position_wgrad, TR_PHASE_W,
                         (tr_op_desc){.kind = TR_OP_POSITION_WGRAD, .embed = embed});
@@ -75,7 +84,7 @@ static void describe(tr_built_layer *built) {
         if (trains(e)) {
             tr_built_op(built, &e->drop_dgrad, TR_PHASE_I,
                         (tr_op_desc){.kind = TR_OP_DROPOUT_DGRAD, .dropout = drop});
-            e->dx = tr_built_place(built, TR_LIFE_IW, e->width, shape->dtype);
+            e->dx = tr_built_place_slice(built, TR_LIFE_IW, e->width, shape->dtype);
         }
     }
     built->layer.w_reads_dy[0] = !shape->decode && !drops(e) && trains(e);
@@ -86,21 +95,30 @@ static tr_tensor met(const embedding *e, tr_tensor table) {
     return tr_tensor_rows(table, 0, e->built.shape.seq);
 }
 
+/* Returns where the documents of the slice's rows start. */
+static tr_tensor slice_starts(const embedding *e, const tr_layer_io *io) {
+    const tr_model_shape *shape = &e->built.shape;
+    const tr_tensor starts = tr_built_starts(&e->built, io);
+    if (!starts.data) return starts;
+    return tr_tensor_rows(tr_tensor_reshape(starts, 1, &shape->rows), shape->slice.begin,
+                          shape->slice.extent);
+}
+
 /* F and decoding. Decoding has no dropout. */
 static tr_status forward(tr_layer *layer, const tr_layer_io *io) {
     const embedding *e = (const embedding *)layer;
     const tr_tensor y = io->y[0];
     tr_op_args embed = {.t = {[TR_EMBED_TOKENS] = io->step[0],
                               [TR_EMBED_TABLE] = tr_param_value(e->words),
-                              [TR_EMBED_Y] = y}};
+                              [TR_EMBED_Y] = tr_built_all(&e->built, io, e->all, y)}};
     TR_TRY(tr_layer_op_run(&e->embed, io, embed));
     /* Every row is zero on all ranks except one. */
-    TR_TRY(tr_built_sum(&e->built, io, y));
+    TR_TRY(tr_built_sum_slice(&e->built, io, e->all, y));
     if (e->positions) {
         tr_op_args position = {.t = {[TR_POSITION_X] = y,
                                      [TR_POSITION_TABLE] = met(e, tr_param_value(e->positions)),
                                      [TR_POSITION_Y] = y,
-                                     [TR_POSITION_STARTS] = tr_built_starts(&e->built, io)}};
+                                     [TR_POSITION_STARTS] = slice_starts(e, io)}};
         TR_TRY(tr_layer_op_run(&e->position, io, position));
     }
     if (!drops(e)) return TR_OK;
@@ -127,7 +145,9 @@ static tr_status clear_unmet(const embedding *e, const tr_layer_io *io, tr_tenso
 static tr_status grad_weight(tr_layer *layer, const tr_layer_io *io) {
     const embedding *e = (const embedding *)layer;
     if (!trains(e)) return TR_OK;
-    const tr_tensor dx = drops(e) ? tr_buffer_at(io, e->dx) : io->dy[0];
+    const tr_tensor slice = drops(e) ? tr_buffer_at(io, e->dx) : io->dy[0];
+    const tr_tensor dx = tr_built_all(&e->built, io, e->all, slice);
+    TR_TRY(tr_built_gather(&e->built, io, e->all, slice));
     tr_op_args embed = {.t = {[TR_EMBED_WGRAD_DY] = dx,
                               [TR_EMBED_WGRAD_TOKENS] = io->step[0],
                               [TR_EMBED_WGRAD_DTABLE] = tr_param_grad(e->words)}};

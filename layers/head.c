@@ -8,7 +8,8 @@
  * That works because the start of backward, state->loss_scale, is known in F. F also computes the
  * norm's own gradients, of all rows at once, and sets the gradient of the input. I and W do
  * nothing. R = batch * seq rows, r = a chunk's rows, C = width, v = this rank's part of the
- * vocabulary. */
+ * vocabulary. With sequence parallelism the norm works on this rank's slice of the rows; its
+ * output is gathered, and the gradient of that is summed to the slice. */
 #include "layers/model_impl.h"
 #include "layers/norm.h"
 
@@ -47,6 +48,9 @@ typedef struct head {
     tr_buffer logits;        /* scratch (r, ld): logits, then their gradient */
     tr_buffer max;           /* scratch acc (r) */
     tr_buffer sums;          /* scratch acc (R, 2) */
+    /* With sequence parallelism, scratch (R, C): the norm's output, and this rank's part of its
+     * gradient. */
+    tr_buffer y, dy;
 } head;
 
 /* --- description ------------------------------------------------------------------------------ */
@@ -138,7 +142,8 @@ static void describe_sums(head *h) {
     tr_built_sums_in_f(&h->built, chunks, h->whole.rows, 2, acc);
     tr_built_sums_in_f(&h->built, 1, h->rest.rows, 1, acc);
     tr_built_sums_in_f(&h->built, 1, h->rest.rows, 2, acc);
-    tr_built_sums_in_f(&h->built, 1, shape->rows, h->width, shape->dtype);
+    tr_built_slice_sums(&h->built, TR_LAYER_SUM_F, 1, h->width, 0);
+    tr_built_slice_gathers(&h->built, TR_LAYER_SUM_F, 1, h->width, 0);
 }
 
 /* Counts the FLOPs: F has the products of all chunks, and of the gradients. */
@@ -161,6 +166,8 @@ static void describe_training(head *h) {
     describe_xent(h, &h->loss, TR_OP_XENT_LOSS, shape->rows);
     describe_xent(h, &h->loss_of_one, TR_OP_XENT_LOSS, shape->seq);
     count_flops(h);
+    h->y = tr_built_place_all(built, h->width);
+    h->dy = tr_built_place_all(built, h->width);
     h->logits = tr_built_place_rows(built, TR_LIFE_SCRATCH, h->whole.rows, h->ld, shape->dtype);
     h->max = tr_built_place_rows(built, TR_LIFE_SCRATCH, h->whole.rows, 1, acc);
     h->sums = tr_built_place(built, TR_LIFE_SCRATCH, 2, acc);
@@ -203,11 +210,20 @@ static tr_tensor logits_of(const head *h, const tr_layer_io *io, const chunk *c)
                           c->rows);
 }
 
+/* Return the norm's output of all rows, and where this rank's part of its gradient goes. */
+static tr_tensor y_of(const head *h, const tr_layer_io *io) {
+    return tr_built_all(&h->built, io, h->y, tr_buffer_at(io, h->norm.y));
+}
+
+static tr_tensor dy_of(const head *h, const tr_layer_io *io) {
+    return tr_built_all(&h->built, io, h->dy, tr_buffer_at(io, h->norm.dy));
+}
+
 static chunk_tensors tensors_of(const head *h, const tr_layer_io *io, const chunk *c,
                                 int64_t begin) {
     return (chunk_tensors){
-        .y = tr_tensor_rows(tr_buffer_at(io, h->norm.y), begin, c->rows),
-        .dy = tr_tensor_rows(tr_buffer_at(io, h->norm.dy), begin, c->rows),
+        .y = tr_tensor_rows(y_of(h, io), begin, c->rows),
+        .dy = tr_tensor_rows(dy_of(h, io), begin, c->rows),
         .logits = logits_of(h, io, c),
         .labels =
             tr_tensor_rows(tr_tensor_reshape(io->step[0], 1, &h->built.shape.rows), begin, c->rows),
@@ -279,7 +295,7 @@ static tr_status take_losses(const head *h, const tr_layer_io *io) {
 /* Computes the norm's gradients from that of its output. */
 static tr_status norm_gradients(const head *h, const tr_layer_io *io) {
     const tr_tensor none = {0};
-    TR_TRY(tr_built_sum(&h->built, io, tr_buffer_at(io, h->norm.dy)));
+    TR_TRY(tr_built_sum_slice(&h->built, io, h->dy, tr_buffer_at(io, h->norm.dy)));
     TR_TRY(tr_norm_grad_input(&h->norm, io, io->x[0], none, io->dx[0]));
     return tr_norm_grad_weight(&h->norm, io, io->x[0]);
 }
@@ -288,6 +304,7 @@ static tr_status forward(tr_layer *layer, const tr_layer_io *io) {
     const head *h = (const head *)layer;
     const int64_t R = h->built.shape.rows;
     TR_TRY(tr_norm_forward(&h->norm, io, io->x[0]));
+    TR_TRY(tr_built_gather(&h->built, io, h->y, tr_buffer_at(io, h->norm.y)));
     for (int64_t begin = 0; begin < R; begin += h->whole.rows) {
         const chunk *c = begin + h->whole.rows <= R ? &h->whole : &h->rest;
         const chunk_tensors t = tensors_of(h, io, c, begin);

@@ -19,7 +19,7 @@
 
 enum {
     TR_LAYER_FLOWS = 4, /* the most outputs, inputs and step inputs of a layer, each */
-    TR_LAYER_SUMS = 8   /* the most descriptions of sums over the tensor ranks */
+    TR_LAYER_SUMS = 16  /* the most descriptions of sums over the tensor ranks */
 };
 
 /* An output of an earlier layer that a layer reads. */
@@ -31,12 +31,21 @@ typedef struct tr_layer_input {
     bool f_writes_dx; /* F sets the input's gradient, which then lives from F on; I does not */
 } tr_layer_input;
 
+/* The actions that make a sum. A layer without backward runs only F. */
+typedef enum tr_layer_sum_when {
+    TR_LAYER_SUM_F,
+    TR_LAYER_SUM_I,      /* I and B */
+    TR_LAYER_SUM_W,      /* W and B */
+    TR_LAYER_SUM_W_APART /* W, and not B, which has what it needs from I */
+} tr_layer_sum_when;
+
 /* Sums over the tensor ranks that a layer makes of one micro-batch, each of the same bytes. */
 typedef struct tr_layer_sum {
     int count;
     size_t bytes; /* of each */
-    bool in_f;    /* F makes them; else I or B, which a layer without backward does not run */
-    double hides; /* FLOPs of the W that B runs during each; 0: later work waits for it at once */
+    tr_layer_sum_when when;
+    bool half;    /* half of a sum: it is scattered to the ranks, or they gather parts */
+    double hides; /* FLOPs of other work of B during each; 0: later work waits for it at once */
 } tr_layer_sum;
 
 /* Step inputs that training data can provide. The first dimension of a step input is the sample. */

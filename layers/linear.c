@@ -171,7 +171,7 @@ void tr_linear_describe(tr_linear *l) {
     tr_built_op(layer, &l->grad_input, TR_PHASE_I,
                 (tr_op_desc){.kind = TR_OP_MATMUL, .matmul = dx});
     describe_grad_weight(l);
-    if (l->split == TR_SPLIT_ROWS) tr_built_sums_in_f(layer, 1, rows, out, dtype);
+    if (l->split == TR_SPLIT_ROWS) tr_built_slice_sums(layer, TR_LAYER_SUM_F, 1, out, 0);
     if (fuses) return;
     tr_lora_describe(&l->lora, in, out);
     describe_activations(l);
@@ -187,7 +187,9 @@ tr_status tr_linear_forward(const tr_linear *l, const tr_layer_io *io, tr_tensor
                             tr_tensor residual, tr_tensor y) {
     const tr_dtype dtype = l->layer->shape.dtype;
     const bool apart = l->lora.targets > 0 && l->activates;
-    const tr_tensor none = {0}, product = apart ? aux : y;
+    const bool sums = l->split == TR_SPLIT_ROWS;
+    const tr_tensor none = {0};
+    const tr_tensor product = apart ? aux : sums ? tr_built_all(l->layer, io, l->all, y) : y;
     tr_op_args args = {.t = {[TR_MATMUL_A] = x,
                              [TR_MATMUL_B] = matrix(l, l->weight->value, dtype),
                              [TR_MATMUL_C] = product,
@@ -200,8 +202,7 @@ tr_status tr_linear_forward(const tr_linear *l, const tr_layer_io *io, tr_tensor
         tr_op_args activation = {.t = {[TR_ACTIVATION_X] = aux, [TR_ACTIVATION_Y] = y}};
         TR_TRY(tr_layer_op_run(&l->activate, io, activation));
     }
-    if (l->split == TR_SPLIT_ROWS) TR_TRY(tr_built_sum(l->layer, io, y));
-    return TR_OK;
+    return sums ? tr_built_sum_slice(l->layer, io, l->all, y) : TR_OK;
 }
 
 tr_status tr_linear_grad_input(const tr_linear *l, const tr_layer_io *io, tr_tensor dy,

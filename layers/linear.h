@@ -43,6 +43,9 @@ typedef struct tr_linear {
     tr_split split;
     bool conv1d;
     tr_lora lora;
+    /* Set before the layer is described, for rows split over several tensor ranks with sequence
+     * parallelism: (rows, out), a rank's part of the sum. */
+    tr_buffer all;
     /* Set before the layer is described, to fuse with the product. activates: the output goes to
      * aux, and its activation to y. activated: the input is the activation of aux, so dx is the
      * gradient of aux. */
@@ -59,9 +62,9 @@ typedef struct tr_linear {
 
 tr_status tr_linear_create(tr_linear *linear, tr_built_layer *layer, const tr_linear_desc *desc);
 void tr_linear_describe(tr_linear *linear);
-/* Computes y. A row-parallel layer's y is summed over the tensor ranks, and does not contain bias
- * and `residual` (which must not be y) unless the layer adds_residual. Other layers do not read
- * `residual`. aux, here and below: absent without an activation. */
+/* Computes y. A row-parallel layer's y is a slice of the rows, summed over the tensor ranks, and
+ * does not contain bias and `residual` (which must not be y) unless the layer adds_residual. Other
+ * layers do not read `residual`. aux, here and below: absent without an activation. */
 tr_status tr_linear_forward(const tr_linear *linear, const tr_layer_io *io, tr_tensor x,
                             tr_tensor aux, tr_tensor residual, tr_tensor y);
 /* Computes dx[rows, in] from dy[rows, out]: if the outputs are split, a rank's part of a sum over

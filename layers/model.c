@@ -203,6 +203,11 @@ tr_range tr_model_shape_part(const tr_model_shape *shape, int64_t total, int cop
     return tr_range_part(total, shape->tp_size / copies, shape->tp_rank / copies);
 }
 
+/* Sequence parallelism: decoding feeds too few rows for it, and one rank has all of them. */
+static bool divides_rows(const tr_model_config *c, const tr_model_shape *shape) {
+    return c->sequence && shape->tp_size > 1 && !shape->decode;
+}
+
 static tr_status check_shape(const tr_model_config *c, const tr_model_shape *shape) {
     if (shape->tp_size < 1 || shape->tp_rank < 0 || shape->tp_rank >= shape->tp_size)
         return TR_FAIL(TR_ERR_INTERNAL, "tensor rank %d of %d does not exist", shape->tp_rank,
@@ -220,6 +225,15 @@ static tr_status check_shape(const tr_model_config *c, const tr_model_shape *sha
             TR_ERR_CONFIG, "%s %lld is smaller than parallel.tp %d: every tensor rank holds a part",
             c->vocab < shape->tp_size ? "model.vocab" : "model.mlp_width",
             (long long)(c->vocab < shape->tp_size ? c->vocab : c->mlp_width), shape->tp_size);
+    if (divides_rows(c, shape) && shape->batch * shape->seq % shape->tp_size)
+        return TR_FAIL(
+            TR_ERR_CONFIG,
+            "parallel.sequence divides the %lld tokens of a micro-batch (train.micro_batch "
+            "%lld x %lld) equally among the ranks of parallel.tp %d: make "
+            "train.micro_batch or model.context divisible by it, or set "
+            "parallel.sequence to false",
+            (long long)(shape->batch * shape->seq), (long long)shape->batch, (long long)shape->seq,
+            shape->tp_size);
     return TR_OK;
 }
 
@@ -301,6 +315,10 @@ tr_status tr_model_create(const tr_model_config *config, const tr_model_shape *s
     model->config.tuning.only_updates = config->lora.rank > 0;
     model->shape.tuning = &model->config.tuning;
     model->shape.rows = shape->batch * (shape->decode ? shape->decode : shape->seq);
+    model->shape.sequence = divides_rows(config, shape);
+    model->shape.slice = (tr_range){.extent = model->shape.rows};
+    if (model->shape.sequence)
+        model->shape.slice = tr_model_shape_part(shape, model->shape.rows, 1);
     model->count = (int)config->layers + 2;
     tr_status status = tr_model_complete(&model->config);
     if (status == TR_OK) status = make_layers(model);

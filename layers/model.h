@@ -40,18 +40,23 @@ typedef struct tr_model_config {
     tr_tuning tuning;
     char init[16];                     /* key model.init; "": normal */
     char recompute[TR_RECOMPUTE_TEXT]; /* key train.recompute (layers/recompute.h) */
+    bool sequence;                     /* key parallel.sequence */
 } tr_model_config;
 
 /* The shape for which a model is made; known on every rank. */
 typedef struct tr_model_shape {
     int64_t batch, seq; /* of one micro-batch; decoding: texts, and length of their caches */
-    int64_t rows;       /* of the flows: set by tr_model_create */
+    int64_t rows;       /* of the products: set by tr_model_create */
     tr_dtype dtype;     /* storage */
     int64_t decode;     /* tokens that every text feeds at once, all buffers scratch; 0: training */
     /* A sequence holds several documents: the layers ask for TR_STEP_INPUT_DOCUMENT_STARTS. Not
      * with decode. */
     bool documents;
     int tp_rank, tp_size;
+    /* Set by tr_model_create. Sequence parallelism: several tensor ranks divide the rows outside
+     * the products. The slice is this rank's part of them, else all rows. */
+    bool sequence;
+    tr_range slice;
     const tr_tuning *tuning; /* set by tr_model_create; NULL: all is trained */
 } tr_model_shape;
 

@@ -4,23 +4,26 @@ tr_status tr_norm_create(tr_norm *n, tr_built_layer *layer, const tr_norm_desc *
     *n = (tr_norm){.layer = layer, .desc = *desc};
     TR_TRY(tr_built_param(layer, &n->gamma));
     TR_TRY(tr_param_describe(n->gamma, 1, &desc->width, TR_INIT_ONE, 0, "%s.weight", desc->name));
+    tr_built_sums_slices(layer, n->gamma);
     n->desc.name = NULL; /* it may point to the caller's buffer */
     if (desc->rms) return TR_OK;
     TR_TRY(tr_built_param(layer, &n->beta));
-    return tr_param_describe(n->beta, 1, &desc->width, TR_INIT_ZERO, 0, "%s.bias", desc->name);
+    TR_TRY(tr_param_describe(n->beta, 1, &desc->width, TR_INIT_ZERO, 0, "%s.bias", desc->name));
+    tr_built_sums_slices(layer, n->beta);
+    return TR_OK;
 }
 
 static void describe_ops(tr_norm *n) {
     tr_built_layer *layer = n->layer;
     const tr_model_shape *shape = &layer->shape;
     tr_op_desc op = {.kind = TR_OP_LAYERNORM,
-                     .layernorm = {.rows = shape->rows,
+                     .layernorm = {.rows = shape->slice.extent,
                                    .width = n->desc.width,
                                    .eps = n->desc.eps,
                                    .dtype = shape->dtype}};
     if (n->desc.rms)
         op = (tr_op_desc){.kind = TR_OP_RMSNORM,
-                          .rmsnorm = {.rows = shape->rows,
+                          .rmsnorm = {.rows = shape->slice.extent,
                                       .width = n->desc.width,
                                       .eps = n->desc.eps,
                                       .dtype = shape->dtype}};
@@ -43,10 +46,11 @@ void tr_norm_describe(tr_norm *n) {
     const tr_lifetime gradient = n->desc.in_forward ? TR_LIFE_SCRATCH : TR_LIFE_IW;
     const tr_lifetime again = layer->recompute == TR_RECOMPUTE_FULL ? TR_LIFE_IW : TR_LIFE_SCRATCH;
     const tr_dtype acc = tr_dtype_acc(dtype);
-    n->y = tr_built_save(layer, kept, TR_RECOMPUTE_SELECTIVE, again, n->desc.width, dtype);
-    if (!n->desc.rms) n->mean = tr_built_save(layer, kept, TR_RECOMPUTE_FULL, TR_LIFE_IW, 1, acc);
-    n->rstd = tr_built_save(layer, kept, TR_RECOMPUTE_FULL, TR_LIFE_IW, 1, acc);
-    if (!layer->shape.decode) n->dy = tr_built_place(layer, gradient, n->desc.width, dtype);
+    n->y = tr_built_save_slice(layer, kept, TR_RECOMPUTE_SELECTIVE, again, n->desc.width, dtype);
+    if (!n->desc.rms)
+        n->mean = tr_built_save_slice(layer, kept, TR_RECOMPUTE_FULL, TR_LIFE_IW, 1, acc);
+    n->rstd = tr_built_save_slice(layer, kept, TR_RECOMPUTE_FULL, TR_LIFE_IW, 1, acc);
+    if (!layer->shape.decode) n->dy = tr_built_place_slice(layer, gradient, n->desc.width, dtype);
 }
 
 static tr_status run_forward(const tr_norm *n, const tr_layer_op *op, const tr_layer_io *io,

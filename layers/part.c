@@ -45,7 +45,9 @@ void tr_built_reads(tr_built_layer *layer, tr_lifetime life) {
 
 void tr_built_writes(tr_built_layer *layer, const char *name, int64_t width) {
     const tr_model_shape *shape = &layer->shape;
-    const int64_t extent[] = {shape->batch, shape->decode ? shape->decode : shape->seq, width};
+    const int64_t slice[] = {1, shape->slice.extent, width};
+    const int64_t whole[] = {shape->batch, shape->decode ? shape->decode : shape->seq, width};
+    const int64_t *extent = shape->sequence ? slice : whole;
     layer->layer.outputs = 1;
     layer->layer.output[0] = tr_flow_make(name, shape->dtype, 3, extent);
 }
@@ -64,6 +66,10 @@ void tr_built_asks(tr_built_layer *layer, const char *name) {
 void tr_built_asks_starts(tr_built_layer *layer) {
     layer->starts = layer->layer.step_inputs;
     if (layer->shape.documents) tr_built_asks(layer, TR_STEP_INPUT_DOCUMENT_STARTS);
+}
+
+void tr_built_sums_slices(const tr_built_layer *layer, tr_param *param) {
+    if (layer->shape.sequence) param->partial |= TR_AXIS_BIT(TR_AXIS_TP);
 }
 
 tr_range tr_built_part(const tr_built_layer *layer, int64_t total) {
@@ -127,15 +133,35 @@ tr_buffer tr_built_place_rows(tr_built_layer *layer, tr_lifetime life, int64_t r
     return place;
 }
 
-tr_buffer tr_built_save(tr_built_layer *layer, tr_lifetime life, tr_recompute from,
-                        tr_lifetime again, int64_t width, tr_dtype dtype) {
-    if (layer->recompute < from) return tr_built_place(layer, life, width, dtype);
-    tr_buffer place = tr_built_place(layer, again, width, dtype);
+tr_buffer tr_built_place_slice(tr_built_layer *layer, tr_lifetime life, int64_t width,
+                               tr_dtype dtype) {
+    return tr_built_place_rows(layer, life, layer->shape.slice.extent, width, dtype);
+}
+
+tr_buffer tr_built_place_all(tr_built_layer *layer, int64_t width) {
+    if (!layer->shape.sequence) return (tr_buffer){.life = TR_LIFE_SCRATCH};
+    return tr_built_place(layer, TR_LIFE_SCRATCH, width, layer->shape.dtype);
+}
+
+static tr_buffer save_rows(tr_built_layer *layer, tr_lifetime life, tr_recompute from,
+                           tr_lifetime again, int64_t rows, int64_t width, tr_dtype dtype) {
+    if (layer->recompute < from) return tr_built_place_rows(layer, life, rows, width, dtype);
+    tr_buffer place = tr_built_place_rows(layer, again, rows, width, dtype);
     place.rebuilt = true;
     place.unkept = layer->layer.unkept;
     layer->layer.unkept +=
         tr_align_up((size_t)(place.rows * place.width) * tr_dtype_size(place.dtype));
     return place;
+}
+
+tr_buffer tr_built_save(tr_built_layer *layer, tr_lifetime life, tr_recompute from,
+                        tr_lifetime again, int64_t width, tr_dtype dtype) {
+    return save_rows(layer, life, from, again, layer->shape.rows, width, dtype);
+}
+
+tr_buffer tr_built_save_slice(tr_built_layer *layer, tr_lifetime life, tr_recompute from,
+                              tr_lifetime again, int64_t width, tr_dtype dtype) {
+    return save_rows(layer, life, from, again, layer->shape.slice.extent, width, dtype);
 }
 
 static void add_sum(tr_layer *l, tr_layer_sum sum) {
@@ -153,15 +179,23 @@ void tr_built_sums_in_f(tr_built_layer *layer, int count, int64_t rows, int64_t 
     if (count == 0 || rows == 0) return;
     add_sum(&layer->layer, (tr_layer_sum){.count = count,
                                           .bytes = (size_t)(rows * width) * tr_dtype_size(dtype),
-                                          .in_f = true});
+                                          .when = TR_LAYER_SUM_F});
 }
 
-void tr_built_sums_in_i(tr_built_layer *layer, int64_t width, double hides) {
+void tr_built_slice_sums(tr_built_layer *layer, tr_layer_sum_when when, int count, int64_t width,
+                         double hides) {
     const tr_model_shape *shape = &layer->shape;
     add_sum(&layer->layer,
-            (tr_layer_sum){.count = 1,
+            (tr_layer_sum){.count = count,
                            .bytes = (size_t)(shape->rows * width) * tr_dtype_size(shape->dtype),
+                           .when = when,
+                           .half = shape->sequence,
                            .hides = hides});
+}
+
+void tr_built_slice_gathers(tr_built_layer *layer, tr_layer_sum_when when, int count, int64_t width,
+                            double hides) {
+    if (layer->shape.sequence && count > 0) tr_built_slice_sums(layer, when, count, width, hides);
 }
 
 /* --- running ---------------------------------------------------------------------------------- */
@@ -204,4 +238,42 @@ tr_status tr_built_sum_start(const tr_built_layer *layer, const tr_layer_io *io,
 
 tr_status tr_built_wait(const tr_built_layer *layer, const tr_layer_io *io, int64_t ticket) {
     return tr_group_wait(layer->tp, io->stream, ticket);
+}
+
+tr_tensor tr_built_all(const tr_built_layer *layer, const tr_layer_io *io, tr_buffer all,
+                       tr_tensor slice) {
+    return layer->shape.sequence ? tr_buffer_at(io, all) : slice;
+}
+
+tr_status tr_built_gather_start(const tr_built_layer *layer, const tr_layer_io *io, tr_buffer all,
+                                tr_tensor slice, int64_t *ticket) {
+    *ticket = TR_GROUP_NO_TICKET;
+    if (!layer->shape.sequence) return TR_OK;
+    const tr_tensor to = tr_buffer_at(io, all);
+    const tr_range own = layer->shape.slice;
+    TR_TRY(tr_stream_copy(io->stream, tr_tensor_rows(to, own.begin, own.extent).data, slice.data,
+                          tr_tensor_bytes(&slice)));
+    return tr_group_gather_parts(layer->tp, io->stream, to.data, tr_tensor_count(&slice), to.dtype,
+                                 ticket);
+}
+
+tr_status tr_built_gather(const tr_built_layer *layer, const tr_layer_io *io, tr_buffer all,
+                          tr_tensor slice) {
+    int64_t ticket;
+    TR_TRY(tr_built_gather_start(layer, io, all, slice, &ticket));
+    return tr_built_wait(layer, io, ticket);
+}
+
+tr_status tr_built_sum_slice_start(const tr_built_layer *layer, const tr_layer_io *io,
+                                   tr_buffer all, tr_tensor slice, int64_t *ticket) {
+    if (!layer->shape.sequence) return tr_built_sum_start(layer, io, slice, ticket);
+    return tr_group_scatter(layer->tp, io->stream, tr_buffer_at(io, all).data, slice.data,
+                            tr_tensor_count(&slice), slice.dtype, ticket);
+}
+
+tr_status tr_built_sum_slice(const tr_built_layer *layer, const tr_layer_io *io, tr_buffer all,
+                             tr_tensor slice) {
+    int64_t ticket;
+    TR_TRY(tr_built_sum_slice_start(layer, io, all, slice, &ticket));
+    return tr_built_wait(layer, io, ticket);
 }

@@ -73,6 +73,9 @@ void tr_built_asks_starts(tr_built_layer *layer);
 /* Sets *out to room for one more parameter of the layer. Fails with TR_ERR_INTERNAL after
  * TR_LAYER_PARAMS of them. */
 tr_status tr_built_param(tr_built_layer *layer, tr_param **out);
+/* Declares that the parameter's gradient is a sum over the rows outside products, of which every
+ * tensor rank adds up its own. */
+void tr_built_sums_slices(const tr_built_layer *layer, tr_param *param);
 /* Returns this tensor rank's part of 0..total. */
 tr_range tr_built_part(const tr_built_layer *layer, int64_t total);
 
@@ -98,12 +101,26 @@ tr_buffer tr_built_save(tr_built_layer *layer, tr_lifetime life, tr_recompute fr
 /* Does the same as tr_built_place for another number of rows. */
 tr_buffer tr_built_place_rows(tr_built_layer *layer, tr_lifetime life, int64_t rows, int64_t width,
                               tr_dtype dtype);
+/* Do the same as tr_built_place and tr_built_save for the rows of this rank's slice. */
+tr_buffer tr_built_place_slice(tr_built_layer *layer, tr_lifetime life, int64_t width,
+                               tr_dtype dtype);
+tr_buffer tr_built_save_slice(tr_built_layer *layer, tr_lifetime life, tr_recompute from,
+                              tr_lifetime again, int64_t width, tr_dtype dtype);
+/* Sequence parallelism: returns scratch for all rows of a tensor that is cut into slices, in the
+ * storage type; else nothing. */
+tr_buffer tr_built_place_all(tr_built_layer *layer, int64_t width);
 
-/* Declares that F makes `count` sums of (rows, width) elements over the tensor ranks, or that I and
- * B make one, behind which B runs W of `hides` FLOPs. */
+/* Declares that F makes `count` sums of (rows, width) elements over the tensor ranks. */
 void tr_built_sums_in_f(tr_built_layer *layer, int count, int64_t rows, int64_t width,
                         tr_dtype dtype);
-void tr_built_sums_in_i(tr_built_layer *layer, int64_t width, double hides);
+/* Declares that the actions make `count` sums of all rows
+ * (tr_built_sum_slice) during each of which B does other work of `hides` FLOPs. */
+void tr_built_slice_sums(tr_built_layer *layer, tr_layer_sum_when when, int count, int64_t width,
+                         double hides);
+/* Declares the same of gathers (tr_built_gather), of which there are none without sequence
+ * parallelism. */
+void tr_built_slice_gathers(tr_built_layer *layer, tr_layer_sum_when when, int count, int64_t width,
+                            double hides);
 
 /* --- while a layer runs ----------------------------------------------------------------------- */
 
@@ -120,3 +137,24 @@ tr_status tr_built_sum(const tr_built_layer *layer, const tr_layer_io *io, tr_te
 tr_status tr_built_sum_start(const tr_built_layer *layer, const tr_layer_io *io, tr_tensor x,
                              int64_t *ticket);
 tr_status tr_built_wait(const tr_built_layer *layer, const tr_layer_io *io, int64_t ticket);
+
+/* Slices of rows. Sequence parallelism: products read and write the rows of all tensor ranks,
+ * which are in `all`, a buffer of tr_built_place_all. Otherwise a rank's slice has all rows. */
+
+/* Returns the tensor of all rows: that of `all`, or the slice. */
+tr_tensor tr_built_all(const tr_built_layer *layer, const tr_layer_io *io, tr_buffer all,
+                       tr_tensor slice);
+/* Begins to fill `all` with the slices of all ranks: nothing may use it before tr_built_wait for
+ * the ticket. */
+tr_status tr_built_gather_start(const tr_built_layer *layer, const tr_layer_io *io, tr_buffer all,
+                                tr_tensor slice, int64_t *ticket);
+/* Starts that and waits for it. */
+tr_status tr_built_gather(const tr_built_layer *layer, const tr_layer_io *io, tr_buffer all,
+                          tr_tensor slice);
+/* Begins to sum this rank's part of tr_built_all over the tensor ranks, and to set the slice to its
+ * rows of the sum: nothing may use either before tr_built_wait for the ticket. */
+tr_status tr_built_sum_slice_start(const tr_built_layer *layer, const tr_layer_io *io,
+                                   tr_buffer all, tr_tensor slice, int64_t *ticket);
+/* Starts that and waits for it. */
+tr_status tr_built_sum_slice(const tr_built_layer *layer, const tr_layer_io *io, tr_buffer all,
+                             tr_tensor slice);

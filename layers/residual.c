@@ -21,7 +21,8 @@ static bool fuses_norm(const tr_residual *r) {
 void tr_residual_describe(tr_residual *r) {
     tr_built_layer *layer = r->layer;
     const tr_model_shape *shape = &layer->shape;
-    tr_dropout_desc desc = {.rows = shape->rows,
+    tr_dropout_desc desc = {.rows = shape->slice.extent,
+                            .first = shape->slice.begin,
                             .width = r->from->out,
                             .seq = shape->decode ? shape->decode : shape->seq,
                             .p = r->dropout,
@@ -36,7 +37,7 @@ void tr_residual_describe(tr_residual *r) {
     if (r->dropout == 0) return;
     tr_built_op(layer, &r->grad_input, TR_PHASE_I,
                 (tr_op_desc){.kind = TR_OP_DROPOUT_DGRAD, .dropout = desc});
-    r->dpart = tr_built_place(layer, TR_LIFE_IW, r->from->out, shape->dtype);
+    r->dpart = tr_built_place_slice(layer, TR_LIFE_IW, r->from->out, shape->dtype);
 }
 
 static tr_tensor bias_of(const tr_residual *r) {

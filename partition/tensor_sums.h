@@ -1,4 +1,5 @@
-/* The sums over tensor ranks in a step: activations in F, input gradients in I or B. */
+/* The sums over tensor ranks in a step: activations in F, input gradients in I or B; and with
+ * sequence parallelism the gathers of rows. */
 #pragma once
 
 #include "layers/placement.h"
@@ -11,7 +12,7 @@ typedef struct tr_sum_times {
 } tr_sum_times;
 
 /* Adds up the sums that a pipeline rank's program makes with the model's layers, each over `link`,
- * in FLOPs. A sum is exposed, except the part of it that B hides behind a part's W: work needs the
- * result of every other sum at once. */
+ * in FLOPs. A sum is exposed, except the part of it that B hides behind other work of its own: work
+ * needs the result of every other sum at once. A scatter or gather takes half the time of a sum. */
 tr_sum_times tr_sum_times_of(const tr_model *model, const tr_placement *placement,
                              const tr_program *program, tr_link link);

@@ -36,6 +36,7 @@ table() {
     row parallel.dp=4 parallel.zero=1
     row parallel.tp=2
     row parallel.tp=4
+    row parallel.tp=4 parallel.sequence=true
     row parallel.pp=2
     row parallel.pp=4
     row parallel.pp=4 parallel.schedule=gpipe

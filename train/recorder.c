@@ -132,9 +132,12 @@ void tr_recorder_show_plan(tr_recorder *r, const tr_engine *engine, const tr_mes
     if (trained < parameters)
         fprintf(out, "trained  %.2f M parameters, %.2f M frozen\n", (double)trained * 1e-6,
                 (double)(parameters - trained) * 1e-6);
-    fprintf(out, "layout   pp %d x tp %d x dp %d%s, %s, %lld micro-batches; stages of layers %s\n",
-            mesh->degree[TR_AXIS_PP], mesh->degree[TR_AXIS_TP], mesh->degree[TR_AXIS_DP],
-            c->parallel.zero && c->parallel.dp > 1 ? " (zero 1)" : "", c->parallel.schedule,
+    fprintf(out,
+            "layout   pp %d x tp %d%s x dp %d%s, %s, %lld micro-batches; stages of layers %s\n",
+            mesh->degree[TR_AXIS_PP], mesh->degree[TR_AXIS_TP],
+            c->model.sequence && mesh->degree[TR_AXIS_TP] > 1 ? " (sequence)" : "",
+            mesh->degree[TR_AXIS_DP], c->parallel.zero && c->parallel.dp > 1 ? " (zero 1)" : "",
+            c->parallel.schedule,
             (long long)(c->train.batch / c->parallel.dp / c->train.micro_batch), cut);
     tr_memory_print_plan(&plan, out);
     if (transport[0]) fprintf(out, "transport %s\n", transport);

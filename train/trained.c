@@ -11,7 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { DEFAULT_KEYS = 4 };
+enum { DEFAULT_KEYS = 5 };
 
 /* --- the config ------------------------------------------------------------------------------- */
 
@@ -96,6 +96,7 @@ tr_status tr_trained_config(const tr_trained *r, int ranks, bool data_ranks, tr_
     keys[count++] = stages;
     keys[count++] = "parallel.tp=1";
     keys[count++] = "parallel.dp=1";
+    keys[count++] = "parallel.sequence=false"; /* the number of tokens is another one */
     if (tr_trained_is_folder(r->path)) {
         (void)snprintf(origin, sizeof origin, "model.init_from=%s", r->path);
         keys[count++] = origin;

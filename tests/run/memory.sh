@@ -61,6 +61,14 @@ for n in 1 2 4; do
         small=$(of 0 $activations parallel.tp=$n train.recompute=$mode)
         large=$(of 0 $activations parallel.tp=$n train.recompute=$mode model.layers=24)
         is "tp $n: 12 blocks, recompute $mode" "$(less "$large" "$small")" "12 * $kept" 0.11
+        case $mode in
+        none) kept="4 * R / $n * (16 * C + 4 + h)" ;;
+        selective) kept="4 * R / $n * (10 * C + 4 + h)" ;;
+        full) kept="4 * R / $n * C" ;;
+        esac
+        small=$(of 0 $activations parallel.tp=$n parallel.sequence=true train.recompute=$mode)
+        large=$(of 0 $activations parallel.tp=$n parallel.sequence=true train.recompute=$mode model.layers=24)
+        is "tp $n: 12 blocks, sequence, recompute $mode" "$(less "$large" "$small")" "12 * $kept" 0.11
     done
 done
 

@@ -68,6 +68,9 @@ equal() {
     same_tensors "$1-pp" "$1" 20
     train 0 2 "$1-tp" model.family="$1" parallel.tp=2
     as_planned "$1-tp"
+    train 0 2 "$1-sequence" model.family="$1" parallel.tp=2 parallel.sequence=true
+    as_planned "$1-sequence"
+    near "$1-sequence" "$1-tp"
     paste <(field "$1" loss) <(field "$1-tp" loss) |
         awk '{ d = ($1 - $2) / $2; if (d < 0) d = -d; if (d > 1e-5) exit 1 } END { exit NR != 20 }' ||
         fail "$1: losses of one and two tensor ranks"

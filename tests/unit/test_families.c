@@ -210,6 +210,30 @@ static void test_tensor_ranks_agree(void **state) {
             }
 }
 
+/* Slices of 3 or 6 rows begin within sequences of 4. BF16 has the tolerance of FP32,
+ * because gradients of norms are FP32 sums of the same products. */
+static void check_sequence(const char *device, int k, tr_dtype dtype, int ranks, bool apart) {
+    static const char *const recompute[] = {"none", "selective", "full"};
+    tr_model_config config = cases[k].config;
+    result with, without;
+    (void)snprintf(config.recompute, sizeof config.recompute, "%s", recompute[k % 3]);
+    run_shape(device, &config, dtype, 3, 4, ranks, apart, rig_fill_named, &without);
+    config.sequence = true;
+    run_shape(device, &config, dtype, 3, 4, ranks, apart, rig_fill_named, &with);
+    compare_sequence(&with, &without);
+    result_free(&with);
+    result_free(&without);
+}
+
+static void test_sequence_changes_only_norms(void **state) {
+    (void)state;
+    for (int d = 0; d < DEVICES; d++)
+        for (int k = 0; k < CASES; k++)
+            for (int ranks = 2; ranks <= MOST_RANKS; ranks *= 2)
+                for (int way = 0; way < 4; way++)
+                    check_sequence(devices[d], k, way % 2 ? TR_BF16 : TR_F32, ranks, way / 2);
+}
+
 /* --- decoding --------------------------------------------------------------------------------- */
 
 static double log_sum_exp(const float *x, int64_t n) {
@@ -402,6 +426,7 @@ int main(void) {
         cmocka_unit_test(test_finite_differences),
         cmocka_unit_test(test_order_changes_no_bit),
         cmocka_unit_test(test_tensor_ranks_agree),
+        cmocka_unit_test(test_sequence_changes_only_norms),
         cmocka_unit_test(test_decode_equals_forward),
         cmocka_unit_test(test_presets_have_the_published_sizes),
         cmocka_unit_test(test_hugging_face_names),

@@ -68,6 +68,19 @@ static tr_status fetch_tokens(void *context, bool validation, int64_t sample,
     return TR_OK;
 }
 
+/* Takes the sums of gradients over the tensor ranks, which are not activations', from what the step
+ * has made: those of norms with sequence parallelism. */
+static void leave_out_gradients(rank_state *r, const tr_mesh *mesh) {
+    const tr_store *store = tr_engine_store(r->engine);
+    for (int i = 0; i < store->spans; i++) {
+        int k = 0;
+        while (store->slot[k].param->grad != store->span[i].data) k++;
+        if (tr_mesh_part_id(mesh, &store->slot[k].layout.sum) != r->group) continue;
+        r->count--;
+        r->bytes -= (double)store->span[i].count * sizeof(float);
+    }
+}
+
 static tr_status take_step(rank_state *r, tr_device *device, const tr_schedule *schedule) {
     const tr_config *c = r->config;
     tr_engine *engine = NULL;
@@ -95,6 +108,7 @@ static tr_status take_step(rank_state *r, tr_device *device, const tr_schedule *
     r->before = tr_engine_tensor_waited(engine);
     if (status == TR_OK) status = tr_engine_step(engine, 1, 1, 0, 1e-3, &result);
     tr_world_set_delay(r->world, NULL, NULL);
+    if (status == TR_OK) leave_out_gradients(r, &desc.mesh);
     tr_engine_destroy(engine);
     return status;
 }
@@ -190,6 +204,19 @@ static void test_planned_sums_are_made(void **state) {
     compare(3, (const char *[]){"parallel.tp=2", "model.family=llama", "model.kv_heads=2"});
     compare(2, (const char *[]){"parallel.tp=2", "train.recompute=full"});
     compare(2, (const char *[]){"parallel.tp=2", "train.recompute=full:0,selective:1-2"});
+    static const char *const sequence = "parallel.sequence=true";
+    compare(2, (const char *[]){"parallel.tp=2", sequence});
+    compare(3, (const char *[]){"parallel.tp=4", "train.precision=bf16", sequence});
+    compare(
+        4, (const char *[]){"parallel.tp=2", "parallel.pp=2", "parallel.schedule=zb-h1", sequence});
+    compare(4, (const char *[]){"parallel.tp=2", "parallel.dp=2", "model.dropout=0.1", sequence});
+    compare(3, (const char *[]){"parallel.tp=2", "train.recompute=full:0,selective:1-2", sequence});
+    compare(5, (const char *[]){"parallel.tp=2", "train.recompute=full:0,selective:1-2", sequence,
+                                "parallel.schedule=zb-h1", "parallel.pp=2"});
+    compare(3,
+            (const char *[]){"parallel.tp=2", "train.freeze=*.wte.* *.wpe.* *.h.[01].*", sequence});
+    compare(3, (const char *[]){"parallel.tp=2", "train.freeze=*.mlp.c_proj.* *.attn.c_attn.*",
+                                sequence});
     /* A head with two chunks of 64 rows and one of 16. */
     compare(5, (const char *[]){"parallel.tp=2", "model.vocab=1500000", "model.width=4",
                                 "train.batch=9", "train.micro_batch=9"});
@@ -245,9 +272,46 @@ static void test_what_stays_exposed(void **state) {
     }
 }
 
+/* Sequence parallelism: each of these is two halves, a scatter and a gather. A block gathers twice
+ * more for its two norms' weight products, hidden behind I of the MLP (16 R C^2 FLOPs) and of
+ * attention, and where W is apart twice for the gradients of outputs; the embedding gathers for its
+ * W. */
+static void check_exposed_sequence(const char *schedule, bool hides, double per_byte) {
+    const double R = 2 * SEQ, C = WIDTH, hidden = 4 * R * C, work = R * C * C / 2;
+    const tr_link link = {.latency = 1e5, .per_byte = per_byte};
+    const double half = (link.latency + per_byte * hidden) / 2;
+    const double rows = 2 * link.latency + per_byte * 3 * 4 * R;
+    tr_config config;
+    read_config(&config, 3, (const char *[]){"parallel.tp=2", schedule, "parallel.sequence=true"});
+    planned p = plan_open(&config);
+    const tr_layout *l = p.plan->layout;
+    const tr_sum_times all = sums_of(p.plan, 0, link);
+    const double attention = l->model->layers[1]->flops_i - 16 * work;
+    const double again = hides ? 0 : 2 * LAYERS, large = 10 * LAYERS + 4 + again;
+    double exposed = (6 * LAYERS + 4 + again) * half + rows;
+    exposed += LAYERS * (rest(half, hides ? 8 * work : 0) + rest(half, hides ? 16 * work : 0));
+    exposed += LAYERS * (rest(half, hides ? attention : 0) + rest(half, hides ? 16 * work : 0));
+    assert_true(attention > 8 * work);
+    assert_int_equal(all.count, (int64_t)(MICRO_BATCHES * (large + 2)));
+    assert_true(all.bytes == MICRO_BATCHES * (large * hidden + 3 * 4 * R));
+    assert_true(fabs(all.moving / (MICRO_BATCHES * (large * half + rows)) - 1) < 1e-12);
+    assert_true(fabs(all.exposed / (MICRO_BATCHES * exposed) - 1) < 1e-12);
+    plan_close(&p);
+}
+
+static void test_what_stays_exposed_of_sequence(void **state) {
+    (void)state;
+    static const double per_byte[] = {8, 60, 100, 500};
+    for (int k = 0; k < 4; k++) {
+        check_exposed_sequence("parallel.schedule=1f1b", true, per_byte[k]);
+        check_exposed_sequence("parallel.schedule=zb-h1", false, per_byte[k]);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_planned_sums_are_made),
                                        cmocka_unit_test(test_waits_are_measured),
-                                       cmocka_unit_test(test_what_stays_exposed)};
+                                       cmocka_unit_test(test_what_stays_exposed),
+                                       cmocka_unit_test(test_what_stays_exposed_of_sequence)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -24,8 +24,8 @@ static int result_tensor(result *x, const tr_global *tensor, int use) {
 static void *member_run(void *argument) {
     const member *m = argument;
     rig *r = &m->team->rig[m->rank];
-    rig_open(r, m->team->device, m->team->world[m->rank], m->team->config, m->team->dtype, BATCH,
-             SEQ, false);
+    rig_open(r, m->team->device, m->team->world[m->rank], m->team->config, m->team->dtype,
+             m->team->batch, m->team->seq, false);
     m->team->fill(r);
     (void)rig_forward(r);
     rig_backward(r, m->team->apart);
@@ -70,6 +70,7 @@ static void collect(team *t, int ranks, result *out) {
             const tr_param *param = rig_param(t->rig[rank].model, p);
             for (int k = 0; k < param->tensors; k++) {
                 int at = result_tensor(out, &param->tensor[k], param->use);
+                out->partial[at] = param->partial & TR_AXIS_BIT(TR_AXIS_TP);
                 tr_each_element(&param->tensor[k], collect_element,
                                 &(collection){param, out->grad[at]});
             }
@@ -77,14 +78,25 @@ static void collect(team *t, int ranks, result *out) {
     }
 }
 
-void run_filled(const char *device, const tr_model_config *config, tr_dtype dtype, int ranks,
-                bool apart, void (*fill)(rig *r), result *out) {
+void run_shape(const char *device, const tr_model_config *config, tr_dtype dtype, int64_t batch,
+               int64_t seq, int ranks, bool apart, void (*fill)(rig *r), result *out) {
     static team t;
-    t = (team){.device = device, .config = config, .dtype = dtype, .apart = apart, .fill = fill};
+    t = (team){.device = device,
+               .config = config,
+               .dtype = dtype,
+               .batch = batch,
+               .seq = seq,
+               .apart = apart,
+               .fill = fill};
     RIG_TRY(tr_world_open_local(ranks, t.world));
     on_every_rank(&t, ranks, member_run);
     collect(&t, ranks, out);
     on_every_rank(&t, ranks, member_close);
+}
+
+void run_filled(const char *device, const tr_model_config *config, tr_dtype dtype, int ranks,
+                bool apart, void (*fill)(rig *r), result *out) {
+    run_shape(device, config, dtype, BATCH, SEQ, ranks, apart, fill, out);
 }
 
 static double distance(const double *a, const double *b, int64_t n) {
@@ -118,6 +130,18 @@ void compare(const result *x, const result *reference, double loss, double grad,
             fail_msg("%s (use %d): gradient is off by %g, more than %g", reference->name[p],
                      reference->use[p], off, grad);
     }
+}
+
+void compare_sequence(const result *a, const result *b) {
+    int sliced = 0;
+    assert_memory_equal(a->loss, b->loss, sizeof a->loss);
+    for (int p = 0; p < a->tensors; p++) {
+        if (a->partial[p] && !b->partial[p]) sliced++;
+        else if (memcmp(a->grad[p], b->grad[p], (size_t)a->count[p] * sizeof(double)) != 0)
+            fail_msg("%s (use %d): the gradient has other bits", a->name[p], a->use[p]);
+    }
+    assert_true(sliced > 0);
+    compare(a, b, 0, 1e-5, 1e-3);
 }
 
 void compare_bits(const result *a, const result *b) {

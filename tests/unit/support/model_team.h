@@ -29,6 +29,7 @@ typedef struct result {
     double *grad[MOST_TENSORS];
     char name[MOST_TENSORS][TR_NAME_SIZE];
     int use[MOST_TENSORS];
+    bool partial[MOST_TENSORS]; /* each tensor rank has a part of the gradient */
 } result;
 
 void result_free(result *x);
@@ -38,6 +39,7 @@ typedef struct team {
     const char *device;
     const tr_model_config *config;
     tr_dtype dtype;
+    int64_t batch, seq;
     bool apart;
     void (*fill)(rig *r);
     tr_world *world[MOST_RANKS];
@@ -57,11 +59,20 @@ typedef struct collection {
 void run_filled(const char *device, const tr_model_config *config, tr_dtype dtype, int ranks,
                 bool apart, void (*fill)(rig *r), result *out);
 
+/* The same for micro-batches of another shape. */
+void run_shape(const char *device, const tr_model_config *config, tr_dtype dtype, int64_t batch,
+               int64_t seq, int ranks, bool apart, void (*fill)(rig *r), result *out);
+
 double norm(const double *a, int64_t n);
 
 /* Fails unless losses are within `loss` relative, and every gradient norm-wise within `grad` of the
  * larger of its own norm and `floor` times the global norm. */
 void compare(const result *x, const result *reference, double loss, double grad, double floor);
+
+/* Fails unless losses and gradients have the same bits, except the gradients of norms and other
+ * parameters that only with sequence parallelism are sums of the tensor ranks' parts. These are
+ * within 1e-5 of their own norm, or of a thousandth of the global one. */
+void compare_sequence(const result *sequence, const result *without);
 
 /* Fails unless every gradient has the same bits. */
 void compare_bits(const result *a, const result *b);
