@@ -1,5 +1,6 @@
 #include "base/nearest.h"
 #include "cli/cli.h"
+#include "config/batches.h"
 #include "config/schema.h"
 #include "train/data_options.h"
 
@@ -43,9 +44,11 @@ static tr_status print_corpus(const tr_config *c, const tr_data *data, int part)
     double weights = 0;
     for (int k = 0; k < tr_data_parts(data); k++) weights += (double)tr_data_weight(data, k);
     double share = tr_data_parts(data) > 1 ? (double)tr_data_weight(data, part) / weights : 1;
-    (void)printf("run       %lld steps of %lld sequences: %.2f epochs\n", (long long)c->train.steps,
-                 (long long)c->train.batch,
-                 share * (double)c->train.steps * (double)c->train.batch / (double)windows);
+    char batches[2048];
+    (void)snprintf(batches, sizeof batches, "%lld sequences", (long long)c->train.batch);
+    if (c->train.batch_warmup[0]) (void)tr_config_batches_text(c, batches, sizeof batches);
+    (void)printf("run       %lld steps of %s: %.2f epochs\n", (long long)c->train.steps, batches,
+                 share * tr_config_sequences(c, 1, c->train.steps) / (double)windows);
     if (!isnan(facts.bigram_nats))
         (void)printf("bigram    %.4f nats a token on the held-out part (%.4f bits)\n",
                      facts.bigram_nats, facts.bigram_nats / log(2));

@@ -167,6 +167,40 @@ static void print_memory(const tr_run_plan *p) {
     }
 }
 
+/* Prints for each batch of a run with train.batch_warmup what a step takes on the rank that has the
+ * largest arena for it. */
+static void print_batches(const tr_config *c, const tr_run_plan *p) {
+    char work[32], until[32];
+    if (p->steps == 1) return;
+    (void)printf("\n%-10s %10s %13s %11s   step        bubble\n", "batch", "until step",
+                 "micro-batches", "activations");
+    for (int k = 0; k < p->steps; k++) {
+        const tr_run_step *step = &p->step[k];
+        size_t most = 0;
+        for (int r = 0; r < step->set->ranks; r++)
+            if (step->set->program[r].arena_bytes > most) most = step->set->program[r].arena_bytes;
+        const bool last = step->until >= c->train.steps;
+        (void)snprintf(until, sizeof until, "%lld",
+                       (long long)(last ? c->train.steps : step->until));
+        (void)printf("%-10lld %10s %13d %11.1f   %-12s %5.2f%%\n", (long long)step->batch, until,
+                     step->set->program[0].micro_batches, (double)most / MIB,
+                     flop(step->makespan, "FLOP", work, sizeof work),
+                     100 * fabs(step->makespan - step->ideal) / step->makespan);
+    }
+}
+
+/* Returns the time of all steps of the run, in the unit of a step's. */
+static double time_of_run(const tr_config *c, const tr_run_plan *p) {
+    double sum = 0;
+    int64_t done = 0;
+    for (int k = 0; k < p->steps && done < c->train.steps; k++) {
+        const int64_t end = p->step[k].until < c->train.steps ? p->step[k].until : c->train.steps;
+        sum += (double)(end - done) * p->step[k].makespan;
+        done = end;
+    }
+    return sum;
+}
+
 /* Returns a time as percent of the makespan; a rest from rounding counts as 0. */
 static double share(const tr_run_plan *p, double time) {
     double percent = 100 * time / p->time->makespan;
@@ -380,7 +414,7 @@ static tr_status print_speed(const tr_config *c, tr_device *device, const tr_run
         "time     about %s a step, %.0f tok/s, %s for %lld steps: %s a rank (%s), "
         "without transfers and optimizer\n",
         duration(seconds, step, sizeof step), (double)(c->train.batch * c->model.context) / seconds,
-        duration(seconds * (double)c->train.steps, run, sizeof run), (long long)c->train.steps,
+        duration(time_of_run(c, p) / rate, run, sizeof run), (long long)c->train.steps,
         flop(rate, "FLOP/s", speed, sizeof speed), given != 0 ? "--rate" : "measured here");
     TR_TRY(print_messages(c, p, rate));
     TR_TRY(print_reductions(c, p, rate));
@@ -490,6 +524,7 @@ tr_status cli_plan(cli_context *cli, int argc, char **argv) {
     TR_TRY_OUT(tr_run_plan_make(&config, device, &plan));
     print_head(&config, plan, here);
     print_memory(plan);
+    print_batches(&config, plan);
     print_step(plan);
     TR_TRY_OUT(print_speed(&config, device, plan, rate, here));
     print_shares(plan);

@@ -2,6 +2,7 @@
 
 #include "base/input.h"
 #include "base/memory.h"
+#include "config/batches.h"
 #include "config/config_impl.h"
 #include "config/schema.h"
 #include "config/yaml.h"
@@ -9,6 +10,7 @@
 #include "layers/lora_config.h"
 #include "layers/preset.h"
 #include "layers/tuning.h"
+#include "pipeline/orders/make.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -62,6 +64,8 @@ static tr_status set_entry(const tr_yaml_entry *e, const char *source, tr_config
                       : tr_schema[index].type == TR_KEY_PATTERNS
                           ? "an item of this list is one pattern"
                       : tr_schema[index].type == TR_KEY_POINTS ? "an item of this list is one step"
+                      : tr_schema[index].type == TR_KEY_BATCHES
+                          ? "an item of this list is like {until: 100, batch: 8}"
                       : tr_schema[index].type == TR_KEY_PATHS
                           ? "an item of this list is a path, or like {path: a.bin, weight: 0.7}"
                           : "a list is not allowed here: give one value");
@@ -311,6 +315,44 @@ static tr_status check_recompute(const tr_config *c) {
     return TR_OK;
 }
 
+/* Checks the smaller batches of the first steps. unit: parallel.dp * train.micro_batch. */
+static tr_status check_warmup(const tr_config *c, int64_t unit) {
+    static const char key[] = "train.batch_warmup";
+    tr_batch_size size[TR_CONFIG_BATCHES];
+    const int smaller = tr_config_batches(c, size) - 1;
+    if (smaller > 0 && tr_schedule_is_path(c->parallel.schedule))
+        REFUSE(key,
+               "train.batch_warmup needs an order for each batch, and a file as parallel.schedule "
+               "has that of one batch: name a schedule, or leave train.batch_warmup out");
+    for (int k = 0; k < smaller; k++) {
+        const int64_t batch = size[k].batch, below = batch / unit * unit;
+        if (batch >= c->train.batch)
+            REFUSE(key,
+                   "train.batch_warmup has a batch of %" PRId64
+                   ", which is not below train.batch %" PRId64 ": lower it, or raise train.batch",
+                   batch, c->train.batch);
+        if (batch % unit && below == 0)
+            REFUSE(key,
+                   "train.batch_warmup: %" PRId64
+                   " is not a multiple of parallel.dp * train.micro_batch = %" PRId64 " * %" PRId64
+                   ": the smallest batch is %" PRId64,
+                   batch, c->parallel.dp, c->train.micro_batch, unit);
+        if (batch % unit)
+            REFUSE(key,
+                   "train.batch_warmup: %" PRId64
+                   " is not a multiple of parallel.dp * train.micro_batch = %" PRId64 " * %" PRId64
+                   ": the nearest multiples are %" PRId64 " and %" PRId64,
+                   batch, c->parallel.dp, c->train.micro_batch, below, below + unit);
+        if (c->log.noise_scale && batch == c->train.micro_batch)
+            REFUSE(key,
+                   "log.noise_scale compares a micro-batch with the whole batch, but "
+                   "train.batch_warmup has a batch of one micro-batch, %" PRId64
+                   ": leave that batch out, or lower train.micro_batch",
+                   batch);
+    }
+    return TR_OK;
+}
+
 static tr_status check_batch(const tr_config *c) {
     int64_t unit = c->parallel.dp * c->train.micro_batch;
     int64_t up = (c->train.batch + unit - 1) / unit * unit;
@@ -325,6 +367,7 @@ static tr_status check_batch(const tr_config *c) {
                "train.batch %" PRId64 " is %" PRId64
                " micro-batches a step on each data rank, more than %d: raise train.micro_batch",
                c->train.batch, c->train.batch / unit, MOST_MICRO_BATCHES);
+    TR_TRY(check_warmup(c, unit));
     if (c->log.noise_scale && c->train.batch == c->train.micro_batch)
         REFUSE("log.noise_scale",
                "log.noise_scale compares a micro-batch with the whole batch, but train.batch is "

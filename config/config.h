@@ -6,7 +6,7 @@
 
 #include <stdio.h>
 
-enum { TR_CONFIG_KEYS = 102, TR_CONFIG_PATH = 1024, TR_CONFIG_PATHS = 4096 };
+enum { TR_CONFIG_KEYS = 103, TR_CONFIG_PATH = 1024, TR_CONFIG_PATHS = 4096 };
 
 /* Where a key got its value. line 0: by default or from the preset; line < 0: override number
  * -line. */
@@ -33,6 +33,7 @@ typedef struct tr_config {
     struct {
         int64_t steps;
         int64_t batch, micro_batch; /* sequences of a step; sequences of a micro-batch */
+        char batch_warmup[1536];    /* smaller batches of the first steps: config/batches.h */
         int64_t seed;
         char precision[8];
         int64_t threads; /* of each rank; 0: the machine's cores divided by its ranks */

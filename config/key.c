@@ -2,6 +2,7 @@
 #include "base/nearest.h"
 #include "base/text.h"
 #include "base/utf8.h"
+#include "config/batches.h"
 #include "config/points.h"
 #include "config/schema.h"
 #include "pipeline/orders/make.h"
@@ -37,6 +38,9 @@ const char *tr_key_describe(const tr_key *key, char *buffer, size_t size) {
     case TR_KEY_PATHS: (void)snprintf(buffer, size, "text"); break;
     case TR_KEY_SHARE: (void)snprintf(buffer, size, "a number or a path"); break;
     case TR_KEY_POINTS: (void)snprintf(buffer, size, "ascending steps above 0"); break;
+    case TR_KEY_BATCHES:
+        (void)snprintf(buffer, size, "pairs of a batch and its last step, both ascending");
+        break;
     case TR_KEY_BYTES: (void)snprintf(buffer, size, "a size in bytes"); break;
     case TR_KEY_SCHEDULE: {
         int index = 0;
@@ -186,6 +190,22 @@ static tr_status set_points(const tr_key *key, const char *value, tr_config *con
     return TR_OK;
 }
 
+/* Stores the pairs with one space between their numbers. A list in a file has the steps in quotes.
+ */
+static tr_status set_batches(const tr_key *key, const char *value, tr_config *config) {
+    tr_batch_size batch[TR_CONFIG_WARMUPS];
+    char bare[TR_CONFIG_WARMUPS * 48], *text = field(key, config);
+    (void)snprintf(bare, sizeof bare, "%s", value);
+    for (char *c = bare; (c = strchr(c, '"'));) *c = ' ';
+    const int count = strlen(value) < sizeof bare ? tr_config_warmup(bare, batch) : -1;
+    if (count < 0) return wrong_type(key, value, NULL);
+    text[0] = '\0';
+    for (int i = 0; i < count; i++)
+        tr_text_add(text, key->size, "%s%" PRId64 " %" PRId64, i ? " " : "", batch[i].batch,
+                    batch[i].until);
+    return TR_OK;
+}
+
 static tr_status set_share(const tr_key *key, const char *value, tr_config *config) {
     double share;
     if (tr_key_share(value, &share) && !(share >= key->min && share <= key->max))
@@ -206,6 +226,7 @@ bool tr_key_takes(const tr_key *key, tr_yaml_kind kind) {
                key->type == TR_KEY_POINTS;
     case TR_YAML_WEIGHTS: return key->type == TR_KEY_PATHS;
     case TR_YAML_SCALES: return key->type == TR_KEY_SCALES;
+    case TR_YAML_BATCHES: return key->type == TR_KEY_BATCHES;
     }
     return false;
 }
@@ -238,6 +259,7 @@ tr_status tr_key_set(const tr_key *key, const char *value, tr_config *config) {
     case TR_KEY_PATHS: TR_TRY(set_text(key, value, config)); break;
     case TR_KEY_SHARE: TR_TRY(set_share(key, value, config)); break;
     case TR_KEY_POINTS: TR_TRY(set_points(key, value, config)); break;
+    case TR_KEY_BATCHES: TR_TRY(set_batches(key, value, config)); break;
     case TR_KEY_CHOICE: TR_TRY(set_choice(key, value, config)); break;
     case TR_KEY_SCHEDULE: TR_TRY(set_schedule(key, value, config)); break;
     }
@@ -286,6 +308,7 @@ tr_status tr_key_text(const tr_key *key, const tr_config *config, char **text) {
     case TR_KEY_PATTERNS:
     case TR_KEY_SCALES:
     case TR_KEY_POINTS:
+    case TR_KEY_BATCHES:
     case TR_KEY_PATHS: print_quoted(value, f); break;
     case TR_KEY_SHARE: {
         double share;

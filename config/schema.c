@@ -163,6 +163,12 @@ const tr_key tr_schema[] = {
      .help = "Optimizer steps of the whole run."},
     {"train.batch", INT(train.batch, 1, BIG), .fallback = "16",
      .help = "Sequences of a step, over all ranks: a multiple of parallel.dp * train.micro_batch."},
+    {"train.batch_warmup", TR_KEY_BATCHES, AT(train.batch_warmup), .example = "8 100 16 300",
+     .help = "Smaller batches of the first steps, BATCH UNTIL BATCH UNTIL: 8 100 16 300 is 8 "
+             "sequences until step 100, 16 until step 300, and then train.batch. In a file also "
+             "a list of {until: STEP, batch: SEQUENCES}. Both numbers ascend, and each batch is a "
+             "multiple of parallel.dp * train.micro_batch below train.batch. Default, and with an "
+             "empty value: none."},
     {"train.micro_batch", INT(train.micro_batch, 1, 1048576), .fallback = "4",
      .help = "Sequences that pass through the pipeline together."},
     {"train.seed", INT(train.seed, 0, EXACT_INTEGERS), .fallback = "1",

@@ -100,16 +100,22 @@ static tr_status list_word(reader *r, const yaml_event_t *event, char *list) {
 /* The keys of an item that has keys. */
 typedef struct item_keys {
     const char *text, *number, *digits, *example;
+    const char *article; /* of `text` */
     tr_yaml_kind kind;
 } item_keys;
 
 static const item_keys items[] = {
-    {"path", "weight", "0123456789.", "{path: a.bin, weight: 0.7}", TR_YAML_WEIGHTS},
-    {"match", "scale", "0123456789.eE+-", "{match: '*.wte.weight', scale: 0.1}", TR_YAML_SCALES}};
+    {"path", "weight", "0123456789.", "{path: a.bin, weight: 0.7}", "a", TR_YAML_WEIGHTS},
+    {"match", "scale", "0123456789.eE+-", "{match: '*.wte.weight', scale: 0.1}", "a",
+     TR_YAML_SCALES},
+    {"until", "batch", "0123456789", "{until: 100, batch: 8}", "an", TR_YAML_BATCHES}};
+enum { ITEMS = sizeof items / sizeof *items };
 
 /* Returns the keys of an item that begins with the key `name`. */
 static const item_keys *item_of(const char *name) {
-    return !strcmp(name, items[1].text) || !strcmp(name, items[1].number) ? &items[1] : &items[0];
+    int k = ITEMS - 1;
+    while (k > 0 && strcmp(name, items[k].text) != 0 && strcmp(name, items[k].number) != 0) k--;
+    return &items[k];
 }
 
 /* Reads the value of an item's key. */
@@ -153,8 +159,8 @@ static tr_status list_item(reader *r, yaml_mark_t start, char *list, tr_yaml_kin
     }
     *kind = keys->kind;
     (void)snprintf(sentence, sizeof sentence,
-                   "an item with keys needs both, a %s and a %s above 0, like %s", keys->text,
-                   keys->number, keys->example);
+                   "an item with keys needs both, %s %s and a %s above 0, like %s", keys->article,
+                   keys->text, keys->number, keys->example);
     if (!text[0] || !number[0] || number[strspn(number, keys->digits)])
         return FAIL_AT(r, start, sentence);
     size_t used = strlen(list);

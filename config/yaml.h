@@ -6,13 +6,14 @@
 
 #include <stdbool.h>
 
-/* What a value is: text, a list of texts, a list of {path: P, weight: W} or of {match: P, scale:
- * S}. */
+/* What a value is: text, a list of texts, a list of {path: P, weight: W}, of {match: P, scale:
+ * S} or of {until: STEP, batch: SEQUENCES}. */
 typedef enum tr_yaml_kind {
     TR_YAML_TEXT,
     TR_YAML_LIST,
     TR_YAML_WEIGHTS,
-    TR_YAML_SCALES
+    TR_YAML_SCALES,
+    TR_YAML_BATCHES
 } tr_yaml_kind;
 
 typedef struct tr_yaml_entry {

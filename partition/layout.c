@@ -12,6 +12,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 /* Counts the micro-batches. The product is checked, because it may overflow here. */
 static tr_status count_micro_batches(tr_layout *l) {
@@ -59,6 +60,30 @@ static tr_status check_schedule(const tr_layout *l) {
     return TR_OK;
 }
 
+/* Checks the orders of the smaller batches, which run on the same stages. */
+static tr_status check_smaller(const tr_layout *l) {
+    const tr_schedule *whole = l->desc.schedule;
+    const int64_t row = (int64_t)l->desc.mesh.degree[TR_AXIS_DP] * l->desc.micro_batch;
+    for (int k = 0; k < l->desc.smaller_count; k++) {
+        const tr_smaller_batch *b = &l->desc.smaller[k];
+        const tr_schedule *s = b->schedule;
+        if (b->batch < 1 || b->batch >= l->desc.batch || b->batch % row ||
+            s->micro_batches != b->batch / row || s->forward_only != whole->forward_only)
+            return TR_FAIL(TR_ERR_CONFIG,
+                           "schedule %s with %d micro-batches is not one of a batch of %lld that "
+                           "is below %lld",
+                           s->name, s->micro_batches, (long long)b->batch,
+                           (long long)l->desc.batch);
+        if (s->ranks != whole->ranks || s->stages != whole->stages ||
+            memcmp(s->rank_of, whole->rank_of, (size_t)s->stages * sizeof *s->rank_of) != 0)
+            return TR_FAIL(TR_ERR_CONFIG,
+                           "schedule %s places the stages in another way for a batch of %lld than "
+                           "for one of %lld",
+                           s->name, (long long)b->batch, (long long)l->desc.batch);
+    }
+    return TR_OK;
+}
+
 static tr_status make_model(const tr_layout_desc *d, int tp_rank, tr_model **out) {
     tr_model_shape shape = {.batch = d->micro_batch,
                             .seq = d->seq,
@@ -99,6 +124,8 @@ tr_status tr_layout_create(const tr_layout_desc *desc, tr_layout **out) {
     if (l->desc.seq == 0) l->desc.seq = desc->model.context;
     TR_TRY_OUT(count_micro_batches(l));
     TR_TRY_OUT(check_schedule(l));
+    TR_TRY_OUT(check_smaller(l));
+    TR_TRY_OUT(tr_calloc((size_t)desc->smaller_count + 1, sizeof(tr_program_set *), &l->smaller));
     TR_TRY_OUT(make_model(&l->desc, desc->mesh.index[TR_AXIS_TP], &l->model));
     TR_TRY_OUT(check_step_inputs(l));
     TR_TRY_OUT(place_layers(l));
@@ -112,6 +139,9 @@ out:
 void tr_layout_destroy(tr_layout *l) {
     if (!l) return;
     for (int k = 0; k < TR_LAYOUT_PROGRAMS; k++) tr_program_set_destroy(l->program[k]);
+    for (int k = 0; l->smaller && k < l->desc.smaller_count; k++)
+        tr_program_set_destroy(l->smaller[k]);
+    free(l->smaller);
     tr_model_destroy(l->model);
     tr_stage_table_free(&l->table);
     free(l->first);
@@ -160,6 +190,8 @@ tr_status tr_layout_lower(tr_layout *l) {
     tr_status status = TR_OK;
     if (!l->desc.forward_only)
         status = tr_lower(l->desc.schedule, &l->table, &l->program[TR_LAYOUT_TRAIN]);
+    for (int k = 0; k < l->desc.smaller_count && !l->desc.forward_only && status == TR_OK; k++)
+        status = tr_lower(l->desc.smaller[k].schedule, &l->table, &l->smaller[k]);
     if (status == TR_OK) status = tr_lower(forward, &l->table, &l->program[TR_LAYOUT_VALIDATE]);
     tr_schedule_destroy(forward);
     return status;
@@ -187,7 +219,18 @@ size_t tr_layout_arena(const tr_layout *l, int pp_rank) {
         size_t bytes = l->program[k]->program[pp_rank].arena_bytes;
         if (bytes > most) most = bytes;
     }
+    for (int k = 0; k < l->desc.smaller_count; k++) {
+        if (!l->smaller[k]) continue;
+        size_t bytes = l->smaller[k]->program[pp_rank].arena_bytes;
+        if (bytes > most) most = bytes;
+    }
     return most;
+}
+
+const tr_program_set *tr_layout_step(const tr_layout *l, int64_t batch) {
+    for (int k = 0; k < l->desc.smaller_count; k++)
+        if (l->desc.smaller[k].batch == batch) return l->smaller[k];
+    return l->program[TR_LAYOUT_TRAIN];
 }
 
 void tr_layout_step_inputs(const tr_layout *l, int pp_rank, tr_flow *input, int *inputs) {
@@ -238,6 +281,9 @@ tr_status tr_layout_memory(const tr_layout *l, tr_device *device, int pp_rank, i
     out->of[TR_MEMORY_ACTIVATIONS] = tr_layout_arena(l, pp_rank);
     const int longest = l->desc.forward_only ? TR_LAYOUT_VALIDATE : TR_LAYOUT_TRAIN;
     out->live_peak = l->program[longest]->program[pp_rank].live_peak_bytes;
+    for (int k = 0; k < l->desc.smaller_count && l->smaller[k]; k++)
+        if (out->live_peak < l->smaller[k]->program[pp_rank].live_peak_bytes)
+            out->live_peak = l->smaller[k]->program[pp_rank].live_peak_bytes;
     if (out->live_peak < l->decoding[pp_rank]) out->live_peak = l->decoding[pp_rank];
     tr_memory_sum(out);
     return TR_OK;

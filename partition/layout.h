@@ -7,6 +7,12 @@
 #include "partition/optim_row.h"
 #include "pipeline/program/lower.h"
 
+/* A smaller batch that some training steps take, and its order. */
+typedef struct tr_smaller_batch {
+    int64_t batch;
+    const tr_schedule *schedule; /* with the stages of the whole batch's, on the same ranks */
+} tr_smaller_batch;
+
 typedef struct tr_layout_desc {
     tr_mesh mesh; /* its tensor index selects the share of the layers */
     tr_model_config model;
@@ -22,6 +28,9 @@ typedef struct tr_layout_desc {
     bool decodes; /* between steps the ranks decode one text (layers/cached.h) in the arena */
     /* Of mesh.degree[pp] ranks and the step's micro-batches; used until it is lowered. */
     const tr_schedule *schedule;
+    /* Steps that train with fewer micro-batches; used as long as the layout. */
+    const tr_smaller_batch *smaller; /* [smaller_count] */
+    int smaller_count;
 } tr_layout_desc;
 
 enum { TR_LAYOUT_TRAIN, TR_LAYOUT_VALIDATE, TR_LAYOUT_PROGRAMS };
@@ -35,6 +44,8 @@ typedef struct tr_layout {
     size_t *decoding; /* [pipeline ranks]: bytes of the decoding layers; after tr_layout_prepare */
     tr_stage_table table;                        /* scratch: after tr_layout_lower */
     tr_program_set *program[TR_LAYOUT_PROGRAMS]; /* after tr_layout_lower; NULL: not needed */
+    tr_program_set *
+        *smaller; /* [desc.smaller_count], likewise: of the steps with smaller batches */
 } tr_layout;
 
 /* Creates the model, without memory, and cuts it into the schedule's stages (tr_cut_for_schedule).
@@ -65,6 +76,10 @@ tr_status tr_layout_lower(tr_layout *layout);
 void tr_layout_step_inputs(const tr_layout *layout, int pp_rank, tr_flow *input, int *inputs);
 size_t tr_layout_step_bytes(const tr_layout *layout, const tr_flow *input);
 
+/* Returns the programs of a training step with this batch, the whole one or one of the smaller;
+ * after tr_layout_lower. */
+const tr_program_set *tr_layout_step(const tr_layout *layout, int64_t batch);
+
 /* Fills the bytes that do not depend on prepared layers: parameters, gradients, optimizer state,
  * step inputs. */
 void tr_layout_memory_known(const tr_layout *layout, int pp_rank, int dp_rank, tr_memory_plan *out);
@@ -72,6 +87,6 @@ void tr_layout_memory_known(const tr_layout *layout, int pp_rank, int dp_rank, t
  * exactly, after tr_layout_lower. */
 tr_status tr_layout_memory(const tr_layout *layout, tr_device *device, int pp_rank, int dp_rank,
                            tr_memory_plan *out);
-/* Returns the bytes of a pipeline rank's arena, which training, validation and decoding share
- * because they do not run at the same time. */
+/* Returns the bytes of a pipeline rank's arena, which training with every batch, validation and
+ * decoding share because they do not run at the same time. */
 size_t tr_layout_arena(const tr_layout *layout, int pp_rank);

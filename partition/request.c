@@ -6,12 +6,15 @@
 #include <stdio.h>
 #include <string.h>
 
-tr_status tr_request_schedule(const tr_config *c, tr_schedule **out, tr_schedule_report *report) {
+/* Opens the order of a batch. like: with its stages; NULL: any. */
+static tr_status open_order(const tr_config *c, int64_t batch, const tr_schedule *like,
+                            tr_schedule **out, tr_schedule_report *report) {
     tr_schedule_request request = {
         .name = c->parallel.schedule,
         .ranks = (int)c->parallel.pp,
-        .micro_batches = (int)(c->train.batch / c->parallel.dp / c->train.micro_batch),
-        .chunks = (int)c->parallel.virtual_stages};
+        .micro_batches = (int)(batch / c->parallel.dp / c->train.micro_batch),
+        .chunks = like ? like->stages / like->ranks : (int)c->parallel.virtual_stages,
+        .rank_of = like ? like->rank_of : NULL};
     tr_schedule *schedule;
     if (tr_request_is_auto(c)) TR_TRY(tr_order_make(c, &request, &schedule));
     else TR_TRY(tr_schedule_open(&request, &schedule));
@@ -19,6 +22,34 @@ tr_status tr_request_schedule(const tr_config *c, tr_schedule **out, tr_schedule
     if (status == TR_OK) *out = schedule;
     else tr_schedule_destroy(schedule);
     return status;
+}
+
+tr_status tr_request_schedule(const tr_config *c, tr_schedule **out, tr_schedule_report *report) {
+    return open_order(c, c->train.batch, NULL, out, report);
+}
+
+tr_status tr_request_orders(const tr_config *c, tr_orders *out, tr_schedule_report *report) {
+    tr_batch_size size[TR_CONFIG_BATCHES];
+    const int smaller = tr_config_batches(c, size) - 1;
+    *out = (tr_orders){0};
+    TR_TRY(tr_request_schedule(c, &out->schedule, report));
+    for (int k = 0; k < smaller; k++) {
+        tr_schedule_report own;
+        tr_schedule *schedule;
+        tr_status status = open_order(c, size[k].batch, out->schedule, &schedule, &own);
+        if (status != TR_OK) tr_orders_close(out);
+        TR_TRY(status);
+        out->smaller[out->smaller_count++] = (tr_smaller_batch){size[k].batch, schedule};
+        if (report->sums_ascending) *report = own;
+    }
+    return TR_OK;
+}
+
+void tr_orders_close(tr_orders *orders) {
+    tr_schedule_destroy(orders->schedule);
+    for (int k = 0; k < orders->smaller_count; k++)
+        tr_schedule_destroy((tr_schedule *)orders->smaller[k].schedule); /* made by open_order */
+    *orders = (tr_orders){0};
 }
 
 bool tr_request_is_auto(const tr_config *c) {
@@ -47,8 +78,7 @@ static tr_optim_memory optimizer_of(const tr_config *c) {
     return tr_optim_memory_of(&config);
 }
 
-tr_layout_desc tr_request_layout(const tr_config *c, const tr_schedule *schedule,
-                                 const tr_mesh *mesh) {
+tr_layout_desc tr_request_layout(const tr_config *c, const tr_orders *orders, const tr_mesh *mesh) {
     return (tr_layout_desc){.mesh = *mesh,
                             .model = c->model,
                             .batch = c->train.batch,
@@ -59,7 +89,9 @@ tr_layout_desc tr_request_layout(const tr_config *c, const tr_schedule *schedule
                             .zero = c->parallel.zero > 0,
                             .documents = tr_config_packed(c),
                             .decodes = c->train.sample_every > 0,
-                            .schedule = schedule};
+                            .schedule = orders->schedule,
+                            .smaller = orders->smaller,
+                            .smaller_count = orders->smaller_count};
 }
 
 tr_plane tr_request_plane(const tr_config *config) {

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "comm/comm.h"
-#include "config/config.h"
+#include "config/batches.h"
 #include "layers/model.h"
 #include "partition/layout.h"
 #include "pipeline/orders/check.h"
@@ -14,11 +14,24 @@ bool tr_request_is_auto(const tr_config *config);
  * tr_schedule_destroy. */
 tr_status tr_request_schedule(const tr_config *config, tr_schedule **out,
                               tr_schedule_report *report);
+/* The orders of a run's training steps: of train.batch, and of the smaller batches of
+ * train.batch_warmup, on the same stages. */
+typedef struct tr_orders {
+    tr_schedule *schedule; /* of train.batch */
+    tr_smaller_batch smaller[TR_CONFIG_WARMUPS];
+    int smaller_count;
+} tr_orders;
+
+/* Opens and checks the orders of all batches. *report is that of the first order with sums that do
+ * not ascend, else that of train.batch. Fails like tr_request_schedule. The caller releases *out
+ * with tr_orders_close. */
+tr_status tr_request_orders(const tr_config *config, tr_orders *out, tr_schedule_report *report);
+void tr_orders_close(tr_orders *orders);
 /* Writes the cost of train.precision and train.deterministic on a GPU to text[size]; "" when they
  * are BF16 and false, and without a GPU. */
 void tr_request_costs(const tr_config *config, char *text, size_t size);
-/* Returns the layout of the rank at mesh->index. */
-tr_layout_desc tr_request_layout(const tr_config *config, const tr_schedule *schedule,
+/* Returns the layout of the rank at mesh->index, which uses the orders. */
+tr_layout_desc tr_request_layout(const tr_config *config, const tr_orders *orders,
                                  const tr_mesh *mesh);
 /* Returns what parallel.transport asks for. */
 tr_plane tr_request_plane(const tr_config *config);

@@ -9,13 +9,13 @@
 
 enum { MOST_RANKS = 1 << 20 };
 
-static tr_status make_layout(const tr_config *c, const tr_schedule *schedule, int tp_rank,
+static tr_status make_layout(const tr_config *c, const tr_orders *orders, int tp_rank,
                              tr_layout **out) {
     const tr_mesh mesh = {.degree = {[TR_AXIS_PP] = (int)c->parallel.pp,
                                      [TR_AXIS_DP] = (int)c->parallel.dp,
                                      [TR_AXIS_TP] = (int)c->parallel.tp},
                           .index = {[TR_AXIS_TP] = tp_rank}};
-    const tr_layout_desc desc = tr_request_layout(c, schedule, &mesh);
+    const tr_layout_desc desc = tr_request_layout(c, orders, &mesh);
     return tr_layout_create(&desc, out);
 }
 
@@ -53,6 +53,24 @@ static tr_status take_time(tr_run_plan *p) {
     return TR_OK;
 }
 
+/* Simulates a step with each of the run's batches. */
+static tr_status take_steps(tr_run_plan *p, const tr_config *c) {
+    tr_batch_size size[TR_CONFIG_BATCHES];
+    p->steps = tr_config_batches(c, size);
+    for (int k = 0; k < p->steps; k++) {
+        tr_run_step *step = &p->step[k];
+        tr_simulation *time;
+        *step = (tr_run_step){.batch = size[k].batch,
+                              .until = size[k].until,
+                              .set = tr_layout_step(p->layout, size[k].batch)};
+        TR_TRY(tr_simulate(step->set, p->layout->table.cost, NULL, &time));
+        step->makespan = time->makespan;
+        for (int r = 0; r < time->ranks; r++) step->ideal += time->time[r].busy / time->ranks;
+        tr_simulation_destroy(time);
+    }
+    return TR_OK;
+}
+
 static tr_status count_ranks(const tr_config *c, int *out) {
     int64_t ranks = c->parallel.pp * c->parallel.tp * c->parallel.dp; /* at most 2^40: the schema */
     if (ranks > MOST_RANKS)
@@ -69,7 +87,6 @@ tr_status tr_run_plan_make(const tr_config *config, tr_device *device, tr_run_pl
     tr_status status = TR_OK;
     tr_run_plan *p = NULL;
     tr_layout *l = NULL;
-    tr_schedule *schedule = NULL;
     tr_schedule_report report;
     int receive_units;
     const tr_op_context context = {.device = device, .deterministic = config->train.deterministic};
@@ -78,11 +95,11 @@ tr_status tr_run_plan_make(const tr_config *config, tr_device *device, tr_run_pl
     TR_TRY_OUT(count_ranks(config, &p->ranks));
     receive_units = tr_world_expected_units(device, tr_request_plane(config), p->ranks);
     TR_TRY_OUT(tr_request_memory(config, device, p->ranks, &p->limit));
-    TR_TRY_OUT(tr_request_schedule(config, &schedule, &report));
+    TR_TRY_OUT(tr_request_orders(config, &p->orders, &report));
     TR_TRY_OUT(tr_calloc((size_t)p->ranks, sizeof *p->memory, &p->memory));
     TR_TRY_OUT(tr_calloc((size_t)p->ranks, sizeof *p->parameters, &p->parameters));
     for (int tp = 0; tp < config->parallel.tp; tp++) {
-        TR_TRY_OUT(make_layout(config, schedule, tp, &l));
+        TR_TRY_OUT(make_layout(config, &p->orders, tp, &l));
         TR_TRY_OUT(tr_layout_prepare(l, &context, receive_units, NULL, -1));
         TR_TRY_OUT(tr_layout_lower(l));
         TR_TRY_OUT(plan_ranks(p, l, device));
@@ -91,9 +108,9 @@ tr_status tr_run_plan_make(const tr_config *config, tr_device *device, tr_run_pl
         l = NULL;
     }
     TR_TRY_OUT(take_time(p));
+    TR_TRY_OUT(take_steps(p, config));
 out:
     tr_layout_destroy(l);
-    tr_schedule_destroy(schedule);
     if (status != TR_OK) tr_run_plan_destroy(p);
     else *out = p;
     return status;
@@ -103,6 +120,7 @@ void tr_run_plan_destroy(tr_run_plan *p) {
     if (!p) return;
     tr_simulation_destroy(p->time);
     tr_layout_destroy(p->layout);
+    tr_orders_close(&p->orders);
     free(p->memory);
     free(p->parameters);
     free(p);
@@ -139,7 +157,7 @@ static tr_status exceeds(const tr_layout *l, size_t limit, bool *out) {
  * stages hold the same micro-batch, so the ranks of a pipeline then hold together at least what one
  * rank with all layers holds. Data ranks that divide the optimizer's state are not judged. */
 static tr_status exceeds_always(const tr_config *c, size_t limit, bool *out) {
-    tr_schedule *s = NULL;
+    tr_orders orders = {0};
     tr_layout *l = NULL;
     tr_config *whole = NULL;
     tr_memory_plan known;
@@ -150,21 +168,21 @@ static tr_status exceeds_always(const tr_config *c, size_t limit, bool *out) {
     whole->parallel.pp = whole->parallel.virtual_stages = 1;
     whole->train.batch = c->train.micro_batch * c->parallel.dp;
     (void)snprintf(whole->parallel.schedule, sizeof whole->parallel.schedule, "1f1b");
-    tr_status status = tr_request_schedule(whole, &s, NULL);
-    if (status == TR_OK) status = make_layout(whole, s, 0, &l);
+    tr_status status = tr_request_schedule(whole, &orders.schedule, NULL);
+    if (status == TR_OK) status = make_layout(whole, &orders, 0, &l);
     if (status == TR_OK) {
         tr_layout_memory_known(l, 0, 0, &known);
         *out =
             ((double)known.total + l->table.cost[0].m_b) / (double)c->parallel.pp > (double)limit;
     }
     tr_layout_destroy(l);
-    tr_schedule_destroy(s);
+    tr_orders_close(&orders);
     free(whole);
     return status;
 }
 
 tr_status tr_run_plan_is_hopeless(const tr_config *c, tr_device *device, bool *out) {
-    tr_schedule *schedule = NULL;
+    tr_orders orders = {0}; /* only that of the whole batch, which every plan has */
     tr_schedule_report report;
     tr_layout *l = NULL;
     int ranks = 0;
@@ -176,10 +194,10 @@ tr_status tr_run_plan_is_hopeless(const tr_config *c, tr_device *device, bool *o
         TR_TRY(exceeds_always(c, limit, out));
         if (*out) return TR_OK;
     }
-    TR_TRY(tr_request_schedule(c, &schedule, &report));
-    tr_status status = make_layout(c, schedule, 0, &l);
+    TR_TRY(tr_request_schedule(c, &orders.schedule, &report));
+    tr_status status = make_layout(c, &orders, 0, &l);
     if (status == TR_OK) status = exceeds(l, limit, out);
     tr_layout_destroy(l);
-    tr_schedule_destroy(schedule);
+    tr_orders_close(&orders);
     return status;
 }

@@ -2,12 +2,20 @@
  * it. */
 #pragma once
 
-#include "config/config.h"
 #include "partition/layout.h"
+#include "partition/request.h"
 #include "pipeline/program/simulate.h"
+
+/* A step with one of the batches of a run. */
+typedef struct tr_run_step {
+    int64_t batch, until;      /* sequences, and the last step that takes them */
+    double makespan, ideal;    /* as tr_run_plan has them for the whole batch */
+    const tr_program_set *set; /* of tensor rank 0 */
+} tr_run_step;
 
 typedef struct tr_run_plan {
     tr_layout *layout; /* of tensor rank 0 */
+    tr_orders orders;  /* of its steps */
     int ranks;
     tr_memory_plan *memory; /* [ranks]: of each world rank */
     int64_t *parameters; /* [ranks]: parameters of each rank, tied ones on one rank counted once */
@@ -15,7 +23,9 @@ typedef struct tr_run_plan {
     /* One step with actions that take the layers' FLOPs, and transfers that take no time; times in
      * FLOPs of a rank. */
     tr_simulation *time;
-    double ideal; /* makespan without bubbles: the mean of the ranks' work */
+    double ideal;                        /* makespan without bubbles: the mean of the ranks' work */
+    tr_run_step step[TR_CONFIG_BATCHES]; /* [steps], the smallest first */
+    int steps;
 } tr_run_plan;
 
 /* Plans every rank of the config's layout, which all share this machine. Prepares their operators

@@ -87,7 +87,7 @@ tr_status tr_step_end_vector_make(const tr_model *model, const tr_mesh *mesh, in
     TR_TRY(visit_params(model, mesh, out, place_norm));
     out->norms++; /* the last one spoils a step */
     out->sequences = model->shape.batch;
-    out->losses = (int64_t)mesh->degree[TR_AXIS_DP] * micro_batches * out->sequences;
+    out->losses = tr_step_end_count(out, mesh, micro_batches);
     out->length = 2 * out->losses + out->norms;
     if (noise) TR_TRY(make_noise(model, mesh, out));
     out->length++;
@@ -100,10 +100,22 @@ void tr_step_end_vector_free(tr_step_end_vector *vector) {
     *vector = (tr_step_end_vector){0};
 }
 
+int64_t tr_step_end_count(const tr_step_end_vector *vector, const tr_mesh *mesh,
+                          int micro_batches) {
+    return (int64_t)mesh->degree[TR_AXIS_DP] * micro_batches * vector->sequences;
+}
+
+int64_t tr_step_end_first(const tr_step_end_vector *vector, const tr_mesh *mesh,
+                          int micro_batches) {
+    return 2 * (vector->losses - tr_step_end_count(vector, mesh, micro_batches));
+}
+
 int64_t tr_step_end_losses(const tr_step_end_vector *vector, const tr_mesh *mesh, int micro_batches,
                            int64_t *stride) {
     *stride = 2 * vector->sequences;
-    if (mesh->index[TR_AXIS_TP] == 0) return mesh->index[TR_AXIS_DP] * micro_batches * *stride;
+    if (mesh->index[TR_AXIS_TP] == 0)
+        return tr_step_end_first(vector, mesh, micro_batches) +
+               mesh->index[TR_AXIS_DP] * micro_batches * *stride;
     *stride = 0;
     return vector->length;
 }
@@ -132,9 +144,9 @@ int64_t tr_step_end_tensor_norms(tr_optim_kind optimizer, const tr_param *param,
     return row->by_tensor ? 2 * (int64_t)layout->parts : 0;
 }
 
-tr_op_desc tr_step_end_finish_op(const tr_step_end_vector *vector) {
+tr_op_desc tr_step_end_finish_op(const tr_step_end_vector *vector, int64_t losses) {
     return (tr_op_desc){.kind = TR_OP_STEP_FINISH,
-                        .step_finish = {.losses = vector->losses, .norms = vector->norms}};
+                        .step_finish = {.losses = losses, .norms = vector->norms}};
 }
 
 typedef struct measure {
@@ -227,7 +239,7 @@ tr_status tr_step_end_bytes(tr_device *device, const tr_model *model, const tr_p
     measure sum = {.device = device, .mesh = mesh, .optimizer = optimizer, .noise = noise};
     tr_step_end_vector vector;
     TR_TRY_OUT(tr_step_end_vector_make(model, mesh, micro_batches, noise, &vector));
-    const tr_op_desc finish = tr_step_end_finish_op(&vector);
+    const tr_op_desc finish = tr_step_end_finish_op(&vector, vector.losses);
     TR_TRY_OUT(measure_op(&sum, &finish));
     if (!forward_only) {
         const int pp_rank = mesh->index[TR_AXIS_PP];

@@ -35,9 +35,14 @@ typedef struct tr_step_end_vector {
 tr_status tr_step_end_vector_make(const tr_model *model, const tr_mesh *mesh, int micro_batches,
                                   bool noise, tr_step_end_vector *out);
 void tr_step_end_vector_free(tr_step_end_vector *vector);
-/* Returns the entry where this rank writes the loss of its micro-batch 0, and the distance to the
- * next one's. Tensor ranks compute the same losses: only the first one's are in the vector, and the
- * others write behind it, with distance 0. */
+/* Returns the losses, of all data ranks, of a step with this many micro-batches, at most those of
+ * the vector. They are its last ones, so that all that follows keeps its place: they begin at entry
+ * tr_step_end_first. */
+int64_t tr_step_end_count(const tr_step_end_vector *vector, const tr_mesh *mesh, int micro_batches);
+int64_t tr_step_end_first(const tr_step_end_vector *vector, const tr_mesh *mesh, int micro_batches);
+/* Returns the entry where this rank writes the loss of its micro-batch 0 in such a step, and the
+ * distance to the next one's. Tensor ranks compute the same losses: only the first one's are in the
+ * vector, and the others write behind it, with distance 0. */
 int64_t tr_step_end_losses(const tr_step_end_vector *vector, const tr_mesh *mesh, int micro_batches,
                            int64_t *stride);
 /* Returns the bytes of the vector, and of the losses behind it that are not summed. */
@@ -57,7 +62,8 @@ bool tr_step_end_measures_noise(const tr_mesh *mesh, const tr_param *param,
  * parts. */
 int64_t tr_step_end_tensor_norms(tr_optim_kind optimizer, const tr_param *param,
                                  const tr_param_layout *layout);
-tr_op_desc tr_step_end_finish_op(const tr_step_end_vector *vector);
+/* Describes the end of a step with `losses` losses. */
+tr_op_desc tr_step_end_finish_op(const tr_step_end_vector *vector, int64_t losses);
 
 /* Computes the device bytes that tr_optimizer_create takes on the rank at mesh->index. Prepares its
  * operators temporarily, and allocates no device memory. forward_only: no step updates

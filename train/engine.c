@@ -12,20 +12,31 @@
 
 /* A step input of this rank for all micro-batches, sample after sample. */
 typedef struct step_input {
-    size_t bytes, sample_bytes;
+    size_t bytes, stride, sample_bytes; /* of all, of a micro-batch, of a sample */
     char *device;
     char *host[2]; /* staging: of the step in progress, and of the next one, which is read ahead */
 } step_input;
 
+/* A training step with one of the batches. */
+typedef struct step_size {
+    int64_t batch;
+    int micro_batches;
+    tr_stage **stage; /* [stages], NULL for stages of other ranks */
+    tr_runner *runner;
+} step_size;
+
 struct tr_engine {
     tr_engine_desc desc;
+    tr_smaller_batch *smaller; /* the description's */
     tr_layout *layout;
     tr_mesh_groups *groups;
     tr_group *world, *tp; /* two groups of the mesh */
     tr_store *store;
-    tr_stage **stage; /* [stages], NULL for stages of other ranks */
     tr_links *links;
-    tr_runner *runner[TR_LAYOUT_PROGRAMS];
+    step_size *size; /* [1 + desc.smaller_count]: of desc.batch, then the smaller ones */
+    const step_size *now, *next, *ahead; /* of a training step, of the one after it, and of the
+                                            samples that were read ahead */
+    tr_runner *validation;
     tr_optimizer *optimizer;
     tr_decoder *decoder; /* NULL: none */
     tr_memory_plan plan; /* without NCCL's memory, which grows while communicators are set up */
@@ -58,9 +69,9 @@ static tr_status open_groups(tr_engine *e) {
                                 e->desc.zero);
 }
 
-/* Returns a micro-batch's offset in the batch; a data rank's samples are contiguous. */
-static int64_t sample_offset(const tr_engine *e, int micro_batch) {
-    int64_t per_rank = e->desc.batch / e->desc.mesh.degree[TR_AXIS_DP];
+/* Returns a micro-batch's offset in a batch; a data rank's samples are contiguous. */
+static int64_t sample_offset(const tr_engine *e, int64_t batch, int micro_batch) {
+    int64_t per_rank = batch / e->desc.mesh.degree[TR_AXIS_DP];
     return e->desc.mesh.index[TR_AXIS_DP] * per_rank + micro_batch * e->desc.micro_batch;
 }
 
@@ -70,8 +81,8 @@ static tr_status alloc_data(tr_engine *e) {
     for (int i = 0; i < e->inputs; i++) {
         step_input *input = &e->input[i];
         input->bytes = tr_layout_step_bytes(e->layout, &e->flow[i]);
-        input->sample_bytes =
-            input->bytes / (size_t)(e->layout->micro_batches * e->desc.micro_batch);
+        input->stride = input->bytes / (size_t)e->layout->micro_batches;
+        input->sample_bytes = input->stride / (size_t)e->desc.micro_batch;
         TR_TRY(tr_device_alloc(device, TR_MEMORY_DATA, input->bytes, (void **)&input->device));
         for (int side = 0; side < 2; side++)
             TR_TRY(tr_device_staging_alloc(device, input->bytes, (void **)&input->host[side]));
@@ -83,33 +94,47 @@ static tr_status alloc_data(tr_engine *e) {
                                    (void **)&e->losses);
 }
 
-/* Makes the stages of this rank. */
-static tr_status make_stages(tr_engine *e) {
-    TR_TRY(tr_calloc((size_t)e->layout->placement.stages, sizeof *e->stage, &e->stage));
+/* Makes the stages of this rank for steps of a size. */
+static tr_status make_stages(tr_engine *e, step_size *size) {
+    TR_TRY(tr_calloc((size_t)e->layout->placement.stages, sizeof *size->stage, &size->stage));
     tr_step_data data[TR_STEP_INPUTS];
     for (int i = 0; i < e->inputs; i++) {
-        data[i] = (tr_step_data){.data = e->input[i].device,
-                                 .stride = e->input[i].bytes / (size_t)e->layout->micro_batches};
+        data[i] = (tr_step_data){.data = e->input[i].device, .stride = e->input[i].stride};
         memcpy(data[i].name, e->flow[i].name, sizeof data[i].name);
     }
     tr_layer_source source = {.device = e->desc.device,
                               .state = e->state,
                               .input = data,
                               .inputs = e->inputs,
-                              .loss = tr_optimizer_loss(e->optimizer),
+                              .loss = tr_optimizer_loss(e->optimizer, size->micro_batches),
                               .loss_stride = tr_optimizer_loss_stride(e->optimizer),
-                              .first_sample = sample_offset(e, 0),
+                              .first_sample = sample_offset(e, size->batch, 0),
                               .sample_stride = e->desc.micro_batch,
                               .probe = e->desc.probe};
     for (int s = 0; s < e->layout->placement.stages; s++) {
         if (e->layout->owner[s] != e->desc.mesh.index[TR_AXIS_PP]) continue;
         TR_TRY(tr_layer_stage_create(e->layout->model, e->layout->first,
-                                     e->layout->placement.stages, s, &source, &e->stage[s]));
+                                     e->layout->placement.stages, s, &source, &size->stage[s]));
     }
     return TR_OK;
 }
 
+/* Lists the sizes of a training step. */
+static tr_status list_sizes(tr_engine *e) {
+    const int64_t rows = e->desc.batch / e->layout->micro_batches; /* of all data ranks */
+    TR_TRY(tr_calloc((size_t)e->desc.smaller_count + 1, sizeof *e->size, &e->size));
+    for (int k = 0; k <= e->desc.smaller_count; k++) {
+        const int64_t batch = k > 0 ? e->desc.smaller[k - 1].batch : e->desc.batch;
+        e->size[k] = (step_size){.batch = batch, .micro_batches = (int)(batch / rows)};
+    }
+    e->now = e->next = e->ahead = e->size;
+    return TR_OK;
+}
+
 static tr_status make_optimizer(tr_engine *e) {
+    int *smaller;
+    TR_TRY(tr_calloc((size_t)e->desc.smaller_count + 1, sizeof *smaller, &smaller));
+    for (int k = 0; k < e->desc.smaller_count; k++) smaller[k] = e->size[k + 1].micro_batches;
     tr_optimizer_desc desc = {.device = e->desc.device,
                               .store = e->store,
                               .model = e->layout->model,
@@ -118,10 +143,14 @@ static tr_status make_optimizer(tr_engine *e) {
                               .tensor = e->tp,
                               .state = e->state,
                               .micro_batches = e->layout->micro_batches,
+                              .smaller = smaller,
+                              .smaller_count = e->desc.smaller_count,
                               .forward_only = e->desc.forward_only,
                               .noise = e->desc.noise,
                               .config = e->desc.optimizer};
-    return tr_optimizer_create(&desc, &e->optimizer);
+    tr_status status = tr_optimizer_create(&desc, &e->optimizer);
+    free(smaller);
+    return status;
 }
 
 /* Returns the stage's place among those of this rank. */
@@ -159,6 +188,23 @@ static void on_observe(void *context, const tr_instr *instr, bool begin) {
     e->desc.observe(e->desc.observe_context, instr, begin);
 }
 
+static tr_status make_runner(tr_engine *e, bool trains, tr_stage *const *stage,
+                             const tr_program_set *set, tr_runner **out) {
+    const tr_runner_options options = {
+        .device = e->desc.device,
+        .links = e->links,
+        .program = &set->program[e->desc.mesh.index[TR_AXIS_PP]],
+        .stages = stage,
+        .arena = e->arena,
+        .hooks = {.reduce_start = on_reduce_start,
+                  .reduce_wait = on_reduce_wait,
+                  .first_gradients = trains ? on_first_gradients : NULL,
+                  .finish = trains ? on_finish_training : on_finish_validation,
+                  .observe = e->desc.observe ? on_observe : NULL,
+                  .context = e}};
+    return tr_runner_create(&options, out);
+}
+
 static tr_status make_runners(tr_engine *e) {
     const tr_mesh *mesh = &e->desc.mesh;
     int pp = mesh->degree[TR_AXIS_PP], pp_rank = mesh->index[TR_AXIS_PP], *line;
@@ -170,23 +216,11 @@ static tr_status make_runners(tr_engine *e) {
     TR_TRY(status);
     TR_TRY(tr_device_alloc(e->desc.device, TR_MEMORY_ACTIVATIONS,
                            tr_layout_arena(e->layout, pp_rank), (void **)&e->arena));
-    for (int k = TR_LAYOUT_TRAIN; k <= TR_LAYOUT_VALIDATE; k++) {
-        if (!e->layout->program[k]) continue;
-        tr_runner_options options = {
-            .device = e->desc.device,
-            .links = e->links,
-            .program = &e->layout->program[k]->program[pp_rank],
-            .stages = e->stage,
-            .arena = e->arena,
-            .hooks = {.reduce_start = on_reduce_start,
-                      .reduce_wait = on_reduce_wait,
-                      .first_gradients = k == TR_LAYOUT_TRAIN ? on_first_gradients : NULL,
-                      .finish = k == TR_LAYOUT_TRAIN ? on_finish_training : on_finish_validation,
-                      .observe = e->desc.observe ? on_observe : NULL,
-                      .context = e}};
-        TR_TRY(tr_runner_create(&options, &e->runner[k]));
-    }
-    return TR_OK;
+    for (int k = 0; k <= e->desc.smaller_count && !e->desc.forward_only; k++)
+        TR_TRY(make_runner(e, true, e->size[k].stage, tr_layout_step(e->layout, e->size[k].batch),
+                           &e->size[k].runner));
+    return make_runner(e, false, e->size[0].stage, e->layout->program[TR_LAYOUT_VALIDATE],
+                       &e->validation);
 }
 
 static tr_status make_decoder(tr_engine *e) {
@@ -237,7 +271,9 @@ static tr_status make_layout(tr_engine *e) {
                            .seq = d->seq,
                            .forward_only = d->forward_only,
                            .decodes = d->decodes,
-                           .schedule = d->schedule};
+                           .schedule = d->schedule,
+                           .smaller = e->smaller,
+                           .smaller_count = d->smaller_count};
     TR_TRY(tr_layout_create(&desc, &e->layout));
     tr_layout_memory_known(e->layout, pp_rank, d->mesh.index[TR_AXIS_DP], &e->plan);
     TR_TRY(refuse_too_large(e));
@@ -269,26 +305,29 @@ typedef struct samples {
     tr_fetch_fn fetch;
     void *context;
     bool validation;
+    const step_size *size;
     int64_t first;
 } samples;
 
-static samples samples_of(const tr_engine *e, bool validation, int64_t first) {
-    return (samples){e->desc.fetch, e->desc.fetch_context, validation, first};
+static samples samples_of(const tr_engine *e, bool validation, const step_size *size,
+                          int64_t first) {
+    return (samples){e->desc.fetch, e->desc.fetch_context, validation, size, first};
 }
 
-/* Reads this rank's samples, only the inputs that its layers ask for, to one side of the staging
- * memory. */
+/* Reads this rank's samples of a batch, only the inputs that its layers ask for, to one side of the
+ * staging memory. */
 static tr_status fetch_samples(tr_engine *e, const samples *from, int side) {
     tr_fetch wanted[TR_STEP_INPUTS];
     size_t row = 0;
-    for (int mb = 0; mb < e->layout->micro_batches && e->inputs > 0; mb++)
+    for (int mb = 0; mb < from->size->micro_batches && e->inputs > 0; mb++)
         for (int64_t s = 0; s < e->desc.micro_batch; s++, row++) {
             for (int i = 0; i < e->inputs; i++)
                 wanted[i] =
                     (tr_fetch){.input = &e->flow[i],
                                .to = e->input[i].host[side] + row * e->input[i].sample_bytes};
             TR_TRY(from->fetch(from->context, from->validation,
-                               from->first + sample_offset(e, mb) + s, wanted, e->inputs));
+                               from->first + sample_offset(e, from->size->batch, mb) + s, wanted,
+                               e->inputs));
         }
     return TR_OK;
 }
@@ -296,7 +335,7 @@ static tr_status fetch_samples(tr_engine *e, const samples *from, int side) {
 /* The reader's work: the next training step's samples, to the side that no step uses. */
 static tr_status read_ahead(void *context, int64_t first) {
     tr_engine *e = context;
-    const samples from = samples_of(e, false, first);
+    const samples from = samples_of(e, false, e->ahead, first);
     return fetch_samples(e, &from, !e->side);
 }
 
@@ -306,14 +345,18 @@ tr_status tr_engine_create(const tr_engine_desc *desc, tr_engine **out) {
     TR_TRY(tr_calloc(1, sizeof *e, &e));
     e->desc = *desc;
     round_scalars(&e->desc);
+    TR_TRY_OUT(tr_calloc((size_t)desc->smaller_count + 1, sizeof *e->smaller, &e->smaller));
+    if (desc->smaller_count > 0)
+        memcpy(e->smaller, desc->smaller, (size_t)desc->smaller_count * sizeof *e->smaller);
     TR_TRY_OUT(make_layout(e));
     TR_TRY_OUT(tr_store_create(desc->device, desc->world, &e->desc.mesh, e->layout->model,
                                &e->layout->placement, desc->dtype,
                                desc->forward_only ? NULL : e->groups,
                                tr_optim_memory_of(&desc->optimizer), desc->zero, &e->store));
+    TR_TRY_OUT(list_sizes(e));
     TR_TRY_OUT(alloc_data(e));
     TR_TRY_OUT(make_optimizer(e));
-    TR_TRY_OUT(make_stages(e));
+    for (int k = 0; k <= desc->smaller_count; k++) TR_TRY_OUT(make_stages(e, &e->size[k]));
     TR_TRY_OUT(make_runners(e));
     if (desc->decodes) TR_TRY_OUT(make_decoder(e));
     if (e->inputs > 0 && !desc->forward_only) TR_TRY_OUT(tr_reader_open(read_ahead, e, &e->reader));
@@ -327,16 +370,22 @@ static void device_free(tr_engine *e, void *memory) {
     if (memory) tr_device_free(e->desc.device, memory);
 }
 
+static void destroy_stages(const tr_engine *e, step_size *size) {
+    for (int s = 0; size->stage && s < e->layout->placement.stages; s++)
+        if (size->stage[s]) size->stage[s]->ops->destroy(size->stage[s]);
+    free(size->stage);
+}
+
 void tr_engine_destroy(tr_engine *e) {
     if (!e) return;
     tr_reader_close(e->reader); /* before the memory that it reads to */
     tr_decoder_destroy(e->decoder);
-    for (int k = TR_LAYOUT_TRAIN; k <= TR_LAYOUT_VALIDATE; k++) {
-        tr_runner_destroy(e->runner[k]);
-    }
+    tr_runner_destroy(e->validation);
+    for (int k = 0; e->size && k <= e->desc.smaller_count; k++)
+        tr_runner_destroy(e->size[k].runner);
     tr_links_close(e->links);
-    for (int s = 0; e->stage && s < e->layout->placement.stages; s++)
-        if (e->stage[s]) e->stage[s]->ops->destroy(e->stage[s]);
+    for (int k = 0; e->size && k <= e->desc.smaller_count; k++) destroy_stages(e, &e->size[k]);
+    free(e->size);
     tr_mesh_groups_destroy(e->groups); /* before the memory that they may still reduce */
     tr_optimizer_destroy(e->optimizer);
     tr_store_destroy(e->store);
@@ -351,14 +400,16 @@ void tr_engine_destroy(tr_engine *e) {
     tr_device_staging_free(e->desc.device, e->given);
     tr_device_staging_free(e->desc.device, e->result);
     tr_device_staging_free(e->desc.device, e->losses);
-    free(e->stage);
+    free(e->smaller);
     free(e);
 }
 
-/* Gets this rank's samples: those that were read ahead, or by reading them now. */
+/* Gets this rank's samples: those that were read ahead, or by reading them now, when a run has gone
+ * back to a step with other samples or another batch. */
 static tr_status get_samples(tr_engine *e, const samples *from) {
     tr_status status;
-    if (!from->validation && e->reader && tr_reader_take(e->reader, from->first, &status)) {
+    if (!from->validation && e->reader && e->ahead == from->size &&
+        tr_reader_take(e->reader, from->first, &status)) {
         e->side = !e->side;
         return status;
     }
@@ -378,10 +429,13 @@ static tr_status begin(tr_engine *e, const samples *from) {
     }
     for (int i = 0; i < e->inputs; i++)
         TR_TRY(tr_stream_copy(stream, e->input[i].device, e->input[i].host[e->side],
-                              e->input[i].bytes));
+                              (size_t)from->size->micro_batches * e->input[i].stride));
     /* The other side was copied in an earlier step, and the host has waited for its end. */
-    if (!from->validation && e->reader) tr_reader_start(e->reader, from->first + e->desc.batch);
-    TR_TRY(tr_optimizer_begin(e->optimizer));
+    if (!from->validation && e->reader) {
+        e->ahead = e->next;
+        tr_reader_start(e->reader, from->first + from->size->batch);
+    }
+    TR_TRY(tr_optimizer_begin(e->optimizer, from->size->micro_batches));
     return e->read == TR_OK ? TR_OK : tr_optimizer_spoil(e->optimizer);
 }
 
@@ -427,10 +481,21 @@ tr_status tr_engine_step(tr_engine *e, int64_t step, int64_t optimizer_step, int
                                 .loss_limit = e->loss_limit,
                                 .norm_limit = e->norm_limit};
     TR_TRY(tr_stream_copy(stream, e->state, e->given, sizeof *e->given));
-    const samples from = samples_of(e, false, first_sample);
+    const samples from = samples_of(e, false, e->now, first_sample);
     TR_TRY(begin(e, &from));
-    TR_TRY(tr_runner_step(e->runner[TR_LAYOUT_TRAIN]));
+    TR_TRY(tr_runner_step(e->now->runner));
     return read_result(e, out);
+}
+
+static const step_size *size_of(const tr_engine *e, int64_t batch) {
+    for (int k = 1; k <= e->desc.smaller_count; k++)
+        if (e->size[k].batch == batch) return &e->size[k];
+    return e->size;
+}
+
+void tr_engine_set_batch(tr_engine *e, int64_t batch, int64_t next) {
+    e->now = size_of(e, batch);
+    e->next = size_of(e, next);
 }
 
 void tr_engine_set_limits(tr_engine *e, double loss, double norm) {
@@ -444,7 +509,7 @@ static tr_status validate(tr_engine *e, const samples *from, tr_step_result *out
     *e->given = (tr_step_state){.seed = e->desc.seed, .loss_scale = 1};
     TR_TRY(tr_stream_copy(stream, e->state, e->given, sizeof *e->given));
     TR_TRY(begin(e, from));
-    TR_TRY(tr_runner_step(e->runner[TR_LAYOUT_VALIDATE]));
+    TR_TRY(tr_runner_step(e->validation));
     TR_TRY(tr_stream_copy(stream, e->losses, tr_optimizer_losses(e->optimizer),
                           (size_t)e->desc.batch * sizeof *e->losses));
     return read_result(e, out);
@@ -452,7 +517,7 @@ static tr_status validate(tr_engine *e, const samples *from, tr_step_result *out
 
 tr_status tr_engine_evaluate(tr_engine *e, tr_fetch_fn fetch, void *context, int64_t first,
                              tr_step_result *out, const tr_sequence_loss **sequence) {
-    const samples from = {fetch, context, true, first};
+    const samples from = {fetch, context, true, e->size, first};
     *sequence = e->losses;
     return validate(e, &from, out);
 }
@@ -462,7 +527,7 @@ tr_status tr_engine_validate(tr_engine *e, int64_t batches, tr_step_result *out)
     *out = (tr_step_result){0};
     for (int64_t b = 0; b < batches && out->unread == TR_OK; b++) {
         tr_step_result result;
-        const samples from = samples_of(e, true, b * e->desc.batch);
+        const samples from = samples_of(e, true, e->size, b * e->desc.batch);
         TR_TRY(validate(e, &from, &result));
         if (result.tokens > 0) sum += result.loss * result.tokens; /* otherwise the loss is 0 / 0 */
         out->tokens += result.tokens;
@@ -493,8 +558,9 @@ const tr_model *tr_engine_model(const tr_engine *e) {
     return e->layout->model;
 }
 
-const tr_program_set *tr_engine_programs(const tr_engine *e) {
-    return e->layout->program[e->desc.forward_only ? TR_LAYOUT_VALIDATE : TR_LAYOUT_TRAIN];
+const tr_program_set *tr_engine_programs(const tr_engine *e, int64_t batch) {
+    if (e->desc.forward_only) return e->layout->program[TR_LAYOUT_VALIDATE];
+    return tr_layout_step(e->layout, batch);
 }
 
 const tr_stage_table *tr_engine_table(const tr_engine *e) {

@@ -26,6 +26,9 @@ typedef struct tr_engine_desc {
     bool decodes; /* makes a decoder (tr_engine_decoder) */
     /* Of mesh.degree[pp] ranks and the step's micro-batches; used while the engine is created. */
     const tr_schedule *schedule;
+    /* Batches below `batch` that training steps may take (tr_engine_set_batch), likewise used. */
+    const tr_smaller_batch *smaller; /* [smaller_count] */
+    int smaller_count;
     uint64_t seed;
     double max_norm; /* 0: no clipping */
     tr_optim_config optimizer;
@@ -68,6 +71,9 @@ void tr_engine_destroy(tr_engine *engine);
  * that were not skipped since the optimizer's states were zero, including this one. Collective. */
 tr_status tr_engine_step(tr_engine *engine, int64_t step, int64_t optimizer_step,
                          int64_t first_sample, double lr, tr_step_result *out);
+/* Makes later training steps take `batch` sequences, and the step after each read ahead for `next`:
+ * desc->batch, which both are at first, or one of desc->smaller. */
+void tr_engine_set_batch(tr_engine *engine, int64_t batch, int64_t next);
 /* Makes later steps change no parameter when their loss or gradient norm is above its limit; 0: no
  * limit. */
 void tr_engine_set_limits(tr_engine *engine, double loss, double norm);
@@ -95,9 +101,9 @@ tr_decoder *tr_engine_decoder(tr_engine *engine);
 double tr_engine_tensor_waited(const tr_engine *engine);
 tr_store *tr_engine_store(tr_engine *engine);
 const tr_model *tr_engine_model(const tr_engine *engine);
-/* Returns the training step's programs of all ranks of the pipeline; with forward_only those of
- * validation. */
-const tr_program_set *tr_engine_programs(const tr_engine *engine);
+/* Returns the programs of all ranks of the pipeline of a training step with this batch; with
+ * forward_only those of validation. */
+const tr_program_set *tr_engine_programs(const tr_engine *engine, int64_t batch);
 /* Returns the computed costs of the stages, and the edges between them. */
 const tr_stage_table *tr_engine_table(const tr_engine *engine);
 /* Fills *out with the plan by which memory was allocated, including NCCL's memory. */

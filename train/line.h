@@ -34,6 +34,9 @@ typedef struct tr_progress_state {
     double noise_scale;            /* tokens; NAN: not known */
     size_t memory, memory_planned; /* bytes of this rank: live peak, plan */
     double eta_s;                  /* seconds to the end; < 0: unknown */
+    /* The work of the remaining steps, in steps like the mean of those since the start; 0: all
+     * steps are alike. */
+    double left;
 } tr_progress_state;
 
 typedef struct tr_activity {

@@ -96,11 +96,12 @@ tr_status tr_noise_take_whole(tr_noise *n, tr_stream *stream, double *vector, vo
     return TR_OK;
 }
 
-tr_noise_estimate tr_noise_of(const tr_step_end_vector *map, const double *vector,
+tr_noise_estimate tr_noise_of(const tr_step_end_vector *map, int64_t losses, const double *vector,
                               double loss_scale) {
-    const double b = vector[1]; /* the first loss is the first micro-batch's */
+    const int64_t first = map->losses - losses;
+    const double b = vector[2 * first + 1]; /* the first loss is the first micro-batch's */
     double B = 0, part = 0, whole = 0;
-    for (int64_t i = 0; i < map->losses; i++) B += vector[2 * i + 1];
+    for (int64_t i = first; i < map->losses; i++) B += vector[2 * i + 1];
     for (int p = 0; p < map->params; p++) {
         const tr_step_end_noise *entry = &map->noise_entry[p];
         for (int k = 0; k < entry->parts; k++) {

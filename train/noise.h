@@ -41,9 +41,9 @@ typedef struct tr_noise_estimate {
 } tr_noise_estimate;
 /* Computes them from the vector after its sum over the ranks, in host memory:
  *   V = (|g_b|^2 - |g_B|^2) / (1/b - 1/B),  |G|^2 = |g_B|^2 - V/B,
- * where the mean gradients g_b and g_B are over the b and B tokens that count. loss_scale: of the
- * gradients. */
-tr_noise_estimate tr_noise_of(const tr_step_end_vector *map, const double *vector,
+ * where the mean gradients g_b and g_B are over the b and B tokens that count. losses: of the step,
+ * the vector's last ones. loss_scale: of the gradients. */
+tr_noise_estimate tr_noise_of(const tr_step_end_vector *map, int64_t losses, const double *vector,
                               double loss_scale);
 
 enum { TR_NOISE_WINDOW = 100 }; /* steps: the newest one weighs 1 / window */

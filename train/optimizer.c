@@ -11,6 +11,13 @@ typedef struct slot_ops {
     tr_op *sumsq; /* NULL if another rank counts the parameter */
 } slot_ops;
 
+/* The end of a step with a number of micro-batches. */
+typedef struct finish_op {
+    int micro_batches;
+    int64_t first, losses; /* its part of the vector begins at entry `first` */
+    tr_op *op;
+} finish_op;
+
 struct tr_optimizer {
     tr_optimizer_desc desc;
     slot_ops *ops;       /* [store->slots] */
@@ -19,8 +26,9 @@ struct tr_optimizer {
     tr_moments *moments; /* NULL: states are in FP32, and `step` steps them */
     tr_pace *pace;       /* NULL: `step` does all */
     tr_noise *noise;     /* NULL: not measured */
-    tr_op *finish;
-    double *vector;         /* device: losses, norms, stop */
+    finish_op *finish;   /* [1 + desc.smaller_count]: the whole batch's, then those of `smaller` */
+    finish_op *now;      /* of the step in progress */
+    double *vector;      /* device: losses, norms, stop */
     tr_step_end_vector map; /* of its entries */
     _Atomic double *asks;   /* staging: not 0 once this rank asks to stop */
     double *sums;           /* staging: the vector after its sum, from entry `read` on */
@@ -52,9 +60,14 @@ static tr_status prepare_update(tr_device *device, const tr_optim_config *config
     return prepare(device, &desc, scratch, out);
 }
 
-static tr_status prepare_finish(tr_optimizer *o, size_t *scratch) {
-    tr_op_desc desc = tr_step_end_finish_op(&o->map);
-    return prepare(o->desc.device, &desc, scratch, &o->finish);
+static tr_status prepare_finish(tr_optimizer *o, int micro_batches, size_t *scratch,
+                                finish_op *out) {
+    const tr_mesh *mesh = o->desc.mesh;
+    *out = (finish_op){.micro_batches = micro_batches,
+                       .first = tr_step_end_first(&o->map, mesh, micro_batches),
+                       .losses = tr_step_end_count(&o->map, mesh, micro_batches)};
+    const tr_op_desc desc = tr_step_end_finish_op(&o->map, out->losses);
+    return prepare(o->desc.device, &desc, scratch, &out->op);
 }
 
 static void release(slot_ops *ops) {
@@ -96,7 +109,11 @@ tr_status tr_optimizer_create(const tr_optimizer_desc *desc, tr_optimizer **out)
         TR_TRY_OUT(
             tr_pace_create(store, &desc->config, desc->mesh, desc->tensor, &scratch, &o->pace));
     TR_TRY_OUT(tr_noise_create(store, desc->model, desc->mesh, &o->map, &scratch, &o->noise));
-    TR_TRY_OUT(prepare_finish(o, &scratch));
+    TR_TRY_OUT(tr_calloc((size_t)desc->smaller_count + 1, sizeof *o->finish, &o->finish));
+    for (int k = 0; k <= desc->smaller_count; k++)
+        TR_TRY_OUT(prepare_finish(o, k > 0 ? desc->smaller[k - 1] : desc->micro_batches, &scratch,
+                                  &o->finish[k]));
+    o->now = o->finish;
     if (scratch) TR_TRY_OUT(tr_device_alloc(desc->device, TR_MEMORY_DATA, scratch, &o->scratch));
 out:
     if (status != TR_OK) tr_optimizer_destroy(o);
@@ -111,7 +128,8 @@ void tr_optimizer_destroy(tr_optimizer *o) {
     tr_moments_destroy(o->moments);
     tr_pace_destroy(o->pace);
     tr_noise_destroy(o->noise);
-    tr_op_release(o->finish);
+    for (int k = 0; o->finish && k <= o->desc.smaller_count; k++) tr_op_release(o->finish[k].op);
+    free(o->finish);
     if (o->vector) tr_device_free(o->desc.device, o->vector);
     if (o->scratch) tr_device_free(o->desc.device, o->scratch);
     tr_device_staging_free(o->desc.device, (void *)o->asks);
@@ -128,7 +146,9 @@ void tr_optimizer_destroy(tr_optimizer *o) {
  * of a stage writes every element of its gradients, also where no token counts (tr_layer_io.adds).
  * The gaps between gradients, which sums and steps take along, are never written: memory is zeroed
  * when it is allocated. */
-tr_status tr_optimizer_begin(tr_optimizer *o) {
+tr_status tr_optimizer_begin(tr_optimizer *o, int micro_batches) {
+    for (int k = 0; k <= o->desc.smaller_count; k++)
+        if (o->finish[k].micro_batches == micro_batches) o->now = &o->finish[k];
     tr_noise_begin(o->noise);
     return tr_stream_zero(tr_device_compute(o->desc.device), o->vector,
                           (size_t)o->map.length * sizeof(double));
@@ -141,9 +161,9 @@ tr_status tr_optimizer_spoil(tr_optimizer *o) {
                           sizeof *o->spoil);
 }
 
-double *tr_optimizer_loss(tr_optimizer *o) {
+double *tr_optimizer_loss(tr_optimizer *o, int micro_batches) {
     int64_t stride;
-    return o->vector + tr_step_end_losses(&o->map, o->desc.mesh, o->desc.micro_batches, &stride);
+    return o->vector + tr_step_end_losses(&o->map, o->desc.mesh, micro_batches, &stride);
 }
 
 int64_t tr_optimizer_loss_stride(const tr_optimizer *o) {
@@ -257,17 +277,19 @@ tr_status tr_optimizer_finish(tr_optimizer *o, bool update) {
     /* In stream order, so that a request applies to this step until its end runs. */
     TR_TRY(tr_stream_copy(stream, o->vector + o->map.length - 1, (const void *)o->asks,
                           sizeof *o->vector));
-    TR_TRY(tr_group_all_reduce(o->desc.world, stream, o->vector, o->map.length, TR_F64,
+    const finish_op *end = o->now;
+    double *first = o->vector + end->first;
+    TR_TRY(tr_group_all_reduce(o->desc.world, stream, first, o->map.length - end->first, TR_F64,
                                TR_REDUCE_SUM));
     const double *norms = o->vector + 2 * o->map.losses;
     tr_op_args args = {
-        .t = {[TR_STEP_FINISH_LOSSES] = tr_tensor_matrix(o->vector, TR_F64, o->map.losses, 2),
+        .t = {[TR_STEP_FINISH_LOSSES] = tr_tensor_matrix(first, TR_F64, end->losses, 2),
               [TR_STEP_FINISH_NORMS] = tr_tensor_vector(norms, TR_F64, o->map.norms),
               [TR_STEP_FINISH_STATE] =
                   tr_tensor_vector(o->desc.state, TR_U8, sizeof *o->desc.state)},
         .scratch = o->scratch,
         .state = o->desc.state};
-    TR_TRY(tr_op_run(o->finish, stream, &args));
+    TR_TRY(tr_op_run(end->op, stream, &args));
     return update ? update_parameters(o, stream) : TR_OK;
 }
 
@@ -282,5 +304,5 @@ bool tr_optimizer_stop_requested(const tr_optimizer *o) {
 
 tr_noise_estimate tr_optimizer_noise(const tr_optimizer *o, double loss_scale) {
     if (!o->noise) return (tr_noise_estimate){NAN, NAN};
-    return tr_noise_of(&o->map, o->sums, loss_scale);
+    return tr_noise_of(&o->map, o->now->losses, o->sums, loss_scale);
 }

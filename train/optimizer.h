@@ -24,7 +24,9 @@ typedef struct tr_optimizer_desc {
     const tr_mesh *mesh;
     tr_group *world, *tensor; /* all ranks; this rank's tensor ranks */
     tr_step_state *state;     /* device memory */
-    int micro_batches;
+    int micro_batches;        /* of a step on one data rank, the most */
+    const int *smaller;       /* [smaller_count]: of steps with fewer; used while it is created */
+    int smaller_count;
     bool forward_only; /* no step updates parameters, and the store is without gradients */
     bool noise;        /* steps measure the noise scale */
     tr_optim_config config;
@@ -33,18 +35,20 @@ typedef struct tr_optimizer_desc {
 tr_status tr_optimizer_create(const tr_optimizer_desc *desc, tr_optimizer **out);
 void tr_optimizer_destroy(tr_optimizer *optimizer);
 
-/* Begins a step: clears the shared vector. Gradients keep the last step's values; the first weight
- * gradient of a stage overwrites all of them. */
-tr_status tr_optimizer_begin(tr_optimizer *optimizer);
+/* Begins a step with micro_batches, one of those of the description: clears the shared vector.
+ * Gradients keep the last step's values; the first weight gradient of a stage overwrites all of
+ * them. */
+tr_status tr_optimizer_begin(tr_optimizer *optimizer, int micro_batches);
 /* Makes the step change no parameter on any rank, as if the gradient were not finite. Any rank may
  * call it after tr_optimizer_begin. */
 tr_status tr_optimizer_spoil(tr_optimizer *optimizer);
-/* Returns where micro-batch 0 of this data rank writes its loss, f64[sequences][2], and the
- * distance to the next one's. */
-double *tr_optimizer_loss(tr_optimizer *optimizer);
+/* Returns where micro-batch 0 of this data rank writes its loss, f64[sequences][2], in a step with
+ * micro_batches; and the distance to the next one's. */
+double *tr_optimizer_loss(tr_optimizer *optimizer, int micro_batches);
 int64_t tr_optimizer_loss_stride(const tr_optimizer *optimizer);
-/* Returns the losses of the whole batch in device memory, f64[batch][2], which are complete after
- * tr_optimizer_finish. A training step has only the first loss of each micro-batch. */
+/* Returns the losses of a batch of desc->micro_batches in device memory, f64[batch][2], which are
+ * complete after tr_optimizer_finish. A training step has only the first loss of each micro-batch.
+ */
 const double *tr_optimizer_losses(const tr_optimizer *optimizer);
 /* Returns a word in staging memory, 0 at first. A value of 1 asks all ranks to stop. Any thread or
  * signal handler may write it at any time; the device reads it when tr_optimizer_finish runs. */

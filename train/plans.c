@@ -168,11 +168,11 @@ static tr_status gather_refused(const settling *s, size_t *each, bool *refused) 
 }
 
 tr_status tr_plans_settle(tr_world *world, const tr_config *config, tr_device *device,
-                          const tr_mesh *mesh, const tr_schedule *schedule, bool resumes,
+                          const tr_mesh *mesh, const tr_orders *orders, bool resumes,
                           tr_plans *out) {
     *out = (tr_plans){0};
     if (config->train.deterministic) return TR_OK;
-    const tr_layout_desc desc = tr_request_layout(config, schedule, mesh);
+    const tr_layout_desc desc = tr_request_layout(config, orders, mesh);
     size_t *sizes = NULL;
     tr_status status = tr_calloc((size_t)tr_world_size(world), sizeof *sizes, &sizes);
     if (status == TR_OK) status = tr_plan_book_create(&out->book);

@@ -6,9 +6,8 @@
 #pragma once
 
 #include "comm/mesh.h"
-#include "config/config.h"
 #include "device/plan_book.h"
-#include "pipeline/orders/schedule.h"
+#include "partition/request.h"
 
 typedef struct tr_plans {
     tr_plan_book *book; /* NULL where the proposed plans are used */
@@ -22,7 +21,7 @@ typedef struct tr_plans {
  * Collective; every rank returns the same status. Fails with TR_ERR_DATA on a wrong file. The
  * caller releases out->book with tr_plan_book_destroy, after a failure too. */
 tr_status tr_plans_settle(tr_world *world, const tr_config *config, tr_device *device,
-                          const tr_mesh *mesh, const tr_schedule *schedule, bool resumes,
+                          const tr_mesh *mesh, const tr_orders *orders, bool resumes,
                           tr_plans *out);
 /* Writes the file, whole or not at all. Only rank 0 calls it. Does nothing without plans. */
 tr_status tr_plans_write(const tr_plans *plans, const tr_config *config);

@@ -137,6 +137,12 @@ void tr_progress_phase(tr_progress *p, tr_activity_phase phase, int64_t step, do
     (void)pthread_mutex_unlock(&p->lock);
 }
 
+void tr_progress_set_micro_batches(tr_progress *p, int64_t micro_batches) {
+    (void)pthread_mutex_lock(&p->lock);
+    p->options.micro_batches = micro_batches;
+    (void)pthread_mutex_unlock(&p->lock);
+}
+
 void tr_progress_start(tr_progress *p, int64_t done, double now_s) {
     (void)pthread_mutex_lock(&p->lock);
     p->first_step = done;
@@ -214,8 +220,8 @@ static void show(tr_progress *p, const tr_progress_state *state, double now_s) {
     char line[TR_LINE_SIZE];
     int64_t done = state->step - p->first_step;
     p->state = *state;
-    p->state.eta_s =
-        done > 0 ? (now_s - p->first_s) / (double)done * (double)(state->steps - state->step) : -1;
+    const double left = state->left > 0 ? state->left : (double)(state->steps - state->step);
+    p->state.eta_s = done > 0 ? (now_s - p->first_s) / (double)done * left : -1;
     p->step_s = p->said_s = now_s;
     p->phase = TR_ACTIVITY_NONE;
     if (job_ends(p)) return;

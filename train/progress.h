@@ -14,7 +14,7 @@
 typedef struct tr_progress_options {
     FILE *file;            /* the caller closes it */
     int64_t every;         /* steps between lines in a pipe */
-    int64_t micro_batches; /* of a step on one data rank */
+    int64_t micro_batches; /* of a step on one data rank, until tr_progress_set_micro_batches */
     const tr_board *board; /* shows this rank's work and has the columns; may be NULL */
 } tr_progress_options;
 
@@ -53,6 +53,8 @@ void tr_progress_close(tr_progress *progress);
 
 /* Begins a phase; step: the step in progress, or the one being saved. */
 void tr_progress_phase(tr_progress *progress, tr_activity_phase phase, int64_t step, double now_s);
+/* Sets the micro-batches of later steps. */
+void tr_progress_set_micro_batches(tr_progress *progress, int64_t micro_batches);
 /* Begins the steps after the first `done`; the time left is estimated from now on. */
 void tr_progress_start(tr_progress *progress, int64_t done, double now_s);
 /* Returns true when a pipe gets a line for this step: for the first one, every `every`-th, and the

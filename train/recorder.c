@@ -4,6 +4,7 @@
 #include "base/json.h"
 #include "base/memory.h"
 #include "base/text.h"
+#include "config/batches.h"
 #include "partition/network.h"
 #include "partition/request.h"
 #include "train/report.h"
@@ -110,7 +111,7 @@ void tr_recorder_reopen(tr_recorder *r, int64_t done) {
 void tr_recorder_show_plan(tr_recorder *r, const tr_engine *engine, const tr_mesh *mesh,
                            const char *transport) {
     tr_memory_plan plan;
-    char cut[512], costs[256];
+    char cut[512], costs[256], batches[MOST_LINE];
     const tr_config *c = r->config;
     tr_engine_plan(engine, &plan);
     tr_engine_cut(engine, cut, sizeof cut);
@@ -139,6 +140,8 @@ void tr_recorder_show_plan(tr_recorder *r, const tr_engine *engine, const tr_mes
             mesh->degree[TR_AXIS_DP], c->parallel.zero && c->parallel.dp > 1 ? " (zero 1)" : "",
             c->parallel.schedule,
             (long long)(c->train.batch / c->parallel.dp / c->train.micro_batch), cut);
+    if (tr_config_batches_text(c, batches, sizeof batches)[0])
+        fprintf(out, "batch    %s\n", batches);
     tr_memory_print_plan(&plan, out);
     if (transport[0]) fprintf(out, "transport %s\n", transport);
     if (fclose(out) == 0) print(r, r->out, text);
@@ -206,8 +209,8 @@ tr_status tr_recorder_open_report(tr_recorder *r, tr_device *device, const tr_en
     TR_TRY(tr_world_agree(r->world, tr_calloc(ranks, sizeof *r->waits, &r->waits)));
     TR_TRY(tr_recorder_gather_memory(r, device, engine));
     const tr_simulated_links links = tr_network_links(r->config, mesh, 0);
-    if (r->leads && tr_report_plan(tr_engine_programs(engine), tr_engine_table(engine), &links,
-                                   &r->planned) != TR_OK)
+    if (r->leads && tr_report_plan(tr_engine_programs(engine, r->config->train.batch),
+                                   tr_engine_table(engine), &links, &r->planned) != TR_OK)
         tr_recorder_warn(r, "the report has no timeline: %s", tr_error_message());
     return TR_OK;
 }
@@ -218,6 +221,14 @@ void tr_recorder_start(tr_recorder *r, tr_device *device, int64_t done, bool res
         tr_recorder_say(r, "resumed  after step %lld of %lld", (long long)done,
                         (long long)r->config->train.steps);
     tr_progress_start(&r->progress, done, tr_now_s());
+}
+
+/* Returns the work of the steps after `step`, in steps like the mean of those since the start. */
+static double work_left(const tr_recorder *r, int64_t step) {
+    const int64_t first = r->progress.first_step;
+    const double mean = tr_config_sequences(r->config, first + 1, step) / (double)(step - first);
+    return step > first ? tr_config_sequences(r->config, step + 1, r->config->train.steps) / mean
+                        : 0;
 }
 
 void tr_recorder_step(tr_recorder *r, tr_device *device, const tr_metrics_record *line) {
@@ -233,7 +244,8 @@ void tr_recorder_step(tr_recorder *r, tr_device *device, const tr_metrics_record
                                .val_loss = r->val_loss,
                                .noise_scale = line->noise_scale,
                                .memory = tr_memory_taken(device),
-                               .memory_planned = r->planned_bytes};
+                               .memory_planned = r->planned_bytes,
+                               .left = work_left(r, line->step)};
     tr_progress_show(&r->progress, &shown, tr_now_s());
     char text[TR_LINE_SIZE];
     if (tr_progress_is_due(&r->progress, line->step, shown.steps))

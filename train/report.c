@@ -3,6 +3,7 @@
 #include "base/input.h"
 #include "base/memory.h"
 #include "base/output.h"
+#include "config/batches.h"
 #include "pipeline/draw/draw.h"
 #include "train/plot.h"
 
@@ -167,6 +168,7 @@ static tr_status write_summary(const tr_report *r, const curves *c, FILE *out) {
         config->parallel.zero && config->parallel.dp > 1 ? " (zero 1)" : "",
         config->parallel.schedule);
     write_row(out, "layout", text);
+    if (tr_config_batches_text(config, text, sizeof text)[0]) write_row(out, "batch", text);
     if (c->count) {
         size_t last = c->count - 1;
         (void)snprintf(text, sizeof text, "%.0f of %" PRId64, c->value[STEP][last],

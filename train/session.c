@@ -3,6 +3,7 @@
 #include "base/clock.h"
 #include "base/memory.h"
 #include "base/output.h"
+#include "config/batches.h"
 #include "config/hf.h"
 #include "partition/param_memory.h"
 #include "partition/recompute_choice.h"
@@ -42,8 +43,9 @@ static int64_t actions_of(tr_action a) {
     return a.type == TR_ACTION_B ? 2 : tr_action_computes(a);
 }
 
-int64_t tr_session_actions(const tr_session *s, bool forwards_alone) {
-    const tr_program *program = &tr_engine_programs(s->engine)->program[s->mesh.index[TR_AXIS_PP]];
+int64_t tr_session_actions(const tr_session *s, int64_t batch, bool forwards_alone) {
+    const tr_program *program =
+        &tr_engine_programs(s->engine, batch)->program[s->mesh.index[TR_AXIS_PP]];
     int64_t actions = 0;
     for (int k = 0; k < program->count; k++)
         if (!forwards_alone || program->instr[k].action.type == TR_ACTION_F)
@@ -84,11 +86,12 @@ static void observe(void *context, const tr_instr *instr, bool begin) {
     if (s->trace && at_once && begin) tr_record_observe(s->trace, instr, true);
 }
 
-/* Opens the order of a step. Prints a line when its sums have another order than other schedules'.
- * Then the stages may begin with different micro-batches, so there is no noise scale. */
+/* Opens the orders of all steps. Prints a line when its sums have another order than other
+ * schedules'. Then the stages may begin with different micro-batches, so there is no noise scale.
+ */
 static tr_status open_schedule(tr_session *s) {
     tr_schedule_report report;
-    TR_TRY(tr_request_schedule(s->config, &s->schedule, &report));
+    TR_TRY(tr_request_orders(s->config, &s->orders, &report));
     if (report.sums_ascending) return TR_OK;
     if (s->config->log.noise_scale)
         return TR_FAIL(TR_ERR_CONFIG,
@@ -145,18 +148,28 @@ static tr_status choose_transport(tr_session *s) {
     return TR_OK;
 }
 
+/* Makes *hash that of an order, too. */
+static tr_status hash_order(const tr_schedule *schedule, uint64_t *hash) {
+    char *text;
+    TR_TRY(tr_schedule_print(schedule, false, &text));
+    *hash = XXH3_64bits_withSeed(text, strlen(text), *hash);
+    free(text);
+    return TR_OK;
+}
+
 /* Compares the orders of all ranks, and what they recompute, because ranks with different orders
  * (another file on another host, another result of the search) would wait for each other forever.
  * Collective. */
 static tr_status compare_orders(tr_session *s) {
-    char *text = NULL;
+    const tr_orders *orders = &s->orders;
     size_t ranks = (size_t)tr_world_size(s->world);
-    uint64_t mine, *all = NULL;
-    tr_status status = tr_schedule_print(s->schedule, false, &text);
+    uint64_t mine = XXH3_64bits(s->own.model.recompute, strlen(s->own.model.recompute));
+    uint64_t *all = NULL;
+    tr_status status = hash_order(orders->schedule, &mine);
+    for (int k = 0; k < orders->smaller_count && status == TR_OK; k++)
+        status = hash_order(orders->smaller[k].schedule, &mine);
     if (status == TR_OK) status = tr_calloc(ranks, sizeof *all, &all);
     TR_TRY_OUT(tr_world_agree(s->world, status));
-    mine = XXH3_64bits_withSeed(
-        text, strlen(text), XXH3_64bits(s->own.model.recompute, strlen(s->own.model.recompute)));
     TR_TRY_OUT(tr_world_gather_all(s->world, &mine, all, sizeof mine));
     for (size_t r = 1; r < ranks && status == TR_OK; r++)
         if (all[r] != all[0])
@@ -168,7 +181,6 @@ static tr_status compare_orders(tr_session *s) {
                         r);
 out:
     free(all);
-    free(text);
     return status;
 }
 
@@ -185,7 +197,9 @@ static tr_status make_engine(tr_session *s) {
                            .plans = s->plans.book,
                            .documents = tr_config_packed(c),
                            .decodes = c->train.sample_every > 0,
-                           .schedule = s->schedule,
+                           .schedule = s->orders.schedule,
+                           .smaller = s->orders.smaller,
+                           .smaller_count = s->orders.smaller_count,
                            .seed = (uint64_t)c->train.seed,
                            .max_norm = c->optim.clip,
                            .optimizer = tr_optim_of(c),
@@ -463,7 +477,7 @@ static tr_status start_state(tr_session *s) {
 static tr_status write_order(tr_session *s) {
     char path[TR_CONFIG_PATH + 16], *text;
     (void)snprintf(path, sizeof path, "%s/schedule.csv", s->config->log.dir);
-    TR_TRY(tr_schedule_print(s->schedule, false, &text));
+    TR_TRY(tr_schedule_print(s->orders.schedule, false, &text));
     FILE *f;
     tr_status status = tr_output_open(path, &f);
     if (status == TR_OK) {
@@ -489,11 +503,20 @@ static tr_status keep_tokenizer(const tr_session *s) {
     return tr_origin_keep_tokenizer(s->config->log.dir, s->tokenizer);
 }
 
+/* Opens the record of the traced steps, which must have the same program. */
 static tr_status open_trace(tr_session *s) {
     if (!s->options->trace) return TR_OK;
-    const tr_program_set *programs = tr_engine_programs(s->engine);
-    size_t count = (size_t)programs->program[s->mesh.index[TR_AXIS_PP]].count;
     s->trace_from = s->state->step + 2; /* the first step is a warm-up */
+    const int64_t batch = tr_config_batch_at(s->config, s->trace_from);
+    for (int64_t k = 1; k < s->options->trace; k++)
+        if (tr_config_batch_at(s->config, s->trace_from + k) != batch)
+            return TR_FAIL(TR_ERR_CONFIG,
+                           "--trace %lld begins with step %lld, but train.batch_warmup changes the "
+                           "batch after step %lld: record at most %lld steps",
+                           (long long)s->options->trace, (long long)s->trace_from,
+                           (long long)(s->trace_from + k - 1), (long long)k);
+    const tr_program_set *programs = tr_engine_programs(s->engine, batch);
+    size_t count = (size_t)programs->program[s->mesh.index[TR_AXIS_PP]].count;
     return tr_record_open(count * (size_t)s->options->trace, &s->trace);
 }
 
@@ -550,7 +573,7 @@ static tr_status open_agreed(tr_session *s) {
     TR_TRY(compare_orders(s));
     TR_TRY(choose_transport(s));
     tr_session_begin(s, TR_ACTIVITY_PREPARE, 0);
-    TR_TRY(go_on(s, tr_plans_settle(s->world, s->config, s->device, &s->mesh, s->schedule,
+    TR_TRY(go_on(s, tr_plans_settle(s->world, s->config, s->device, &s->mesh, &s->orders,
                                     s->resumes, &s->plans)));
     TR_TRY(go_on(s, make_engine(s)));
     start_limit(s);
@@ -592,7 +615,7 @@ void tr_session_close(tr_session *s) {
     free(s->state);
     tr_engine_destroy(s->engine);
     tr_plan_book_destroy(s->plans.book); /* after the operators, which name it */
-    tr_schedule_destroy(s->schedule);
+    tr_orders_close(&s->orders);
     tr_questions_close(&s->questions);
     tr_samples_close(&s->samples);
     tr_data_close(s->data);

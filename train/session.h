@@ -2,6 +2,7 @@
 #pragma once
 
 #include "data/data.h"
+#include "partition/request.h"
 #include "train/engine.h"
 #include "train/first_fault.h"
 #include "train/plans.h"
@@ -25,7 +26,7 @@ typedef struct tr_session {
     tr_tokenizer *tokenizer; /* of the data; NULL: bytes are ids, or it is not known */
     tr_questions questions;  /* of train.eval */
     tr_samples samples;      /* of train.sample_every */
-    tr_schedule *schedule;
+    tr_orders orders;
     tr_plans plans; /* of the operators */
     tr_engine *engine;
     tr_start start; /* files of a new run's parameters, until they are loaded */
@@ -48,7 +49,7 @@ typedef struct tr_session {
     char transport[192]; /* a line about the transport; "": the default one */
     tr_record *trace;    /* NULL: none, or already written */
     int64_t trace_from;  /* the first step recorded */
-    tr_time_limit limit; /* rank 0's is used */
+    tr_time_limit limit; /* rank 0's is used; step_s: seconds of a sequence */
     bool late;           /* rank 0: the limit is near, so the step in progress is the last */
     tr_recorder recorder;
     tr_waits_meter waits;
@@ -66,9 +67,9 @@ void tr_session_close(tr_session *session);
 /* Begins a phase that may take long; the board and, on rank 0, the progress line show it. total:
  * forwards and gradients of micro-batches that this rank will compute; 0: other work. */
 void tr_session_begin(tr_session *session, tr_activity_phase phase, int64_t total);
-/* Returns how many forwards and gradients this rank computes in a training step, for
- * tr_session_begin; forwards_alone: only the forwards. */
-int64_t tr_session_actions(const tr_session *session, bool forwards_alone);
+/* Returns how many forwards and gradients this rank computes in a training step with this batch,
+ * for tr_session_begin; forwards_alone: only the forwards. */
+int64_t tr_session_actions(const tr_session *session, int64_t batch, bool forwards_alone);
 /* Loads the newest saved step, and removes the records of later ones; the data go on where they
  * are. Collective. */
 tr_status tr_session_roll_back(tr_session *session);

@@ -2,6 +2,7 @@
 
 #include "base/clock.h"
 #include "base/text.h"
+#include "config/batches.h"
 #include "train/guard.h"
 #include "train/lr.h"
 #include "train/same_data.h"
@@ -97,7 +98,8 @@ static tr_status validate(tr_session *s, tr_step_result *result) {
     int64_t batches = s->config->train.validate_batches;
     int64_t whole = tr_data_validation_windows(s->data) / s->config->train.batch;
     if (batches == 0 || batches > whole) batches = whole > 0 ? whole : 1;
-    tr_session_begin(s, TR_ACTIVITY_VALIDATE, batches * tr_session_actions(s, true));
+    tr_session_begin(s, TR_ACTIVITY_VALIDATE,
+                     batches * tr_session_actions(s, s->config->train.batch, true));
     TR_TRY(tr_engine_validate(s->engine, batches, result));
     if (result->tokens == 0 && result->unread == TR_OK) warn_of_no_label(s);
     return TR_OK;
@@ -108,7 +110,8 @@ static tr_status answer(tr_session *s, bool *stop) {
     tr_questions *q = &s->questions;
     const int64_t batches = (q->sequences + s->config->train.batch - 1) / s->config->train.batch;
     if (*stop) return TR_OK;
-    tr_session_begin(s, TR_ACTIVITY_VALIDATE, batches * tr_session_actions(s, true));
+    tr_session_begin(s, TR_ACTIVITY_VALIDATE,
+                     batches * tr_session_actions(s, s->config->train.batch, true));
     tr_status status = tr_questions_answer(q, s->engine, s->config);
     if (status == TR_ERR_STOPPED) { /* save first */
         tr_error_clear();
@@ -193,7 +196,9 @@ static tr_status end_unread(tr_session *s, tr_status unread) {
 static tr_status write_trace(tr_session *s) {
     if (!s->trace) return TR_OK;
     tr_status status = tr_recorder_write_trace(
-        &s->recorder, &s->mesh, tr_engine_programs(s->engine), s->trace, s->trace_from);
+        &s->recorder, &s->mesh,
+        tr_engine_programs(s->engine, tr_config_batch_at(s->config, s->trace_from)), s->trace,
+        s->trace_from);
     tr_record_close(s->trace);
     s->trace = NULL;
     return status;
@@ -252,7 +257,7 @@ static tr_status record(tr_session *s, const tr_step_result *result, double lr, 
             .loss = result->loss,
             .grad_norm = result->grad_norm,
             .lr = lr,
-            .tokens_per_s = (double)(c->train.batch * c->model.context) / seconds,
+            .tokens_per_s = (double)(tr_config_batch_at(c, step) * c->model.context) / seconds,
             .val_loss = validation.unread ? NAN : validation.loss,
             .noise = result->noise,
             .noise_scale = c->log.noise_scale ? tr_noise_scale(&s->state->noise) : NAN,
@@ -272,14 +277,18 @@ static tr_status take_step(tr_session *s, bool *stop) {
     const tr_lr lr = tr_lr_of(c);
     const tr_guard_limits limits = tr_guard_next(c, &s->state->guard);
     const int64_t step = s->state->step + 1, traced = step - s->trace_from;
+    const int64_t batch = tr_config_batch_at(c, step);
     const double begin = tr_now_s();
     tr_step_result result;
     bool counts;
     tr_board_set_step(s->options->board, step);
-    tr_session_begin(s, TR_ACTIVITY_STEP, tr_session_actions(s, false));
+    tr_progress_set_micro_batches(&s->recorder.progress,
+                                  batch / c->parallel.dp / c->train.micro_batch);
+    tr_session_begin(s, TR_ACTIVITY_STEP, tr_session_actions(s, batch, false));
     if (s->trace) tr_record_step(s->trace, traced >= 0 ? (int32_t)traced : -1);
     tr_first_fault_begin(&s->fault);
     if (tr_guard_prevents(c)) tr_engine_set_limits(s->engine, limits.loss, limits.norm);
+    tr_engine_set_batch(s->engine, batch, tr_config_batch_at(c, step + 1));
     s->waits.on = tr_device_on_host(s->device);
     TR_TRY(tr_engine_step(s->engine, step, s->state->optimizer_step + 1 - s->state->moments_since,
                           s->state->next_sample, tr_lr_at(&lr, step), &result));
@@ -290,7 +299,7 @@ static tr_status take_step(tr_session *s, bool *stop) {
     if (s->waits.on) s->waits.sum.steps += seconds;
     s->waits.on = false;
     TR_TRY(apply_guard(s, step, &limits, &result, &counts));
-    s->state->next_sample += c->train.batch;
+    s->state->next_sample += batch;
     tr_same_data_advance(s->data, s->state);
     if (!counts) return TR_OK;
     count_step(s, &result);
@@ -307,9 +316,12 @@ static tr_status take_step(tr_session *s, bool *stop) {
 static void mind_the_limit(tr_session *s) {
     const tr_config *c = s->config;
     int64_t step = s->state->step + 1;
+    const double sequences = (double)tr_config_batch_at(c, step + 1); /* not fewer than in `step` */
+    tr_time_limit limit = s->limit;
+    for (int k = 0; k < 2; k++) limit.step_s[k] *= sequences;
     tr_time_need need = {.examines = {examines(c, step), examines(c, step + 1)},
                          .saves = due(c->checkpoint.every, step)};
-    if (s->late || !tr_time_limit_is_near(&s->limit, tr_now_s(), &need)) return;
+    if (s->late || !tr_time_limit_is_near(&limit, tr_now_s(), &need)) return;
     s->late = true;
     atomic_store(tr_engine_stop_word(s->engine), 1);
 }
@@ -348,10 +360,12 @@ static tr_status train_steps(tr_session *s) {
     const tr_config *c = s->config;
     bool stop = false;
     while (s->state->step < c->train.steps && !stop) {
-        double begin = tr_now_s();
+        const double begin = tr_now_s();
+        const int64_t step = s->state->step + 1;
         mind_the_limit(s);
         TR_TRY(take_step(s, &stop));
-        tr_time_limit_took(&s->limit.step_s[examines(c, s->state->step)], tr_now_s() - begin);
+        tr_time_limit_took(&s->limit.step_s[examines(c, step)],
+                           (tr_now_s() - begin) / (double)tr_config_batch_at(c, step));
         bool last = s->state->step == c->train.steps || stop;
         const bool saved = s->saved_step == s->state->step; /* it has gone back to it */
         if (!saved && (last || due(c->checkpoint.every, s->state->step))) TR_TRY(save(s, last));

@@ -50,9 +50,16 @@ typedef struct search {
 /* --- shapes ----------------------------------------------------------------------------------- */
 
 static tr_status add_shape(search *x, int chunks, bool wave) {
-    candidate *c = &x->candidate[x->candidates++];
+    candidate *c = &x->candidate[x->candidates];
+    const int *wanted = x->request.rank_of;
     *c = (candidate){.makespan = INFINITY, .method.idle = INFINITY};
-    TR_TRY(tr_auto_shape_open(&x->request, chunks, wave, false, &c->shape));
+    tr_status status = tr_auto_shape_open(&x->request, chunks, wave, false, &c->shape);
+    if (status != TR_OK ||
+        (wanted && memcmp(wanted, c->shape.rank_of, (size_t)c->shape.stages * sizeof *wanted))) {
+        tr_auto_shape_close(&c->shape);
+        return status;
+    }
+    x->candidates++;
     return tr_calloc((size_t)c->shape.ranks * (size_t)tr_auto_row(&c->shape), sizeof *c->order,
                      &c->order);
 }

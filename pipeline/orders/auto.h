@@ -21,8 +21,8 @@ double tr_auto_bound(int ranks, int micro_batches, double chunks, const tr_stage
 /* Searches for the order with the least makespan that respects request->cap, as
  * tr_estimate_order measures both: never worse than an order of tr_schedule_make under the same
  * cap, at the costs of request->describe too. request->chunks stages a rank, in a loop or a
- * wave (a V for two); 0: the best of up to four, or most_chunks. bound's v is the largest number of
- * chunks that was allowed.
+ * wave (a V for two), or as request->rank_of has them; 0: the best of up to four, or most_chunks.
+ * bound's v is the largest number of chunks that was allowed.
  *
  * The number of evaluated actions bounds the work, so the order depends only on the request, not on
  * the machine. Ignores request->name; defaults are those of tr_schedule_make. report may be NULL.

@@ -17,6 +17,7 @@ typedef struct tr_schedule_request {
      * function that makes the table of a model cut into `stages`, with times in the unit of
      * share. NULL: `table` if it has as many stages, else equal stages in a chain. */
     int most_chunks;
+    const int *rank_of; /* for auto: the ranks of all ranks * chunks stages; NULL: any */
     tr_status (*describe)(void *context, int stages, tr_stage_table *out);
     void *context;
 } tr_schedule_request;

@@ -81,6 +81,11 @@ static void draw_value(const tr_key *key, tr_config *c) {
         (void)snprintf(field, key->size, "%d %d", 1 + (int)(draw() % 1000),
                        1001 + (int)(draw() % 1000));
         break;
+    case TR_KEY_BATCHES:
+        (void)snprintf(field, key->size, "%d %d %d %d", 1 + (int)(draw() % 1000),
+                       1 + (int)(draw() % 1000), 1001 + (int)(draw() % 1000),
+                       1001 + (int)(draw() % 1000));
+        break;
     case TR_KEY_SCHEDULE:
     case TR_KEY_CHOICE: break; /* few values: keep the default */
     }

@@ -416,6 +416,108 @@ static void test_reads_what_layers_ask_for(void **state) {
     tr_schedule_destroy(schedule);
 }
 
+/* --- batches of several sizes ----------------------------------------------------------------- */
+
+enum { SIZED = 2, SIZED_STEPS = 4 };
+
+/* What a data rank takes steps with. */
+typedef struct sizer {
+    tr_world *world;
+    tr_schedule *schedule, *less; /* of 4 and of 2 micro-batches */
+    int rank;
+    bool foresees; /* reads ahead for the batch that comes */
+    double loss[SIZED_STEPS];
+    tr_memory_rank memory;
+    char error[256];
+} sizer;
+
+/* Takes steps of 16, 8, 8 and 16 sequences. The order of the smaller batch holds more at a time. */
+static tr_status take_sizes(sizer *z, tr_device *device, tr_engine **out) {
+    static const int64_t batch[SIZED_STEPS + 1] = {16, 8, 8, 16, 16};
+    tr_step_result result;
+    tr_memory_plan plan;
+    int64_t first = 0;
+    const tr_smaller_batch smaller = {.batch = 8, .schedule = z->less};
+    tr_engine_desc desc = small(z->world, device, z->schedule);
+    TR_TRY(tr_mesh_make(1, SIZED, 1, z->rank, SIZED, &desc.mesh));
+    desc.batch = 16;
+    desc.smaller = &smaller;
+    desc.smaller_count = 1;
+    desc.noise = true;
+    desc.fetch = fetch;
+    TR_TRY(tr_engine_create(&desc, out));
+    const size_t arena = tr_engine_programs(*out, 8)->program[0].arena_bytes;
+    tr_engine_plan(*out, &plan);
+    EXPECT(arena > tr_engine_programs(*out, 16)->program[0].arena_bytes);
+    EXPECT(plan.of[TR_MEMORY_ACTIVATIONS] >= arena && plan.live_peak <= arena);
+    TR_TRY(tr_store_init(tr_engine_store(*out), 1, NULL));
+    for (int k = 0; k < SIZED_STEPS; k++) {
+        const int64_t other = batch[k] == 8 ? 16 : 8;
+        tr_engine_set_batch(*out, batch[k], z->foresees ? batch[k + 1] : other);
+        TR_TRY(tr_engine_step(*out, k + 1, k + 1, first, 1e-2, &result));
+        EXPECT(result.finite && result.tokens == (double)(batch[k] * 16));
+        EXPECT(isfinite(result.noise.variance));
+        z->loss[k] = result.loss;
+        first += batch[k];
+        if (k != 1) continue;
+        TR_TRY(tr_engine_validate(*out, 1, &result)); /* of the whole batch */
+        EXPECT(result.tokens == 16 * 16);
+    }
+    z->memory = tr_memory_measure(device, &plan);
+    return TR_OK;
+}
+
+static void *sizer_main(void *argument) {
+    sizer *z = argument;
+    tr_device *device;
+    tr_engine *engine = NULL;
+    tr_status status = tr_device_open("cpu", &(tr_device_options){.threads = 1}, &device);
+    if (status == TR_OK) {
+        status = take_sizes(z, device, &engine);
+        if (status != TR_OK) {
+            (void)snprintf(z->error, sizeof z->error, "%s", tr_error_message());
+            tr_world_abort(z->world, TR_ERR_INTERNAL);
+        }
+        tr_engine_destroy(engine);
+        tr_device_close(device);
+    }
+    tr_world_close(z->world);
+    return NULL;
+}
+
+/* A step takes the samples of its batch, also when another batch was foreseen for it, as before a
+ * run goes back; and the memory is the planned one. */
+static void test_batches_of_several_sizes(void **state) {
+    (void)state;
+    sizer rank[2][SIZED];
+    tr_schedule *schedule = schedule_of("1f1b", 1, 4), *less = schedule_of("gpipe", 1, 2);
+    for (int foresees = 0; foresees < 2; foresees++) {
+        pthread_t thread[SIZED];
+        tr_world *world[SIZED];
+        assert_int_equal(tr_world_open_local(SIZED, world), TR_OK);
+        for (int i = 0; i < SIZED; i++) {
+            sizer *z = &rank[foresees][i];
+            *z = (sizer){.world = world[i],
+                         .schedule = schedule,
+                         .less = less,
+                         .rank = i,
+                         .foresees = foresees};
+            assert_int_equal(pthread_create(&thread[i], NULL, sizer_main, z), 0);
+        }
+        for (int i = 0; i < SIZED; i++) assert_int_equal(pthread_join(thread[i], NULL), 0);
+        for (int i = 0; i < SIZED; i++) {
+            const sizer *z = &rank[foresees][i];
+            if (z->error[0]) fail_msg("rank %d: %s", i, z->error);
+            assert_memory_equal(z->memory.taken, z->memory.plan.of, sizeof z->memory.taken);
+        }
+    }
+    for (int k = 0; k < SIZED_STEPS; k++)
+        assert_true(rank[0][0].loss[k] == rank[1][0].loss[k] &&
+                    rank[0][0].loss[k] == rank[0][1].loss[k]);
+    tr_schedule_destroy(schedule);
+    tr_schedule_destroy(less);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_refuses_what_does_not_fit),
@@ -423,6 +525,7 @@ int main(void) {
         cmocka_unit_test(test_enqueues_ahead),
         cmocka_unit_test(test_a_rank_without_samples_changes_nothing),
         cmocka_unit_test(test_reads_what_layers_ask_for),
+        cmocka_unit_test(test_batches_of_several_sizes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -242,14 +242,15 @@ static void test_estimates(void **state) {
     const tr_step_end_vector map = {
         .sequences = 1, .losses = 2, .norms = 2, .params = 3, .noise_entry = entry};
     /* |g_b|^2 = 800 / 100, |g_B|^2 = 6400 / 1600, and with a loss scale of 2 a quarter of that */
-    tr_noise_estimate e = tr_noise_of(&map, vector, 1);
+    tr_noise_estimate e = tr_noise_of(&map, map.losses, vector, 1);
     assert_true(fabs(e.variance - 4 / (0.1 - 0.025)) < 1e-12);
     assert_true(fabs(e.square - (4 - 4 / (0.1 - 0.025) / 40)) < 1e-12);
-    assert_true(fabs(tr_noise_of(&map, vector, 2).variance - 1 / (0.1 - 0.025)) < 1e-12);
+    assert_true(fabs(tr_noise_of(&map, map.losses, vector, 2).variance - 1 / (0.1 - 0.025)) <
+                1e-12);
     vector[3] = 0; /* the first micro-batch has all tokens, then none */
-    assert_true(isnan(tr_noise_of(&map, vector, 1).square));
+    assert_true(isnan(tr_noise_of(&map, map.losses, vector, 1).square));
     vector[1] = 0, vector[3] = 30;
-    assert_true(isnan(tr_noise_of(&map, vector, 1).variance));
+    assert_true(isnan(tr_noise_of(&map, map.losses, vector, 1).variance));
 }
 
 static void test_means(void **state) {

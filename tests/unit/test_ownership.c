@@ -330,9 +330,9 @@ static tr_status check_joined(const member *m) {
 
 static tr_status take_step(member *m) {
     tr_stream *stream = tr_device_compute(m->device);
-    TR_TRY(tr_optimizer_begin(m->optimizer));
+    TR_TRY(tr_optimizer_begin(m->optimizer, 1));
     TR_TRY(tr_stream_sync(stream));
-    if (m->rank == 0) tr_optimizer_loss(m->optimizer)[1] = 1; /* one token counts */
+    if (m->rank == 0) tr_optimizer_loss(m->optimizer, 1)[1] = 1; /* one token counts */
     TR_TRY(for_slots(m, set_gradient));
     for (int k = 0; k < 2 * m->store->slots; k++) { /* start all buckets, then wait for all */
         const tr_store_slot *slot = &m->store->slot[k % m->store->slots], *before = slot - 1;

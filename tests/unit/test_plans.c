@@ -38,16 +38,16 @@ typedef struct rank_thread {
 static tr_status settle(rank_thread *t, tr_device *device) {
     const tr_config *c = t->config;
     tr_mesh mesh;
-    tr_schedule *schedule;
+    tr_orders orders;
     tr_schedule_report report;
     tr_device_ops counting = *device->ops;
     counting.prepare[TR_OP_MATMUL] = count_measured;
     device->ops = &counting;
     TR_TRY(tr_mesh_make((int)c->parallel.pp, (int)c->parallel.dp, (int)c->parallel.tp,
                         tr_world_rank(t->world), tr_world_size(t->world), &mesh));
-    TR_TRY(tr_request_schedule(c, &schedule, &report));
-    tr_status status = tr_plans_settle(t->world, c, device, &mesh, schedule, false, &t->plans);
-    tr_schedule_destroy(schedule);
+    TR_TRY(tr_request_orders(c, &orders, &report));
+    tr_status status = tr_plans_settle(t->world, c, device, &mesh, &orders, false, &t->plans);
+    tr_orders_close(&orders);
     if (status == TR_OK && t->plans.book) status = tr_plan_book_print(t->plans.book, &t->text);
     device->ops = &tr_device_ops_cpu;
     return status;
