@@ -338,7 +338,7 @@ static void print_tensor_sums(const tr_config *c, const tr_run_plan *p, double r
 static tr_status print_reductions(const tr_config *c, const tr_run_plan *p, double rate) {
     const tr_layout *l = p->layout;
     const tr_program_set *set = l->program[TR_LAYOUT_TRAIN];
-    const tr_simulated_links links = {.sum = tr_network_sum(c, &l->desc.mesh, TR_AXIS_DP, rate)};
+    const tr_simulated_links links = {.sum = tr_network_reduce(c, &l->desc.mesh, rate)};
     int rank = 0, buckets = 0;
     double bytes = 0, moving = 0;
     tr_simulation *t;

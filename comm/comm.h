@@ -172,6 +172,22 @@ double tr_group_waited(const tr_group *group);
 tr_status tr_group_all_reduce(tr_group *group, tr_stream *stream, void *buffer, int64_t count,
                               tr_dtype dtype, tr_reduce op);
 
+/* Numbers that every member of a group has computed a summand of. */
+typedef struct tr_scatter_range {
+    void *data;
+    int64_t count;
+    /* The members that get the sum: a run of `ranks` neighbours from this place on. Runs begin at
+     * multiples of their length, which is the same for all ranges of a call. */
+    int rank, ranks;
+} tr_scatter_range;
+/* Begins a reduce-scatter: sums each range over all members, with the bits of tr_group_start on
+ * host transports, in the memory of the members that get it; that of the others keeps its summand,
+ * or (NCCL) becomes undefined. All members name ranges of the same sizes and ranks, in the same
+ * order; they do not overlap. Ranges and array must not be used until later work has waited for
+ * *ticket. Takes its turn among the group's reductions; see tr_group_start. */
+tr_status tr_group_scatter_ranges(tr_group *group, tr_stream *stream, const tr_scatter_range *range,
+                                  int count, tr_dtype dtype, int64_t *ticket);
+
 /* Memory that every member of a group has, with contents that one of them computed. */
 typedef struct tr_gather_range {
     void *data;

@@ -104,6 +104,23 @@ tr_status tr_group_all_reduce(tr_group *group, tr_stream *stream, void *buffer, 
     return tr_group_wait(group, stream, ticket);
 }
 
+tr_status tr_group_scatter_ranges(tr_group *g, tr_stream *stream, const tr_scatter_range *range,
+                                  int count, tr_dtype dtype, int64_t *ticket) {
+    *ticket = TR_GROUP_NO_TICKET;
+    for (int i = 0; i < count; i++) {
+        TR_TRY(check(g, "reduce_scatter", range[i].count, dtype));
+        const int first = range[i].rank, ranks = range[i].ranks;
+        if (ranks < 1 || ranks != range[0].ranks || first < 0 || first % ranks ||
+            first > g->n - ranks)
+            return TR_FAIL(TR_ERR_INTERNAL,
+                           "a run of %d from place %d of group %d with %d ranks cannot get a sum",
+                           ranks, first, g->id, g->n);
+    }
+    if (g->n == 1 || count == 0) return TR_OK;
+    TR_TRY(g->ops->scatter_ranges(g, stream, range, count, dtype, ticket));
+    return TR_OK;
+}
+
 tr_status tr_group_gather(tr_group *g, tr_stream *stream, const tr_gather_range *range, int count,
                           int64_t *ticket) {
     *ticket = TR_GROUP_NO_TICKET;

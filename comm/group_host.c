@@ -214,6 +214,7 @@ static bool has_parts(const tr_group_host *g) {
 static tr_status copy_piece(tr_group_host *g, bool in) {
     if (g->first->kind == TR_COLLECTIVE_RANGES) return copy_ranges(g, in);
     if (has_parts(g)) return tr_collective_parts_copy(g, in);
+    if (g->first->kind == TR_COLLECTIVE_SUMS) return tr_collective_sums_copy(g, in);
     const piece p = piece_of(g);
     return tr_stream_copy(g->stream, in ? p.data : p.buffer, in ? p.buffer : p.data,
                           (size_t)p.count * p.element);
@@ -230,6 +231,9 @@ static void post(tr_group_host *g) {
     if (g->first->kind == TR_COLLECTIVE_RANGES) {
         post_ranges(g);
         g->phase = TR_COLLECTIVE_PHASE_RANGES;
+    } else if (g->first->kind == TR_COLLECTIVE_SUMS) {
+        tr_collective_sums_post(g);
+        g->phase = TR_COLLECTIVE_PHASE_SUMS;
     } else if (has_parts(g)) {
         tr_collective_parts_post(g);
         g->phase = g->first->kind == TR_COLLECTIVE_SCATTER ? TR_COLLECTIVE_PHASE_EXCHANGE
@@ -248,6 +252,7 @@ static void begin_piece(tr_group_host *g) {
 /* Returns true when the first collective has another piece. */
 static bool next_piece(tr_group_host *g) {
     if (g->first->kind == TR_COLLECTIVE_RANGES) return next_ranges(g);
+    if (g->first->kind == TR_COLLECTIVE_SUMS) return tr_collective_sums_next(g);
     g->at += has_parts(g) ? tr_collective_parts_count(g) : piece_of(g).count;
     return g->at < g->first->count;
 }
@@ -267,6 +272,7 @@ static void end_piece(tr_group_host *g) {
     g->at = 0;
     g->range = 0;
     g->byte = 0;
+    memset(g->cursor, 0, (size_t)g->base.n * sizeof *g->cursor);
     g->due = 0;
     g->phase = TR_COLLECTIVE_PHASE_DATA;
 }
@@ -306,6 +312,11 @@ static bool advance(tr_group_host *g, tr_poll *poll) {
         add(g);
         if (has_parts(g) || piece_of(g).small) end_messages(g);
         else post_gather(g);
+        return true;
+    case TR_COLLECTIVE_PHASE_SUMS:
+        if (!tr_rounds_done(g->rounds, &missing)) return false;
+        tr_collective_sums_add(g);
+        end_messages(g);
         return true;
     case TR_COLLECTIVE_PHASE_GATHER:
     case TR_COLLECTIVE_PHASE_RANGES:
@@ -386,6 +397,16 @@ static tr_status host_start(tr_group *group, tr_stream *stream, void *buffer, in
                    ticket);
 }
 
+static tr_status host_scatter_ranges(tr_group *group, tr_stream *stream,
+                                     const tr_scatter_range *range, int count, tr_dtype dtype,
+                                     int64_t *ticket) {
+    const tr_collective what = {
+        .kind = TR_COLLECTIVE_SUMS, .sum = range, .ranges = count, .dtype = dtype};
+    size_t bytes = 0;
+    for (int i = 0; i < count; i++) bytes += (size_t)range[i].count * tr_dtype_size(dtype);
+    return enqueue(self_of(group), stream, &what, bytes, false, ticket);
+}
+
 static tr_status host_gather(tr_group *group, tr_stream *stream, const tr_gather_range *range,
                              int count, int64_t *ticket) {
     const tr_collective what = {.kind = TR_COLLECTIVE_RANGES, .range = range, .ranges = count};
@@ -437,6 +458,7 @@ static bool ready_over(tr_wait *wait) {
                     g->phase != TR_COLLECTIVE_PHASE_COPY_OUT;
     static const char *const names[] = {[TR_COLLECTIVE_REDUCE] = "all_reduce",
                                         [TR_COLLECTIVE_RANGES] = "all_gather",
+                                        [TR_COLLECTIVE_SUMS] = "reduce_scatter",
                                         [TR_COLLECTIVE_SCATTER] = "reduce_scatter",
                                         [TR_COLLECTIVE_PARTS] = "all_gather"};
     if (g->first) wait->what = names[g->first->kind];
@@ -498,6 +520,7 @@ static void release(tr_group_host *g, tr_device *device) {
     free(g->scratch);
     free(g->source);
     free(g->pieces);
+    free(g->cursor);
     free(g);
 }
 
@@ -517,6 +540,7 @@ static void host_close(tr_group *group) {
 }
 
 static const tr_group_ops host_ops = {.start = host_start,
+                                      .scatter_ranges = host_scatter_ranges,
                                       .gather = host_gather,
                                       .scatter = host_scatter,
                                       .gather_parts = host_gather_parts,
@@ -546,6 +570,7 @@ tr_status tr_group_make_host(const tr_group_desc *desc, bool staged, tr_group **
                               &g->rounds));
     TR_TRY_OUT(tr_calloc(n, sizeof *g->source, &g->source));
     TR_TRY_OUT(tr_calloc(n, sizeof *g->pieces, &g->pieces));
+    TR_TRY_OUT(tr_calloc(n, sizeof *g->cursor, &g->cursor));
     if (n > 1) TR_TRY_OUT(tr_calloc(n, g->slot_bytes, &g->scratch));
     if (staged) TR_TRY_OUT(open_stage(g, desc->device));
     *out = &g->base;

@@ -7,7 +7,8 @@ typedef enum tr_collective_kind {
     TR_COLLECTIVE_REDUCE,  /* of buffer[count] */
     TR_COLLECTIVE_RANGES,  /* a gather of `range` */
     TR_COLLECTIVE_SCATTER, /* a reduction of buffer[n * count] to part[count] */
-    TR_COLLECTIVE_PARTS    /* a gather of buffer[n * count] */
+    TR_COLLECTIVE_PARTS,   /* a gather of buffer[n * count] */
+    TR_COLLECTIVE_SUMS     /* a reduction of `sum`, each for the members that get it */
 } tr_collective_kind;
 
 typedef struct tr_collective {
@@ -18,6 +19,7 @@ typedef struct tr_collective {
     tr_dtype dtype;
     tr_reduce op;
     const tr_gather_range *range; /* [ranges] */
+    const tr_scatter_range *sum;  /* [ranges] */
     int ranges;
     double delay;    /* seconds by which it is delayed */
     tr_event *event; /* the stream has computed the data */
@@ -30,8 +32,15 @@ typedef enum tr_collective_phase {
     TR_COLLECTIVE_PHASE_EXCHANGE, /* the messages of a small piece, or of a rank's part of it */
     TR_COLLECTIVE_PHASE_GATHER,   /* the messages of the other ranks' reduced chunks */
     TR_COLLECTIVE_PHASE_RANGES,   /* the messages of a gather */
+    TR_COLLECTIVE_PHASE_SUMS,     /* the messages of a reduction of ranges */
     TR_COLLECTIVE_PHASE_COPY_OUT
 } tr_collective_phase;
+
+/* A place in a list of ranges. */
+typedef struct tr_scatter_cursor {
+    int range;
+    size_t byte;
+} tr_scatter_cursor;
 
 typedef struct tr_group_host {
     tr_group base;
@@ -51,6 +60,8 @@ typedef struct tr_group_host {
     int range;
     size_t byte;
     int *pieces; /* [n] */
+    /* [n]: where the round of a reduction of ranges begins, for what member j gets */
+    tr_scatter_cursor *cursor;
     bool adding; /* a thread adds without the lock */
     /* Staged: */
     tr_stream *stream;
@@ -69,3 +80,15 @@ void tr_collective_parts_post(tr_group_host *group);
 tr_status tr_collective_parts_copy(tr_group_host *group, bool in);
 /* Returns where the sum of this rank's elements of the piece goes. */
 unsigned char *tr_collective_parts_sum(const tr_group_host *group);
+
+/* --- one round of a reduction of ranges (group_sums.c), under the lock --------------------------
+ */
+
+/* Posts the round's messages. */
+void tr_collective_sums_post(tr_group_host *group);
+/* Adds what this rank gets in the round. Releases the lock meanwhile. */
+void tr_collective_sums_add(tr_group_host *group);
+/* Copies the round's summands to the pinned buffer, or this rank's sums from it. */
+tr_status tr_collective_sums_copy(tr_group_host *group, bool in);
+/* Continues after the current round; returns false when it was the last one. */
+bool tr_collective_sums_next(tr_group_host *group);

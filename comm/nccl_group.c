@@ -35,6 +35,29 @@ static tr_status nccl_start(tr_group *group, tr_stream *stream, void *buffer, in
     return tr_nccl_leave(&g->comm, ticket);
 }
 
+/* One call of NCCL for all ranges. A sum that several members get goes to all. */
+static tr_status nccl_scatter_ranges(tr_group *group, tr_stream *stream,
+                                     const tr_scatter_range *range, int count, tr_dtype dtype,
+                                     int64_t *ticket) {
+    nccl_group *g = self_of(group);
+    const ncclDataType_t type = type_of(dtype);
+    cudaStream_t own = tr_stream_native(g->comm.stream);
+    TR_TRY(tr_nccl_enter(&g->comm, "reduce_scatter", stream));
+    tr_nccl_begin(&g->comm, "reduce_scatter");
+    ncclResult_t result = ncclGroupStart();
+    for (int i = 0; i < count && result == ncclSuccess; i++) {
+        const tr_scatter_range *r = &range[i];
+        const size_t n = (size_t)r->count;
+        if (n > 0 && r->ranks == 1)
+            result = ncclReduce(r->data, r->data, n, type, ncclSum, r->rank, g->comm.handle, own);
+        else if (n > 0)
+            result = ncclAllReduce(r->data, r->data, n, type, ncclSum, g->comm.handle, own);
+    }
+    const ncclResult_t ended = ncclGroupEnd();
+    TR_TRY(tr_nccl_end(&g->comm, (int)(result == ncclSuccess ? ended : result)));
+    return tr_nccl_leave(&g->comm, ticket);
+}
+
 /* One call of NCCL for all ranges. */
 static tr_status nccl_gather(tr_group *group, tr_stream *stream, const tr_gather_range *range,
                              int count, int64_t *ticket) {
@@ -86,6 +109,7 @@ static void nccl_close(tr_group *group) {
 }
 
 static const tr_group_ops nccl_ops = {.start = nccl_start,
+                                      .scatter_ranges = nccl_scatter_ranges,
                                       .gather = nccl_gather,
                                       .scatter = nccl_scatter,
                                       .gather_parts = nccl_gather_parts,

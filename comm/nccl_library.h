@@ -26,6 +26,7 @@ tr_status tr_nccl_open_library(void);
     X(ncclGroupEnd)                                                                                \
     X(ncclGroupStart)                                                                              \
     X(ncclRecv)                                                                                    \
+    X(ncclReduce)                                                                                  \
     X(ncclReduceScatter)                                                                           \
     X(ncclSend)
 
@@ -48,5 +49,6 @@ TR_NCCL_FUNCTIONS(TR_NCCL_POINTER)
 #define ncclGroupEnd           tr_ncclGroupEnd
 #define ncclGroupStart         tr_ncclGroupStart
 #define ncclRecv               tr_ncclRecv
+#define ncclReduce             tr_ncclReduce
 #define ncclReduceScatter      tr_ncclReduceScatter
 #define ncclSend               tr_ncclSend

@@ -5,7 +5,7 @@
 #include "comm/world_impl.h"
 
 /* The most messages of one round that a rank may send to, or receive from, one other rank. */
-enum { TR_ROUND_PIECES = 8 };
+enum { TR_ROUND_PIECES = 64 };
 
 struct tr_rounds {
     tr_world *world;

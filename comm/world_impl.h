@@ -165,6 +165,8 @@ typedef struct tr_group_ops {
     /* drives: the caller waits for the ticket next, so no thread needs to wake for it. */
     tr_status (*start)(tr_group *group, tr_stream *stream, void *buffer, int64_t count,
                        tr_dtype dtype, tr_reduce op, bool drives, int64_t *ticket);
+    tr_status (*scatter_ranges)(tr_group *group, tr_stream *stream, const tr_scatter_range *range,
+                                int count, tr_dtype dtype, int64_t *ticket);
     tr_status (*gather)(tr_group *group, tr_stream *stream, const tr_gather_range *range, int count,
                         int64_t *ticket);
     tr_status (*scatter)(tr_group *group, tr_stream *stream, void *whole, void *part, int64_t count,

@@ -190,7 +190,7 @@ TR_HOSTDEVICE static inline double tr_xent_row_loss(float sum, float of_label) {
     return log((double)sum) - (double)of_label;
 }
 
-enum { TR_SUMSQ_BLOCK = 4096, TR_SUMSQ_LANES = 8 };
+enum { TR_SUMSQ_LANES = 8 };
 
 /* Sum of squares of one block, n <= TR_SUMSQ_BLOCK: lanes by i % 8, each ascending, added 0..7. */
 TR_HOSTDEVICE static inline double tr_sumsq_block(const float *x, int64_t n) {

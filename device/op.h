@@ -385,12 +385,20 @@ enum { TR_XENT_LOGITS, TR_XENT_LABELS, TR_XENT_MAX, TR_XENT_SUMS, TR_XENT_LOSS }
 
 /* SUMSQ: OUT f64[1] = sum of X[i]^2 over count elements of dtype f32, in an order that depends on
  * the index alone (not on threads or alignment): blocks of 4096 elements, in a block 8 lanes by i %
- * 8 each in ascending order, lanes added 0..7, blocks added in ascending order, all FP64. */
+ * 8 each in ascending order, lanes added 0..7, blocks added in ascending order, all FP64. In parts,
+ * for runs of whole blocks of a tensor in different places: BLOCKS writes the sum of each
+ * block of X to SUMS f64[tr_sumsq_blocks(count)], and TOTAL adds SUMS f64[count] to OUT. */
+enum { TR_SUMSQ_BLOCK = 4096 };
+typedef enum tr_sumsq_part { TR_SUMSQ_WHOLE, TR_SUMSQ_BLOCKS, TR_SUMSQ_TOTAL } tr_sumsq_part;
 typedef struct tr_sumsq_desc {
     int64_t count;
     tr_dtype dtype;
+    tr_sumsq_part part;
 } tr_sumsq_desc;
-enum { TR_SUMSQ_X, TR_SUMSQ_OUT };
+static inline int64_t tr_sumsq_blocks(int64_t count) {
+    return (count + TR_SUMSQ_BLOCK - 1) / TR_SUMSQ_BLOCK;
+}
+enum { TR_SUMSQ_X, TR_SUMSQ_OUT, TR_SUMSQ_SUMS };
 
 /* STEP_FINISH: LOSSES f64[losses][2] as XENT_LOSS writes them, added in order; NORMS f64[norms]
  * added in order. Sets loss, valid, grad_norm, gradient_factor and skip of STATE (a tr_step_state).

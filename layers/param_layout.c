@@ -49,7 +49,7 @@ tr_range tr_param_portion_of(const tr_param *param, const tr_mesh *mesh, int pla
     if (!mesh) return (tr_range){.extent = param->count};
     const int ranks = owners_of(param, mesh);
     const int64_t blocks = (param->count + TR_PARAM_BLOCK - 1) / TR_PARAM_BLOCK;
-    const tr_range mine = tr_range_part(blocks, ranks, (place + param->index) % ranks);
+    const tr_range mine = tr_range_part(blocks, ranks, (place + param->turn) % ranks);
     const int64_t begin = tr_min_i64(mine.begin * TR_PARAM_BLOCK, param->count);
     const int64_t end = tr_min_i64((mine.begin + mine.extent) * TR_PARAM_BLOCK, param->count);
     return (tr_range){.begin = begin, .extent = end - begin};

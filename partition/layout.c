@@ -272,8 +272,8 @@ tr_status tr_layout_memory(const tr_layout *l, tr_device *device, int pp_rank, i
     mesh.index[TR_AXIS_PP] = pp_rank;
     mesh.index[TR_AXIS_DP] = dp_rank;
     TR_TRY(tr_step_end_bytes(device, l->model, &l->placement, &mesh, l->desc.dtype,
-                             l->micro_batches, l->desc.forward_only, l->desc.optimizer,
-                             l->desc.noise, &step_end));
+                             l->micro_batches, l->desc.zero, l->desc.forward_only,
+                             l->desc.optimizer, l->desc.noise, &step_end));
     tr_layout_memory_known(l, pp_rank, dp_rank, out);
     out->of[TR_MEMORY_DATA] += step_end;
     out->of[TR_MEMORY_TRANSFERS] =

@@ -3,6 +3,7 @@
 #include "base/memory.h"
 #include "partition/adafactor.h"
 #include "partition/muon.h"
+#include "partition/param_memory.h"
 #include "partition/quantized.h"
 
 #include <stdlib.h>
@@ -124,18 +125,30 @@ size_t tr_step_end_vector_bytes(const tr_step_end_vector *vector) {
     return (size_t)(vector->length + 2 * vector->sequences) * sizeof(double);
 }
 
-bool tr_step_end_param_op(const tr_param *param, bool counted, bool shares, tr_op_desc *out) {
-    const tr_dtype acc = tr_dtype_acc(param->dtype);
-    if (shares)
-        *out = (tr_op_desc){.kind = TR_OP_ADD,
-                            .rows = {.rows = 1, .width = param->count, .dtype = acc}};
-    else *out = tr_step_end_sumsq_op(param);
-    return !param->frozen && (shares || counted);
+tr_op_desc tr_step_end_tie_op(const tr_param *param, const tr_mesh *divided) {
+    return (tr_op_desc){.kind = TR_OP_ADD,
+                        .rows = {.rows = 1,
+                                 .width = tr_param_portion(param, divided).extent,
+                                 .dtype = tr_dtype_acc(param->dtype)}};
 }
 
 tr_op_desc tr_step_end_sumsq_op(const tr_param *param) {
     return (tr_op_desc){.kind = TR_OP_SUMSQ,
                         .sumsq = {.count = param->count, .dtype = tr_dtype_acc(param->dtype)}};
+}
+
+tr_op_desc tr_step_end_blocks_op(const tr_param *param, const tr_mesh *divided) {
+    return (tr_op_desc){.kind = TR_OP_SUMSQ,
+                        .sumsq = {.count = tr_param_portion(param, divided).extent,
+                                  .dtype = tr_dtype_acc(param->dtype),
+                                  .part = TR_SUMSQ_BLOCKS}};
+}
+
+tr_op_desc tr_step_end_total_op(const tr_param *param) {
+    return (tr_op_desc){.kind = TR_OP_SUMSQ,
+                        .sumsq = {.count = tr_sumsq_blocks(param->count),
+                                  .dtype = tr_dtype_acc(param->dtype),
+                                  .part = TR_SUMSQ_TOTAL}};
 }
 
 int64_t tr_step_end_tensor_norms(tr_optim_kind optimizer, const tr_param *param,
@@ -159,7 +172,9 @@ typedef struct measure {
     int64_t largest;     /* elements of the largest parameter that it updates */
     int64_t sums;        /* of rows and columns of adafactor's matrices */
     size_t part, square; /* of the largest of muon's matrices */
-    bool noise;
+    const tr_step_end_vector *vector;
+    const tr_mesh *divided;
+    int64_t blocks, noise_blocks; /* of the norms that data ranks divide */
 } measure;
 
 static tr_status measure_op(measure *sum, const tr_op_desc *desc) {
@@ -212,32 +227,47 @@ static tr_status measure_tensor(measure *sum, const tr_param *param,
     return kind == TR_OPTIM_MUON ? measure_matrix(sum, param, layout) : TR_OK;
 }
 
+/* Measures the norms of a trained parameter: the step's, and those for the noise scale. */
+static tr_status measure_norms(measure *sum, const tr_param *param, const tr_param_layout *layout) {
+    const tr_op_desc whole = tr_step_end_sumsq_op(param),
+                     part = tr_step_end_blocks_op(param, sum->divided),
+                     total = tr_step_end_total_op(param);
+    const tr_step_end_noise *noise = sum->vector->noise_entry;
+    const bool tied = noise && noise[param->index].tied;
+    const bool measured = noise && tr_step_end_measures_noise(sum->mesh, param, layout);
+    if (measured || (layout->counted && !sum->divided)) TR_TRY(measure_op(sum, &whole));
+    if (!sum->divided || (param->use > 0 && !tied)) return TR_OK;
+    if (param->use == 0) sum->blocks += tr_sumsq_blocks(param->count);
+    if (tied) sum->noise_blocks += tr_sumsq_blocks(param->count);
+    TR_TRY(measure_op(sum, &part));
+    return measure_op(sum, &total);
+}
+
 static tr_status measure_param(void *context, int stage, tr_param *param, bool shares) {
     (void)stage;
     measure *sum = context;
-    tr_op_desc desc;
     tr_param_layout layout;
+    if (param->frozen) return TR_OK;
     TR_TRY(tr_param_layout_make(param, sum->mesh, &layout));
-    if (sum->noise && tr_step_end_measures_noise(sum->mesh, param, &layout)) {
-        desc = tr_step_end_sumsq_op(param);
-        TR_TRY(measure_op(sum, &desc));
-    }
-    if (!shares && !param->frozen) {
-        sum->elements += param->count;
-        if (param->count > sum->largest) sum->largest = param->count;
-        TR_TRY(measure_tensor(sum, param, &layout));
-    }
-    return tr_step_end_param_op(param, layout.counted, shares, &desc) ? measure_op(sum, &desc)
-                                                                      : TR_OK;
+    TR_TRY(measure_norms(sum, param, &layout));
+    const tr_op_desc tie = tr_step_end_tie_op(param, sum->divided);
+    if (shares) return measure_op(sum, &tie);
+    sum->elements += param->count;
+    if (param->count > sum->largest) sum->largest = param->count;
+    return measure_tensor(sum, param, &layout);
 }
 
 tr_status tr_step_end_bytes(tr_device *device, const tr_model *model, const tr_placement *placement,
-                            const tr_mesh *mesh, tr_dtype dtype, int micro_batches,
+                            const tr_mesh *mesh, tr_dtype dtype, int micro_batches, bool zero,
                             bool forward_only, tr_optim_memory optimizer, bool noise,
                             size_t *bytes) {
     tr_status status = TR_OK;
-    measure sum = {.device = device, .mesh = mesh, .optimizer = optimizer, .noise = noise};
     tr_step_end_vector vector;
+    measure sum = {.device = device,
+                   .mesh = mesh,
+                   .optimizer = optimizer,
+                   .vector = &vector,
+                   .divided = tr_memory_divided(mesh, zero)};
     TR_TRY_OUT(tr_step_end_vector_make(model, mesh, micro_batches, noise, &vector));
     const tr_op_desc finish = tr_step_end_finish_op(&vector, vector.losses);
     TR_TRY_OUT(measure_op(&sum, &finish));
@@ -251,6 +281,8 @@ tr_status tr_step_end_bytes(tr_device *device, const tr_model *model, const tr_p
     }
     *bytes = tr_align_up(tr_step_end_vector_bytes(&vector)) + tr_align_up(sum.scratch) +
              tr_align_up((size_t)sum.norms * sizeof(double)) +
+             tr_align_up((size_t)sum.blocks * sizeof(double)) +
+             tr_align_up((size_t)sum.noise_blocks * sizeof(double)) +
              tr_align_up((size_t)sum.sums * sizeof(double)) + 2 * (sum.part + sum.square) +
              (forward_only ? 0 : tr_quantized_bytes(device, optimizer, sum.largest));
 out:

@@ -48,12 +48,14 @@ int64_t tr_step_end_losses(const tr_step_end_vector *vector, const tr_mesh *mesh
 /* Returns the bytes of the vector, and of the losses behind it that are not summed. */
 size_t tr_step_end_vector_bytes(const tr_step_end_vector *vector);
 
-/* Describes the operator that a trained parameter's gradient needs: ADD when this use's gradient is
- * added to use 0's on the same rank (shares), SUMSQ when this rank counts the parameter's norm.
- * Returns false when it needs none. */
-bool tr_step_end_param_op(const tr_param *param, bool counted, bool shares, tr_op_desc *out);
-/* Describes the squared norm of a parameter's elements on this rank. */
+/* Describes how the gradient of another use of a parameter is added to use 0's on the same rank:
+ * this rank's portion of it. divided: as of tr_param_portion. */
+tr_op_desc tr_step_end_tie_op(const tr_param *param, const tr_mesh *divided);
+/* Describe the squared norm of a parameter's elements on this rank; of each block of this rank's
+ * portion; and of all elements from those of the blocks. */
 tr_op_desc tr_step_end_sumsq_op(const tr_param *param);
+tr_op_desc tr_step_end_blocks_op(const tr_param *param, const tr_mesh *divided);
+tr_op_desc tr_step_end_total_op(const tr_param *param);
 /* Returns true when this rank measures the gradient of a use of a parameter for the noise scale,
  * with tr_step_end_sumsq_op: it is the first of those that hold this part. */
 bool tr_step_end_measures_noise(const tr_mesh *mesh, const tr_param *param,
@@ -66,9 +68,9 @@ int64_t tr_step_end_tensor_norms(tr_optim_kind optimizer, const tr_param *param,
 tr_op_desc tr_step_end_finish_op(const tr_step_end_vector *vector, int64_t losses);
 
 /* Computes the device bytes that tr_optimizer_create takes on the rank at mesh->index. Prepares its
- * operators temporarily, and allocates no device memory. forward_only: no step updates
- * parameters. noise: the noise scale is measured. */
+ * operators temporarily, and allocates no device memory. zero: the data ranks divide the updates.
+ * forward_only: no step updates parameters. noise: the noise scale is measured. */
 tr_status tr_step_end_bytes(tr_device *device, const tr_model *model, const tr_placement *placement,
-                            const tr_mesh *mesh, tr_dtype dtype, int micro_batches,
+                            const tr_mesh *mesh, tr_dtype dtype, int micro_batches, bool zero,
                             bool forward_only, tr_optim_memory optimizer, bool noise,
                             size_t *bytes);

@@ -147,6 +147,7 @@ static tr_status make_optimizer(tr_engine *e) {
                               .smaller_count = e->desc.smaller_count,
                               .forward_only = e->desc.forward_only,
                               .noise = e->desc.noise,
+                              .deterministic = e->desc.deterministic,
                               .config = e->desc.optimizer};
     tr_status status = tr_optimizer_create(&desc, &e->optimizer);
     free(smaller);

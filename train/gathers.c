@@ -30,8 +30,12 @@ static tr_status gather_of(tr_gathers *g, tr_group *group, gather **out) {
     return TR_OK;
 }
 
-static tr_status add_slot(tr_gathers *g, const tr_store *store, const tr_store_slot *slot) {
-    const size_t size = tr_dtype_size(store->dtype);
+tr_status tr_gathers_create(tr_gathers **out) {
+    return tr_calloc(1, sizeof **out, out);
+}
+
+tr_status tr_gathers_add(tr_gathers *g, const tr_store *store, const tr_store_slot *slot,
+                         void *first, int64_t unit, size_t bytes) {
     const int owners = tr_mesh_part_size(&slot->layout.owners);
     gather *to = NULL;
     TR_TRY(gather_of(g, slot->owners, &to));
@@ -40,23 +44,11 @@ static tr_status add_slot(tr_gathers *g, const tr_store *store, const tr_store_s
         if (portion.extent == 0) continue;
         TR_TRY(tr_grow(&to->range, &to->capacity, to->ranges + 1, sizeof *to->range));
         to->range[to->ranges++] =
-            (tr_gather_range){.data = (char *)slot->param->value + (size_t)portion.begin * size,
-                              .bytes = (size_t)portion.extent * size,
+            (tr_gather_range){.data = (char *)first + (size_t)(portion.begin / unit) * bytes,
+                              .bytes = (size_t)((portion.extent + unit - 1) / unit) * bytes,
                               .rank = r};
     }
     return TR_OK;
-}
-
-tr_status tr_gathers_create(const tr_store *store, tr_gathers **out) {
-    tr_status status = TR_OK;
-    tr_gathers *g;
-    TR_TRY(tr_calloc(1, sizeof *g, &g));
-    for (int i = 0; i < store->slots && status == TR_OK; i++)
-        if (store->slot[i].owners && store->slot[i].shares < 0)
-            status = add_slot(g, store, &store->slot[i]);
-    if (status != TR_OK) tr_gathers_destroy(g);
-    else *out = g;
-    return status;
 }
 
 void tr_gathers_destroy(tr_gathers *g) {

@@ -16,7 +16,27 @@ typedef struct slot_noise {
 struct tr_noise {
     const tr_store *store;
     slot_noise *slot; /* [store->slots] */
+    tr_norms *tied;   /* of the whole batch's gradients of tied uses */
 };
+
+/* Prepares the norms of tied uses' gradients. */
+static tr_status make_tied(tr_noise *n, const tr_mesh *mesh, const tr_step_end_vector *map,
+                           size_t *scratch) {
+    const tr_store *store = n->store;
+    int64_t *entry;
+    TR_TRY(tr_calloc((size_t)store->slots, sizeof *entry, &entry));
+    for (int i = 0; i < store->slots; i++) {
+        const tr_store_slot *slot = &store->slot[i];
+        const tr_step_end_noise *at = &map->noise_entry[slot->param->index];
+        entry[i] = !at->tied ? TR_NORM_NONE
+                   : tr_step_end_measures_noise(mesh, slot->param, &slot->layout)
+                       ? at->whole + slot->layout.part
+                       : TR_NORM_ELSEWHERE;
+    }
+    tr_status status = tr_norms_create(store, entry, scratch, &n->tied);
+    free(entry);
+    return status;
+}
 
 /* Returns true when F of the parameter's layer writes its gradient, as it does the input's. */
 static bool written_in_forward(const tr_model *model, const tr_param *param) {
@@ -48,6 +68,7 @@ tr_status tr_noise_create(const tr_store *store, const tr_model *model, const tr
         TR_TRY_OUT(tr_op_prepare(&(tr_op_context){.device = store->device}, &desc, &slot->sumsq));
         if (slot->sumsq->scratch_bytes > *scratch) *scratch = slot->sumsq->scratch_bytes;
     }
+    TR_TRY_OUT(make_tied(n, mesh, map, scratch));
 out:
     if (status != TR_OK) tr_noise_destroy(n);
     else *out = n;
@@ -57,6 +78,7 @@ out:
 void tr_noise_destroy(tr_noise *n) {
     if (!n) return;
     for (int i = 0; n->slot && i < n->store->slots; i++) tr_op_release(n->slot[i].sumsq);
+    tr_norms_destroy(n->tied);
     free(n->slot);
     free(n);
 }
@@ -90,10 +112,7 @@ tr_status tr_noise_take_part(tr_noise *n, tr_stream *stream, double *vector, int
 }
 
 tr_status tr_noise_take_whole(tr_noise *n, tr_stream *stream, double *vector, void *scratch) {
-    for (int i = 0; n && i < n->store->slots; i++)
-        if (n->slot[i].sumsq && n->slot[i].at.tied)
-            TR_TRY(take(n, i, stream, vector + n->slot[i].at.whole, scratch));
-    return TR_OK;
+    return n ? tr_norms_take(n->tied, stream, vector, scratch) : TR_OK;
 }
 
 tr_noise_estimate tr_noise_of(const tr_step_end_vector *map, int64_t losses, const double *vector,

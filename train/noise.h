@@ -13,7 +13,7 @@
 
 #include "ckpt/ckpt.h"
 #include "partition/step_end.h"
-#include "train/store.h"
+#include "train/norms.h"
 
 typedef struct tr_noise tr_noise;
 

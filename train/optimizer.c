@@ -6,11 +6,6 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 
-typedef struct slot_ops {
-    tr_op *tie;   /* adds this shared use's gradient to use 0's */
-    tr_op *sumsq; /* NULL if another rank counts the parameter */
-} slot_ops;
-
 /* The end of a step with a number of micro-batches. */
 typedef struct finish_op {
     int micro_batches;
@@ -20,9 +15,10 @@ typedef struct finish_op {
 
 struct tr_optimizer {
     tr_optimizer_desc desc;
-    slot_ops *ops;       /* [store->slots] */
+    tr_op **tie;         /* [store->slots]: adds this shared use's gradient to use 0's; or NULL */
     tr_op **step;        /* [store->runs] */
-    int64_t *ticket;     /* [store->spans]: of their sums */
+    tr_sums *sums;       /* of gradients; forward_only: NULL, as are the norms */
+    tr_norms *norms;     /* of those sums that this rank counts */
     tr_moments *moments; /* NULL: states are in FP32, and `step` steps them */
     tr_pace *pace;       /* NULL: `step` does all */
     tr_noise *noise;     /* NULL: not measured */
@@ -31,7 +27,7 @@ struct tr_optimizer {
     double *vector;      /* device: losses, norms, stop */
     tr_step_end_vector map; /* of its entries */
     _Atomic double *asks;   /* staging: not 0 once this rank asks to stop */
-    double *sums;           /* staging: the vector after its sum, from entry `read` on */
+    double *results;        /* staging: the vector after its sum, from entry `read` on */
     int64_t read;
     double *spoil; /* staging */
     void *scratch;
@@ -43,13 +39,36 @@ static tr_status prepare(tr_device *device, const tr_op_desc *desc, size_t *scra
     return TR_OK;
 }
 
-/* Prepares a parameter's operators. shares: this use's gradient is added to use 0's on the same
- * rank. */
-static tr_status prepare_param(tr_device *device, const tr_param *param, bool counted, bool shares,
-                               size_t *scratch, slot_ops *ops) {
-    tr_op_desc desc;
-    if (!tr_step_end_param_op(param, counted, shares, &desc)) return TR_OK;
-    return prepare(device, &desc, scratch, shares ? &ops->tie : &ops->sumsq);
+/* Prepares the sums of uses that are tied to others on this rank. */
+static tr_status prepare_ties(tr_optimizer *o, size_t *scratch) {
+    const tr_store *store = o->desc.store;
+    TR_TRY(tr_calloc((size_t)store->slots, sizeof *o->tie, &o->tie));
+    for (int i = 0; i < store->slots; i++) {
+        const tr_store_slot *slot = &store->slot[i];
+        if (slot->shares < 0 || slot->param->frozen || slot->portion.extent == 0) continue;
+        const tr_op_desc desc = tr_step_end_tie_op(slot->param, store->divided);
+        TR_TRY(prepare(o->desc.device, &desc, scratch, &o->tie[i]));
+    }
+    return TR_OK;
+}
+
+/* Prepares the norms of the parameters that this rank, or one that divides their updates with it,
+ * counts. */
+static tr_status prepare_norms(tr_optimizer *o, size_t *scratch) {
+    const tr_store *store = o->desc.store;
+    int64_t *entry;
+    TR_TRY(tr_calloc((size_t)store->slots, sizeof *entry, &entry));
+    for (int i = 0; i < store->slots; i++) {
+        const tr_store_slot *slot = &store->slot[i];
+        const tr_param *param = slot->param;
+        entry[i] = param->frozen || param->use > 0 ? TR_NORM_NONE
+                   : !slot->layout.counted
+                       ? TR_NORM_ELSEWHERE
+                       : 2 * o->map.losses + o->map.norm_entry[param->index] + slot->layout.part;
+    }
+    tr_status status = tr_norms_create(store, entry, scratch, &o->norms);
+    free(entry);
+    return status;
 }
 
 static tr_status prepare_update(tr_device *device, const tr_optim_config *config, tr_dtype dtype,
@@ -70,9 +89,19 @@ static tr_status prepare_finish(tr_optimizer *o, int micro_batches, size_t *scra
     return prepare(o->desc.device, &desc, scratch, &out->op);
 }
 
-static void release(slot_ops *ops) {
-    tr_op_release(ops->tie);
-    tr_op_release(ops->sumsq);
+/* Prepares what only steps that update parameters need. */
+static tr_status prepare_training(tr_optimizer *o, size_t *scratch) {
+    const tr_optimizer_desc *desc = &o->desc;
+    const tr_store *store = desc->store;
+    TR_TRY(tr_calloc((size_t)store->runs + 1, sizeof *o->step, &o->step));
+    TR_TRY(tr_moments_create(store, &desc->config, scratch, &o->moments));
+    for (int i = 0; i < store->runs && !o->moments; i++)
+        TR_TRY(prepare_update(desc->device, &desc->config, store->dtype, &store->run[i], scratch,
+                              &o->step[i]));
+    TR_TRY(prepare_ties(o, scratch));
+    TR_TRY(prepare_norms(o, scratch));
+    TR_TRY(tr_sums_create(store, desc->deterministic, &o->sums));
+    return tr_pace_create(store, &desc->config, desc->mesh, desc->tensor, scratch, &o->pace);
 }
 
 tr_status tr_optimizer_create(const tr_optimizer_desc *desc, tr_optimizer **out) {
@@ -89,25 +118,11 @@ tr_status tr_optimizer_create(const tr_optimizer_desc *desc, tr_optimizer **out)
     TR_TRY_OUT(tr_device_staging_alloc(desc->device, sizeof *o->asks, (void **)&o->asks));
     atomic_init(o->asks, 0);
     o->read = desc->noise ? 0 : o->map.length - 1;
-    TR_TRY_OUT(tr_device_staging_alloc(
-        desc->device, (size_t)(o->map.length - o->read) * sizeof *o->sums, (void **)&o->sums));
+    TR_TRY_OUT(tr_device_staging_alloc(desc->device,
+                                       (size_t)(o->map.length - o->read) * sizeof *o->results,
+                                       (void **)&o->results));
     TR_TRY_OUT(tr_device_staging_alloc(desc->device, sizeof *o->spoil, (void **)&o->spoil));
-    TR_TRY_OUT(tr_calloc((size_t)store->slots, sizeof *o->ops, &o->ops));
-    TR_TRY_OUT(tr_calloc((size_t)store->runs + 1, sizeof *o->step, &o->step));
-    TR_TRY_OUT(tr_calloc((size_t)store->spans, sizeof *o->ticket, &o->ticket));
-    for (int i = 0; i < store->slots && !desc->forward_only; i++) {
-        const tr_store_slot *slot = &store->slot[i];
-        TR_TRY_OUT(prepare_param(desc->device, slot->param, slot->layout.counted, slot->shares >= 0,
-                                 &scratch, &o->ops[i]));
-    }
-    if (!desc->forward_only)
-        TR_TRY_OUT(tr_moments_create(store, &desc->config, &scratch, &o->moments));
-    for (int i = 0; i < store->runs && !desc->forward_only && !o->moments; i++)
-        TR_TRY_OUT(prepare_update(desc->device, &desc->config, store->dtype, &store->run[i],
-                                  &scratch, &o->step[i]));
-    if (!desc->forward_only)
-        TR_TRY_OUT(
-            tr_pace_create(store, &desc->config, desc->mesh, desc->tensor, &scratch, &o->pace));
+    if (!desc->forward_only) TR_TRY_OUT(prepare_training(o, &scratch));
     TR_TRY_OUT(tr_noise_create(store, desc->model, desc->mesh, &o->map, &scratch, &o->noise));
     TR_TRY_OUT(tr_calloc((size_t)desc->smaller_count + 1, sizeof *o->finish, &o->finish));
     for (int k = 0; k <= desc->smaller_count; k++)
@@ -123,8 +138,10 @@ out:
 
 void tr_optimizer_destroy(tr_optimizer *o) {
     if (!o) return;
-    for (int i = 0; o->ops && i < o->desc.store->slots; i++) release(&o->ops[i]);
+    for (int i = 0; o->tie && i < o->desc.store->slots; i++) tr_op_release(o->tie[i]);
     for (int i = 0; o->step && i < o->desc.store->runs; i++) tr_op_release(o->step[i]);
+    tr_sums_destroy(o->sums);
+    tr_norms_destroy(o->norms);
     tr_moments_destroy(o->moments);
     tr_pace_destroy(o->pace);
     tr_noise_destroy(o->noise);
@@ -133,12 +150,11 @@ void tr_optimizer_destroy(tr_optimizer *o) {
     if (o->vector) tr_device_free(o->desc.device, o->vector);
     if (o->scratch) tr_device_free(o->desc.device, o->scratch);
     tr_device_staging_free(o->desc.device, (void *)o->asks);
-    tr_device_staging_free(o->desc.device, o->sums);
+    tr_device_staging_free(o->desc.device, o->results);
     tr_device_staging_free(o->desc.device, o->spoil);
     tr_step_end_vector_free(&o->map);
-    free(o->ops);
+    free(o->tie);
     free(o->step);
-    free(o->ticket);
     free(o);
 }
 
@@ -189,54 +205,35 @@ tr_status tr_optimizer_start(tr_optimizer *o, int local_stage, int bucket) {
     tr_stream *stream = tr_device_compute(o->desc.device);
     /* The sum replaces the gradients. With one micro-batch it starts before the first W ends. */
     TR_TRY(tr_noise_take_part(o->noise, stream, o->vector, local_stage, bucket, false, o->scratch));
-    for (int i = 0; i < o->desc.store->spans; i++) {
-        const tr_span *span = &o->desc.store->span[i];
-        if (span->stage != local_stage || span->bucket != bucket) continue;
-        TR_TRY(tr_group_start(span->sum, stream, span->data, span->count, o->desc.store->acc,
-                              TR_REDUCE_SUM, &o->ticket[i]));
-    }
-    return TR_OK;
+    return tr_sums_start(o->sums, stream, local_stage, bucket);
 }
 
 tr_status tr_optimizer_wait(tr_optimizer *o, int local_stage, int bucket) {
-    tr_stream *stream = tr_device_compute(o->desc.device);
-    for (int i = 0; i < o->desc.store->spans; i++) {
-        const tr_span *span = &o->desc.store->span[i];
-        if (span->stage != local_stage || span->bucket != bucket) continue;
-        TR_TRY(tr_group_wait(span->sum, stream, o->ticket[i]));
-    }
-    return TR_OK;
+    return tr_sums_wait(o->sums, tr_device_compute(o->desc.device), local_stage, bucket);
 }
 
-/* Sums tied gradients. Both kinds of tie add use 1 to use 0, so the bits do not depend on the uses'
- * ranks. */
+/* Returns this rank's portion of the slot's gradient. */
+static tr_tensor portion_of(const tr_store *store, const tr_store_slot *slot) {
+    char *first = slot->param->grad;
+    return tr_tensor_vector(first + (size_t)slot->portion.begin * tr_dtype_size(store->acc),
+                            store->acc, slot->portion.extent);
+}
+
+/* Sums tied gradients: the portions that this rank steps, which are the same of all uses. Both
+ * kinds of tie add use 1 to use 0, so the bits do not depend on the uses' ranks. */
 static tr_status sum_ties(tr_optimizer *o, tr_stream *stream) {
     tr_store *store = o->desc.store;
     for (int i = 0; i < store->slots; i++) {
         tr_store_slot *slot = &store->slot[i];
+        const tr_tensor own = slot->param->frozen ? (tr_tensor){0} : portion_of(store, slot);
         if (slot->tie)
-            TR_TRY(tr_group_all_reduce(slot->tie, stream, slot->param->grad, slot->param->count,
+            TR_TRY(tr_group_all_reduce(slot->tie, stream, own.data, slot->portion.extent,
                                        store->acc, TR_REDUCE_SUM));
-        if (!o->ops[i].tie) continue;
-        tr_tensor first = tr_param_grad(store->slot[slot->shares].param);
-        tr_tensor second = tr_param_grad(slot->param);
-        tr_op_args args = {.t = {[TR_ADD_A] = first, [TR_ADD_B] = second, [TR_ADD_Y] = first},
+        if (!o->tie[i]) continue;
+        const tr_tensor first = portion_of(store, &store->slot[slot->shares]);
+        tr_op_args args = {.t = {[TR_ADD_A] = first, [TR_ADD_B] = own, [TR_ADD_Y] = first},
                            .scratch = o->scratch};
-        TR_TRY(tr_op_run(o->ops[i].tie, stream, &args));
-    }
-    return TR_OK;
-}
-
-static tr_status take_norms(tr_optimizer *o, tr_stream *stream) {
-    double *norms = o->vector + 2 * o->map.losses;
-    for (int i = 0; i < o->desc.store->slots; i++) {
-        const tr_store_slot *slot = &o->desc.store->slot[i];
-        if (!o->ops[i].sumsq) continue;
-        double *entry = norms + o->map.norm_entry[slot->param->index] + slot->layout.part;
-        tr_op_args args = {.t = {[TR_SUMSQ_X] = tr_param_grad(slot->param),
-                                 [TR_SUMSQ_OUT] = tr_tensor_vector(entry, TR_F64, 1)},
-                           .scratch = o->scratch};
-        TR_TRY(tr_op_run(o->ops[i].sumsq, stream, &args));
+        TR_TRY(tr_op_run(o->tie[i], stream, &args));
     }
     return TR_OK;
 }
@@ -272,7 +269,7 @@ tr_status tr_optimizer_finish(tr_optimizer *o, bool update) {
     if (update) {
         TR_TRY(tr_noise_take_whole(o->noise, stream, o->vector, o->scratch));
         TR_TRY(sum_ties(o, stream));
-        TR_TRY(take_norms(o, stream));
+        TR_TRY(tr_norms_take(o->norms, stream, o->vector, o->scratch));
     }
     /* In stream order, so that a request applies to this step until its end runs. */
     TR_TRY(tr_stream_copy(stream, o->vector + o->map.length - 1, (const void *)o->asks,
@@ -294,15 +291,15 @@ tr_status tr_optimizer_finish(tr_optimizer *o, bool update) {
 }
 
 tr_status tr_optimizer_read(tr_optimizer *o) {
-    return tr_stream_copy(tr_device_compute(o->desc.device), o->sums, o->vector + o->read,
-                          (size_t)(o->map.length - o->read) * sizeof *o->sums);
+    return tr_stream_copy(tr_device_compute(o->desc.device), o->results, o->vector + o->read,
+                          (size_t)(o->map.length - o->read) * sizeof *o->results);
 }
 
 bool tr_optimizer_stop_requested(const tr_optimizer *o) {
-    return o->sums[o->map.length - 1 - o->read] > 0;
+    return o->results[o->map.length - 1 - o->read] > 0;
 }
 
 tr_noise_estimate tr_optimizer_noise(const tr_optimizer *o, double loss_scale) {
     if (!o->noise) return (tr_noise_estimate){NAN, NAN};
-    return tr_noise_of(&o->map, o->now->losses, o->sums, loss_scale);
+    return tr_noise_of(&o->map, o->now->losses, o->results, loss_scale);
 }

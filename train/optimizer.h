@@ -13,7 +13,7 @@
 #include "train/moments.h"
 #include "train/noise.h"
 #include "train/pace.h"
-#include "train/store.h"
+#include "train/sums.h"
 
 typedef struct tr_optimizer tr_optimizer;
 
@@ -27,8 +27,9 @@ typedef struct tr_optimizer_desc {
     int micro_batches;        /* of a step on one data rank, the most */
     const int *smaller;       /* [smaller_count]: of steps with fewer; used while it is created */
     int smaller_count;
-    bool forward_only; /* no step updates parameters, and the store is without gradients */
-    bool noise;        /* steps measure the noise scale */
+    bool forward_only;  /* no step updates parameters, and the store is without gradients */
+    bool noise;         /* steps measure the noise scale */
+    bool deterministic; /* of tr_sums_create */
     tr_optim_config config;
 } tr_optimizer_desc;
 
@@ -58,7 +59,7 @@ _Atomic double *tr_optimizer_stop_word(tr_optimizer *optimizer);
  */
 tr_status tr_optimizer_first_gradients(tr_optimizer *optimizer, int local_stage, bool in_forward);
 /* Start to sum a bucket of the gradients of local stage k (0, 1, ... of this rank), which is
- * complete: each group sums its spans; and make later work wait for the sums. */
+ * complete; and make later work wait for the sums (train/sums.h). */
 tr_status tr_optimizer_start(tr_optimizer *optimizer, int local_stage, int bucket);
 tr_status tr_optimizer_wait(tr_optimizer *optimizer, int local_stage, int bucket);
 /* Sums tied uses, takes the norm, finishes the step state; with `update` steps the parameters. */

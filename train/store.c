@@ -251,6 +251,18 @@ static tr_status alloc_store(tr_store *store, const tr_param_memory *sum, bool t
     return tr_device_alloc(store->device, TR_MEMORY_OPTIMIZER, states, (void **)&store->states);
 }
 
+/* Lists the gathers of values after updates. */
+static tr_status list_gathers(tr_store *store) {
+    const size_t size = tr_dtype_size(store->dtype);
+    TR_TRY(tr_gathers_create(&store->gathers));
+    for (int i = 0; i < store->slots; i++) {
+        const tr_store_slot *slot = &store->slot[i];
+        if (slot->owners && slot->shares < 0)
+            TR_TRY(tr_gathers_add(store->gathers, store, slot, slot->param->value, 1, size));
+    }
+    return TR_OK;
+}
+
 tr_status tr_store_create(tr_device *device, tr_world *world, const tr_mesh *mesh,
                           const tr_model *model, const tr_placement *placement, tr_dtype dtype,
                           tr_mesh_groups *groups, tr_optim_memory optimizer, bool zero,
@@ -289,7 +301,7 @@ tr_status tr_store_create(tr_device *device, tr_world *world, const tr_mesh *mes
     TR_TRY_OUT(tr_placement_visit(placement, model, pp_rank, list_param, &at));
     TR_TRY_OUT(place_all(&at));
     if (groups) TR_TRY_OUT(tr_placement_visit_ties(placement, model, mesh, set_tie, &at));
-    if (divided) TR_TRY_OUT(tr_gathers_create(store, &store->gathers));
+    if (divided) TR_TRY_OUT(list_gathers(store));
 out:
     if (status != TR_OK) tr_store_destroy(store);
     else *out = store;

@@ -3,17 +3,23 @@
 #include "device/cpu/vec.h"
 #include "device/elementwise.h"
 
-static tr_status run_sumsq(tr_op *op, const tr_op_args *args) {
-    int64_t count = op->desc.sumsq.count, blocks = (count + TR_SUMSQ_BLOCK - 1) / TR_SUMSQ_BLOCK;
-    const float *x = args->t[TR_SUMSQ_X].data;
-    double *partial = args->scratch, *out = args->t[TR_SUMSQ_OUT].data, sum = 0;
+static void sum_blocks(const tr_op *op, const float *x, double *blocks) {
+    const int64_t count = op->desc.sumsq.count;
 #pragma omp parallel for schedule(static) num_threads(tr_cpu_threads(op, count))
-    for (int64_t b = 0; b < blocks; b++) {
+    for (int64_t b = 0; b < tr_sumsq_blocks(count); b++) {
         int64_t from = b * TR_SUMSQ_BLOCK;
-        partial[b] = tr_sumsq_block(x + from, tr_min_i64(TR_SUMSQ_BLOCK, count - from));
+        blocks[b] = tr_sumsq_block(x + from, tr_min_i64(TR_SUMSQ_BLOCK, count - from));
     }
-    for (int64_t b = 0; b < blocks; b++) sum += partial[b];
-    *out = sum;
+}
+
+static tr_status run_sumsq(tr_op *op, const tr_op_args *args) {
+    const tr_sumsq_desc *d = &op->desc.sumsq;
+    double *sums = d->part == TR_SUMSQ_WHOLE ? args->scratch : args->t[TR_SUMSQ_SUMS].data, sum = 0;
+    const int64_t blocks = d->part == TR_SUMSQ_TOTAL ? d->count : tr_sumsq_blocks(d->count);
+    if (d->part != TR_SUMSQ_TOTAL) sum_blocks(op, args->t[TR_SUMSQ_X].data, sums);
+    if (d->part == TR_SUMSQ_BLOCKS) return TR_OK;
+    for (int64_t b = 0; b < blocks; b++) sum += sums[b];
+    *(double *)args->t[TR_SUMSQ_OUT].data = sum;
     return TR_OK;
 }
 
@@ -124,8 +130,9 @@ static tr_status run_rescale(tr_op *op, const tr_op_args *args) {
 }
 
 tr_status tr_cpu_prepare_sumsq(const tr_op_context *context, const tr_op_desc *desc, tr_op **out) {
-    size_t blocks = ((size_t)desc->sumsq.count + TR_SUMSQ_BLOCK - 1) / TR_SUMSQ_BLOCK;
-    return tr_host_op_create(context, desc, 0, blocks * sizeof(double), run_sumsq, out);
+    const tr_sumsq_desc *d = &desc->sumsq;
+    const int64_t blocks = d->part == TR_SUMSQ_WHOLE ? tr_sumsq_blocks(d->count) : 0;
+    return tr_host_op_create(context, desc, 0, (size_t)blocks * sizeof(double), run_sumsq, out);
 }
 tr_status tr_cpu_prepare_step_finish(const tr_op_context *context, const tr_op_desc *desc,
                                      tr_op **out) {

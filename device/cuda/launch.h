@@ -137,12 +137,9 @@ cudaError_t tr_cuda_launch_xent_dgrad(cudaStream_t stream, const tr_xent_desc *d
                                       const int32_t *labels, const float *maxima,
                                       const float *sums);
 
-/* optimizer.cu; partial: tr_cuda_sumsq_blocks(count) numbers. */
-static inline int64_t tr_cuda_sumsq_blocks(int64_t count) {
-    return (count + TR_SUMSQ_BLOCK - 1) / TR_SUMSQ_BLOCK;
-}
-cudaError_t tr_cuda_launch_sumsq(cudaStream_t stream, int64_t count, const float *x, double *out,
-                                 double *partial);
+/* optimizer.cu; sums: those of the blocks, also of TR_SUMSQ_WHOLE. */
+cudaError_t tr_cuda_launch_sumsq(cudaStream_t stream, const tr_sumsq_desc *d, const float *x,
+                                 double *out, double *sums);
 cudaError_t tr_cuda_launch_step_finish(cudaStream_t stream, const tr_step_finish_desc *d,
                                        const double *losses, const double *norms,
                                        tr_step_state *state);

@@ -3,9 +3,10 @@
 #include "device/cuda/launch.h"
 
 static tr_status run_sumsq(tr_op *op, tr_stream *stream, const tr_op_args *args) {
-    TR_CUDA(tr_cuda_launch_sumsq(tr_cuda_stream_of(stream), op->desc.sumsq.count,
+    const bool whole = op->desc.sumsq.part == TR_SUMSQ_WHOLE;
+    TR_CUDA(tr_cuda_launch_sumsq(tr_cuda_stream_of(stream), &op->desc.sumsq,
                                  args->t[TR_SUMSQ_X].data, args->t[TR_SUMSQ_OUT].data,
-                                 args->scratch));
+                                 whole ? args->scratch : args->t[TR_SUMSQ_SUMS].data));
     return TR_OK;
 }
 
@@ -46,8 +47,10 @@ static tr_status run_rescale(tr_op *op, tr_stream *stream, const tr_op_args *arg
 }
 
 tr_status tr_cuda_prepare_sumsq(const tr_op_context *context, const tr_op_desc *desc, tr_op **out) {
-    size_t scratch = (size_t)tr_cuda_sumsq_blocks(desc->sumsq.count) * sizeof(double);
-    return tr_cuda_op_create(context, desc, sizeof(tr_op), scratch, run_sumsq, out);
+    const tr_sumsq_desc *d = &desc->sumsq;
+    const int64_t blocks = d->part == TR_SUMSQ_WHOLE ? tr_sumsq_blocks(d->count) : 0;
+    return tr_cuda_op_create(context, desc, sizeof(tr_op), (size_t)blocks * sizeof(double),
+                             run_sumsq, out);
 }
 tr_status tr_cuda_prepare_step_finish(const tr_op_context *context, const tr_op_desc *desc,
                                       tr_op **out) {

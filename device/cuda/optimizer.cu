@@ -218,15 +218,19 @@ __global__ void rescale(tr_rescale_desc d, float *x, const double *norms) {
 
 } // namespace
 
-cudaError_t tr_cuda_launch_sumsq(cudaStream_t stream, int64_t count, const float *x, double *out,
-                                 double *partial) {
-    const int64_t blocks = tr_cuda_sumsq_blocks(count);
+cudaError_t tr_cuda_launch_sumsq(cudaStream_t stream, const tr_sumsq_desc *d, const float *x,
+                                 double *out, double *sums) {
+    const bool total = d->part == TR_SUMSQ_TOTAL;
+    const int64_t blocks = total ? d->count : tr_sumsq_blocks(d->count);
     const unsigned grid = tr_grid(blocks, TR_THREADS / TR_SUMSQ_LANES);
-    TR_LAUNCH(
-        tr_aligned(x)
-            ? tr_launch(stream, grid, TR_THREADS, sumsq_blocks<true>, count, blocks, x, partial)
-            : tr_launch(stream, grid, TR_THREADS, sumsq_blocks<false>, count, blocks, x, partial));
-    return tr_launch(stream, 1, TR_THREADS, sumsq_finish, blocks, partial, out);
+    if (!total)
+        TR_LAUNCH(
+            tr_aligned(x)
+                ? tr_launch(stream, grid, TR_THREADS, sumsq_blocks<true>, d->count, blocks, x, sums)
+                : tr_launch(stream, grid, TR_THREADS, sumsq_blocks<false>, d->count, blocks, x,
+                            sums));
+    if (d->part == TR_SUMSQ_BLOCKS) return cudaSuccess;
+    return tr_launch(stream, 1, TR_THREADS, sumsq_finish, blocks, sums, out);
 }
 
 cudaError_t tr_cuda_launch_step_finish(cudaStream_t stream, const tr_step_finish_desc *d,

@@ -2,20 +2,30 @@
 #include "device/elementwise.h"
 #include "device/ref/ref_impl.h"
 
-/* Adds FP32 in the order of all devices, FP64 in the order of the elements. */
-tr_status tr_ref_sumsq(tr_op *op, const tr_op_args *args) {
-    const tr_sumsq_desc *d = &op->desc.sumsq;
+/* Returns the sum of squares of the block from element `at`: FP32 in the order of all devices, FP64
+ * in the order of the elements. */
+static double sumsq_block(const tr_op_args *args, const tr_sumsq_desc *d, int64_t at) {
+    const int64_t left = d->count - at, n = left < TR_SUMSQ_BLOCK ? left : TR_SUMSQ_BLOCK;
     double sum = 0;
-    for (int64_t at = 0; d->dtype == TR_F32 && at < d->count; at += TR_SUMSQ_BLOCK) {
-        int64_t left = d->count - at;
-        sum += tr_sumsq_block((const float *)args->t[TR_SUMSQ_X].data + at,
-                              left < TR_SUMSQ_BLOCK ? left : TR_SUMSQ_BLOCK);
-    }
-    for (int64_t i = 0; d->dtype == TR_F64 && i < d->count; i++) {
+    if (d->dtype == TR_F32) return tr_sumsq_block((const float *)args->t[TR_SUMSQ_X].data + at, n);
+    for (int64_t i = at; i < at + n; i++) {
         double x = tr_ref_get(args, TR_SUMSQ_X, i);
         sum += x * x;
     }
-    *(double *)args->t[TR_SUMSQ_OUT].data = sum;
+    return sum;
+}
+
+tr_status tr_ref_sumsq(tr_op *op, const tr_op_args *args) {
+    const tr_sumsq_desc *d = &op->desc.sumsq;
+    double *sums = args->t[TR_SUMSQ_SUMS].data, sum = 0;
+    const int64_t blocks = d->part == TR_SUMSQ_TOTAL ? d->count : tr_sumsq_blocks(d->count);
+    for (int64_t b = 0; b < blocks; b++) {
+        const double block =
+            d->part == TR_SUMSQ_TOTAL ? sums[b] : sumsq_block(args, d, b * (int64_t)TR_SUMSQ_BLOCK);
+        if (d->part == TR_SUMSQ_BLOCKS) sums[b] = block;
+        sum += block;
+    }
+    if (d->part != TR_SUMSQ_BLOCKS) *(double *)args->t[TR_SUMSQ_OUT].data = sum;
     return TR_OK;
 }
 

@@ -6,18 +6,24 @@ static const char *sumsq_fault(const tr_op_desc *desc) {
 }
 
 static bool same_sumsq(const tr_op_desc *a, const tr_op_desc *b) {
-    return a->sumsq.count == b->sumsq.count && a->sumsq.dtype == b->sumsq.dtype;
+    return a->sumsq.count == b->sumsq.count && a->sumsq.dtype == b->sumsq.dtype &&
+           a->sumsq.part == b->sumsq.part;
 }
 
 static void sumsq_operands(const tr_op_desc *desc, tr_tensor *t) {
-    t[TR_SUMSQ_X] = tr_tensor_vector(NULL, desc->sumsq.dtype, desc->sumsq.count);
-    t[TR_SUMSQ_OUT] = tr_tensor_vector(NULL, TR_F64, 1);
+    const tr_sumsq_desc *d = &desc->sumsq;
+    const bool total = d->part == TR_SUMSQ_TOTAL;
+    const int64_t sums = total ? d->count : tr_sumsq_blocks(d->count);
+    if (!total) t[TR_SUMSQ_X] = tr_tensor_vector(NULL, d->dtype, d->count);
+    if (d->part != TR_SUMSQ_BLOCKS) t[TR_SUMSQ_OUT] = tr_tensor_vector(NULL, TR_F64, 1);
+    if (d->part != TR_SUMSQ_WHOLE) t[TR_SUMSQ_SUMS] = tr_tensor_vector(NULL, TR_F64, sums);
 }
 
 const tr_op_row tr_op_row_sumsq = {
     .name = "sumsq",
     .slot = {[TR_SUMSQ_X] = {"x", TR_SLOT_IN, TR_TYPES_ACC},
-             [TR_SUMSQ_OUT] = {"out", TR_SLOT_OUT, TR_TYPES_F64}},
+             [TR_SUMSQ_OUT] = {"out", TR_SLOT_OUT, TR_TYPES_F64},
+             [TR_SUMSQ_SUMS] = {"sums", TR_SLOT_BOTH | TR_SLOT_ONCE, TR_TYPES_F64}},
     .fault = sumsq_fault,
     .same = same_sumsq,
     .operands = sumsq_operands,

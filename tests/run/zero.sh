@@ -33,6 +33,7 @@ less dp2 0.6
 same_as_zero0 dp4 4 parallel.dp=4 parallel.schedule=gpipe
 less dp4 0.35
 same_as_zero0 pp2 4 parallel.pp=2 parallel.dp=2
+same_as_zero0 pp2-dp3 6 parallel.pp=2 parallel.dp=3 parallel.schedule=gpipe
 same_as_zero0 zbv 4 parallel.pp=2 parallel.dp=2 parallel.schedule=zbv
 same_as_zero0 interleaved 4 parallel.pp=2 parallel.dp=2 parallel.schedule=interleaved parallel.virtual=2
 same_as_zero0 tp2 4 parallel.tp=2 parallel.dp=2
@@ -54,6 +55,7 @@ same_as_zero0 lora 2 parallel.dp=2 model.lora.rank=4
 
 # A measurement of the gradients.
 same_as_zero0 noise 2 parallel.dp=2 log.noise_scale=true
+same_as_zero0 tied-noise 4 parallel.pp=2 parallel.dp=2 log.noise_scale=true
 
 # A run continues with the other value, and with other data ranks, as one continues that never divided anything.
 # continued RUN REFERENCE RANKS ARGUMENTS...: continues REFERENCE from its step 10 as RUN.
@@ -100,6 +102,12 @@ done
 read -r mib ms < <(sed -n 's/^gather   \([0-9.]*\) MiB of updated parameters take \([0-9.]*\) ms at 1 GB.s, of which \2 ms stay exposed$/\1 \2/p' "$scratch/gather")
 awk -v mib="${mib:-0}" -v ms="${ms:-0}" 'BEGIN { d = ms - 0.75 * mib * 1.048576; exit !(mib > 0.5 && d < 0.1 && d > -0.1) }' ||
     fail "the gather: $(grep '^gather' "$scratch/gather")"
+# The sum of gradients moves half of what it moves when nothing is divided.
+"$trireme" plan "$scratch/base.yaml" "${options[@]}" parallel.dp=4 device.link=1 --rate 100 >"$scratch/undivided"
+reduce_of() { sed -n 's/^reduce   \([0-9.]*\) MiB of gradients in [0-9]* buckets take \([0-9.]*\) ms at 1 GB.s, .*$/\1 \2/p' "$1"; }
+awk -v a="$(reduce_of "$scratch/gather")" -v b="$(reduce_of "$scratch/undivided")" 'BEGIN {
+    split(a, x, " "); split(b, y, " "); d = 2 * x[2] - y[2]; exit !(x[1] > 0.5 && x[1] == y[1] && x[2] > 1 && d < 0.2 && d > -0.2) }' ||
+    fail "the reductions: $(grep -h '^reduce' "$scratch/gather" "$scratch/undivided")"
 train 76 2 large "${options[@]}" parallel.dp=2 device.memory=8MiB
 grep -q '8.0 MiB (device.memory): set parallel.zero to 1, raise parallel.pp' "$scratch/large.err" || fail "large: $(<"$scratch/large.err")"
 

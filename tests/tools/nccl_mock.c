@@ -33,14 +33,14 @@
 
 enum { MOST = 8, WINDOW = 1 << 16, COMMS = 4096 };
 
-typedef enum kind { ALL_REDUCE, BROADCAST, SEND, RECV } kind;
-static const char *const kinds[] = {"AllReduce", "Broadcast", "Send", "Recv"};
+typedef enum kind { ALL_REDUCE, REDUCE, BROADCAST, SEND, RECV } kind;
+static const char *const kinds[] = {"AllReduce", "Reduce", "Broadcast", "Send", "Recv"};
 
 typedef struct call {
     kind kind;
     ncclDataType_t type;
     ncclRedOp_t op;
-    int peer; /* of a send or receive; the root of a broadcast */
+    int peer; /* of a send or receive; the root of a broadcast or a reduction */
     uint64_t number, count;
 } call;
 
@@ -287,7 +287,8 @@ static void start(struct ncclComm *c) {
         size_t bytes = total - at < WINDOW ? total - at : WINDOW;
         if (k->kind != RECV) copy(c, c->in, c->from + at, bytes);
         enqueue(c, bytes, bytes / e, at == 0);
-        if (k->kind != SEND && c->to) copy(c, c->to + at, c->out, bytes);
+        if (k->kind != SEND && c->to && (k->kind != REDUCE || k->peer == c->rank))
+            copy(c, c->to + at, c->out, bytes);
     }
 }
 
@@ -346,8 +347,8 @@ static bool meets(struct ncclComm *c, const call *k) {
 static ncclResult_t operate(struct ncclComm *c, call k, const void *from, void *to, void *stream) {
     enter(c, kinds[k.kind]);
     if (size_of(k.type) == 0) violation(c, "%s of type %d", kinds[k.kind], k.type);
-    if (k.kind == BROADCAST && (k.peer < 0 || k.peer >= c->n))
-        violation(c, "%s from rank %d", kinds[k.kind], k.peer);
+    if ((k.kind == BROADCAST || k.kind == REDUCE) && (k.peer < 0 || k.peer >= c->n))
+        violation(c, "%s with root %d", kinds[k.kind], k.peer);
     if (k.kind >= SEND && (k.peer < 0 || k.peer >= c->n || k.peer == c->rank))
         violation(c, "%s with rank %d", kinds[k.kind], k.peer);
     if (k.kind >= SEND && (c->ctas < 1 || c->ctas > 2))
@@ -385,6 +386,12 @@ ncclResult_t ncclAllReduce(const void *from, void *to, size_t count, ncclDataTyp
 ncclResult_t ncclBroadcast(const void *from, void *to, size_t count, ncclDataType_t type, int root,
                            ncclComm_t comm, cudaStream_t stream) {
     call k = {.kind = BROADCAST, .type = type, .peer = root, .count = count};
+    return operate(comm, k, from, to, stream);
+}
+
+ncclResult_t ncclReduce(const void *from, void *to, size_t count, ncclDataType_t type,
+                        ncclRedOp_t op, int root, ncclComm_t comm, cudaStream_t stream) {
+    call k = {.kind = REDUCE, .type = type, .op = op, .peer = root, .count = count};
     return operate(comm, k, from, to, stream);
 }
 

@@ -87,6 +87,9 @@ static void test_what_links_take(void **state) {
     assert_true(links.line == 8 && links.host == 8);
     expect_link(links.sum, 4e6, 150); /* 2 (n - 1) / n = 1.5 */
     expect_link(tr_network_sum(&config, &mesh, TR_AXIS_TP, 1e12), 4e6, 100);
+    config.parallel.zero = 1; /* only the first half of a sum */
+    expect_link(tr_network_links(&config, &mesh, 1e12).sum, 2e6, 75);
+    config.parallel.zero = 0;
     config.device.host_ranks = 4;
     expect_link(tr_network_sum(&config, &mesh, TR_AXIS_DP, 1e12), 60e6, 1500);
     expect_link(tr_network_sum(&config, &mesh, TR_AXIS_TP, 1e12), 4e6, 100);

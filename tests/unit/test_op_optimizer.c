@@ -25,6 +25,17 @@ static void test_sumsq_order(void **state) {
     RUN(d, NULL, 0, x, &got);
     assert_memory_equal(&got, &want, sizeof got);
     assert_near(got, backwards, 1e-12 * want);
+    /* The sums of two runs of blocks, added together. */
+    double blocks[4];
+    tr_op_desc first = {.kind = TR_OP_SUMSQ, .sumsq = {.count = 2 * 4096, .part = TR_SUMSQ_BLOCKS}},
+               rest = {.kind = TR_OP_SUMSQ,
+                       .sumsq = {.count = N - 2 * 4096, .part = TR_SUMSQ_BLOCKS}},
+               total = {.kind = TR_OP_SUMSQ, .sumsq = {.count = 4, .part = TR_SUMSQ_TOTAL}};
+    RUN(rest, NULL, 0, x + 2 * 4096, NULL, blocks + 2);
+    RUN(first, NULL, 0, x, NULL, blocks);
+    got = 0;
+    RUN(total, NULL, 0, NULL, &got, blocks);
+    assert_memory_equal(&got, &want, sizeof got);
 }
 
 static void test_step_finish(void **state) {

@@ -27,7 +27,7 @@ static void test_portions(void **state) {
         const int ranks = (int)tr_up_to(&random, 6), runs = (int)tr_up_to(&random, 3);
         tr_mesh mesh = {.degree = {1, ranks * runs, 1}};
         const tr_param param = {.count = tr_up_to(&random, round % 2 ? 9000 : 100000),
-                                .index = (int)tr_up_to(&random, 40),
+                                .turn = (int)tr_up_to(&random, 40),
                                 .copies = {1, runs > 1 ? ranks : 0, 1}};
         for (int run = 0; run < runs; run++) {
             int64_t sum = 0, least = INT64_MAX, most = 0, lowest = param.count, end = 0;
@@ -70,7 +70,7 @@ static void test_turns(void **state) {
     for (int index = 0; index < 9; index++)
         for (int r = 0; r < 3; r++)
             load[r] +=
-                tr_param_portion_of(&(tr_param){.count = 70, .index = index}, &mesh, r).extent;
+                tr_param_portion_of(&(tr_param){.count = 70, .turn = index}, &mesh, r).extent;
     for (int r = 0; r < 3; r++) assert_int_equal(load[r], 3 * 70);
 }
 

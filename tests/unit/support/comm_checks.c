@@ -335,6 +335,81 @@ static bool check_parts(const checks *k, const int *ranks, int n, int id, size_t
     return true;
 }
 
+/* Fails unless range j of data, from element `first` on, has the sum where this member gets it, and
+ * otherwise (over a host transport) this rank's summand. */
+static bool check_scattered(const checks *k, const both *data, const tr_scatter_range *range,
+                            int64_t first, tr_dtype dtype, uint32_t seed, const int *ranks, int n,
+                            int place) {
+    const bool gets = place >= range->rank && place < range->rank + range->ranks;
+    if (!gets && tr_world_uses_nccl(k->world)) return true;
+    const size_t e = tr_dtype_size(dtype);
+    char *want = malloc(data->bytes);
+    CHECK(want);
+    for (int64_t i = first; i < first + range->count; i++) {
+        if (gets) expect(want, dtype, TR_REDUCE_SUM, false, seed, ranks, n, i);
+        else store(want, dtype, i, value_of(false, seed, ranks[place], i));
+    }
+    CHECK(wrong(want + (size_t)first * e, data->host + (size_t)first * e, e, range->count) == 0);
+    free(want);
+    return true;
+}
+
+/* Several reduce-scatters of a group are in flight among its other collectives: with sums for one
+ * member, for neighbours and for all, many ranges, empty ones and ones larger than a round. */
+static bool check_scattered_ranges(const checks *k, const int *ranks, int n, int id) {
+    enum { RANGES = 70, SCATTERS = 3, LARGE = 30000 };
+    static const tr_dtype dtypes[SCATTERS] = {TR_F32, TR_BF16, TR_F64};
+    tr_scatter_range range[SCATTERS][RANGES];
+    const int run[SCATTERS] = {1, n % 2 ? n : 2, n};
+    both data[SCATTERS], sum;
+    int64_t ticket[SCATTERS + 1];
+    tr_group *g;
+    int place = 0;
+    while (ranks[place] != tr_world_rank(k->world)) place++;
+    CHECK_OK(tr_group_open(k->world, k->device, ranks, n, id, 5000, &g));
+    CHECK(both_new(k, 4 * sizeof(float), &sum));
+    fill(sum.host, TR_F32, 4, true, k->seed, ranks[place]);
+    for (int i = 0; i < SCATTERS; i++) {
+        const size_t e = tr_dtype_size(dtypes[i]);
+        int64_t at = 0;
+        CHECK(both_new(k, (RANGES * 500 + 2 * LARGE) * e, &data[i]));
+        for (int j = 0; j < RANGES; j++) {
+            const uint32_t h = hash_of(k->seed + (uint32_t)i, 1, j);
+            const int64_t count = j == 7 || j == 30 ? LARGE : h % 5 == 0 ? 0 : h / 8 % 500;
+            const int first = (int)(h / 4096 % (uint32_t)(n / run[i])) * run[i];
+            range[i][j] = (tr_scatter_range){data[i].device + (size_t)at * e, count, first, run[i]};
+            at += count;
+        }
+        fill(data[i].host, dtypes[i], at, false, k->seed + (uint32_t)i, ranks[place]);
+        if (i == 1) CHECK_OK(tr_stream_call(k->stream, slow_work, NULL));
+        CHECK(upload(k->stream, &data[i]));
+        CHECK_OK(tr_group_scatter_ranges(g, k->stream, range[i], RANGES, dtypes[i], &ticket[i]));
+        if (i != 0) continue;
+        CHECK(upload(k->stream, &sum));
+        CHECK_OK(
+            tr_group_start(g, k->stream, sum.device, 4, TR_F32, TR_REDUCE_SUM, &ticket[SCATTERS]));
+    }
+    for (int i = SCATTERS; i >= 0; i--) CHECK_OK(tr_group_wait(g, k->stream, ticket[i]));
+    CHECK(download(k, k->stream, &sum));
+    float want[4];
+    for (int64_t i = 0; i < 4; i++) expect(want, TR_F32, TR_REDUCE_SUM, true, k->seed, ranks, n, i);
+    CHECK(memcmp(want, sum.host, sizeof want) == 0);
+    for (int i = 0; i < SCATTERS; i++) {
+        CHECK(download(k, k->stream, &data[i]));
+        int64_t first = 0;
+        for (int j = 0; j < RANGES; first += range[i][j++].count)
+            if (!check_scattered(k, &data[i], &range[i][j], first, dtypes[i], k->seed + (uint32_t)i,
+                                 ranks, n, place))
+                return false;
+        both_free(k, &data[i]);
+    }
+    range[0][0] = (tr_scatter_range){.count = 1, .rank = n, .ranks = 1};
+    CHECK(tr_group_scatter_ranges(g, k->stream, range[0], 1, TR_F32, ticket) == TR_ERR_INTERNAL);
+    tr_group_close(g);
+    both_free(k, &sum);
+    return true;
+}
+
 static bool check_groups(const checks *k) {
     int size = tr_world_size(k->world), rank = tr_world_rank(k->world);
     int ranks[64];
@@ -343,6 +418,7 @@ static bool check_groups(const checks *k) {
     for (int i = 0; i < size; i++) ranks[i] = size - 1 - i;
     if (!check_group(k, k->stream, ranks, size, 1, 5000)) return false; /* in pieces, reversed */
     if (!check_gathers(k, ranks, size, 3)) return false;
+    if (!check_scattered_ranges(k, ranks, size, 6)) return false;
     if (!check_parts(k, ranks, size, 4, 5000) || !check_parts(k, ranks, size, 5, 1 << 20))
         return false;
     /* Two groups at a time, and a stream for each. */

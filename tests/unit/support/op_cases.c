@@ -127,6 +127,10 @@
     {                                                                                              \
         .kind = TR_OP_SUMSQ, .sumsq = {.count = n }                                                \
     }
+#define SUMSQ_PART(n, part_)                                                                       \
+    {                                                                                              \
+        .kind = TR_OP_SUMSQ, .sumsq = {.count = n, .part = part_ }                                 \
+    }
 #define STEP_FINISH(l, n)                                                                          \
     {                                                                                              \
         .kind = TR_OP_STEP_FINISH, .step_finish = {.losses = l, .norms = n }                       \
@@ -404,6 +408,10 @@ const tr_op_case tr_op_cases[] = {
     {SUMSQ(1), 0},
     {SUMSQ(4099), 0},
     {SUMSQ(20000), 0},
+    {SUMSQ_PART(1, TR_SUMSQ_BLOCKS), 0},
+    {SUMSQ_PART(20000, TR_SUMSQ_BLOCKS), 0},
+    {SUMSQ_PART(0, TR_SUMSQ_TOTAL), 0},
+    {SUMSQ_PART(4099, TR_SUMSQ_TOTAL), 0},
     {STEP_FINISH(1, 0), 0},
     {STEP_FINISH(5, 17), 0},
     {UPDATE(1, .clip_value = 0), 0},

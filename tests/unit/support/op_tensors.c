@@ -410,8 +410,12 @@ static void optimizer_tensors(const tr_op_desc *desc, unsigned options, tr_op_te
     int64_t terms = options & TR_CASE_SKIP ? 0 : 1;
     switch (desc->kind) {
     case TR_OP_SUMSQ:
-        t[TR_SUMSQ_X] = input(TR_F32, desc->sumsq.count, TR_FILL_NORMAL);
-        t[TR_SUMSQ_OUT] = exact(TR_F64, 1);
+        if (desc->sumsq.part == TR_SUMSQ_TOTAL)
+            t[TR_SUMSQ_SUMS] = input(TR_F64, desc->sumsq.count, TR_FILL_SQUARE);
+        else t[TR_SUMSQ_X] = input(TR_F32, desc->sumsq.count, TR_FILL_NORMAL);
+        if (desc->sumsq.part == TR_SUMSQ_BLOCKS)
+            t[TR_SUMSQ_SUMS] = exact(TR_F64, tr_sumsq_blocks(desc->sumsq.count));
+        else t[TR_SUMSQ_OUT] = exact(TR_F64, 1);
         break;
     case TR_OP_STEP_FINISH:
         t[TR_STEP_FINISH_LOSSES] = input(TR_F64, 2 * desc->step_finish.losses, TR_FILL_LOSSES);

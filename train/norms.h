@@ -1,0 +1,21 @@
+/* The squared norms of parameters' gradients: one FP64 number for each, the sum of those of its
+ * blocks of TR_PARAM_BLOCK elements in ascending order. When data ranks divide the updates
+ * (parallel.zero), each takes those of its portion's blocks and gets the others from the other
+ * ranks, so the bits are those of a whole gradient. */
+#pragma once
+
+#include "train/store.h"
+
+typedef struct tr_norms tr_norms;
+
+/* Instead of an entry: no rank takes the norm; another rank that owns portions of it writes it. */
+enum { TR_NORM_NONE = -2, TR_NORM_ELSEWHERE = -1 };
+
+/* Prepares the norms of the store's gradients. entry[slots]: where in a vector this rank writes
+ * each. *scratch becomes at least the bytes that they need. */
+tr_status tr_norms_create(const tr_store *store, const int64_t *entry, size_t *scratch,
+                          tr_norms **out);
+void tr_norms_destroy(tr_norms *norms);
+/* Writes the entries of vector, in device memory. Collective over the ranks that divide updates.
+ * norms may be NULL. */
+tr_status tr_norms_take(tr_norms *norms, tr_stream *stream, double *vector, void *scratch);

@@ -1,0 +1,17 @@
+/* The sums of gradients over the ranks that have computed parts of them, bucket by bucket. When
+ * data ranks divide the updates (parallel.zero), a rank gets only the sums of its portions, with
+ * the same bits; the rest of its gradients is then undefined. */
+#pragma once
+
+#include "train/store.h"
+
+typedef struct tr_sums tr_sums;
+
+/* Lists the sums of a store for training; does not use the store's memory. deterministic: NCCL sums
+ * three or more values of portions as it sums those of whole gradients, which moves more bytes. */
+tr_status tr_sums_create(const tr_store *store, bool deterministic, tr_sums **out);
+void tr_sums_destroy(tr_sums *sums);
+/* Start to sum a bucket of the gradients of local stage k (0, 1, ... of this rank), which is
+ * complete; and make later work in the stream wait for the sums. Collective over each group. */
+tr_status tr_sums_start(tr_sums *sums, tr_stream *stream, int local_stage, int bucket);
+tr_status tr_sums_wait(tr_sums *sums, tr_stream *stream, int local_stage, int bucket);
