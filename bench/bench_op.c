@@ -202,8 +202,10 @@ static void others(bench *b, const shapes *s, tr_dtype t) {
     decode.decode = 1;
     const tr_embed_desc embed = {
         .rows = rows, .width = c, .seq = s->seq, .vocab = vocab, .dtype = t};
-    const tr_dropout_desc dropout = {rows, c, s->seq, 0, 0.1f, 7, t};
-    const tr_add_norm_desc add_norm = {.add = {rows, c, s->seq, 0, 7, t}, .eps = 1e-5f};
+    const tr_dropout_desc dropout = {
+        .rows = rows, .width = c, .seq = s->seq, .p = 0.1f, .site = 7, .dtype = t};
+    tr_add_norm_desc add_norm = {.add = dropout, .eps = 1e-5f};
+    add_norm.add.p = 0;
     const tr_xent_desc xent = {.rows = rows, .vocab = vocab, .dtype = t};
     const tr_update_desc update = {.count = params,
                                    .beta1 = 0.9f,

@@ -143,9 +143,8 @@ tr_status tr_world_agree(tr_world *world, tr_status mine);
 
 /* --- groups ----------------------------------------------------------------------------------- */
 
-enum {
-    TR_GROUP_NO_TICKET = -1
-}; /* of a collective that does nothing; waiting for it does nothing */
+/* The ticket of a collective that does nothing; waiting for it does nothing. */
+enum { TR_GROUP_NO_TICKET = -1 };
 
 /* Opens a group of world ranks, in the given order, for memory of `device`. Only its members call
  * it, all with the same list and the same `id` (unique in the world, >= 0). An all-reduce of a
