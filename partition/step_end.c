@@ -251,7 +251,7 @@ static tr_status measure_param(void *context, int stage, tr_param *param, bool s
     TR_TRY(tr_param_layout_make(param, sum->mesh, &layout));
     TR_TRY(measure_norms(sum, param, &layout));
     const tr_op_desc tie = tr_step_end_tie_op(param, sum->divided);
-    if (shares) return measure_op(sum, &tie);
+    if (shares) return tie.rows.width > 0 ? measure_op(sum, &tie) : TR_OK;
     sum->elements += param->count;
     if (param->count > sum->largest) sum->largest = param->count;
     return measure_tensor(sum, param, &layout);

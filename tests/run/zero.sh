@@ -41,6 +41,9 @@ same_as_zero0 tp2 4 parallel.tp=2 parallel.dp=2
 same_as_zero0 llama 4 parallel.tp=2 parallel.dp=2 model.family=llama model.kv_heads=1
 # An uneven number of data ranks, and more of them than blocks of most parameters.
 same_as_zero0 dp3 3 parallel.dp=3 model.width=32
+# A tied table of one block, of which some ranks own nothing.
+same_as_zero0 small 2 parallel.dp=2 model.width=8 model.heads=2
+same_as_zero0 small-pp2 4 parallel.pp=2 parallel.dp=2 model.width=8 model.heads=2
 # Memory that the host cannot access, and messages that are staged.
 same_as_zero0 guarded 2 parallel.dp=2 device.name=guarded
 
