@@ -79,8 +79,9 @@ bool tr_world_look(tr_world *world, char *sentence, size_t size);
  * impossible. The device stays open as long as its groups and channels.
  *
  * With NCCL the ranks of a group and the two ends of a channel open it, and close it, at the same
- * time, and wait for each other; only the calling thread of this world may use them; and the sum of
- * three or more values has NCCL's order. A lost rank is then noticed in tr_world_sync. */
+ * time, and wait for each other; a rank that cannot open one gives up. Only the calling thread of
+ * this world may use them, and the sum of three or more values has NCCL's order. A lost rank is
+ * then noticed in tr_world_sync. */
 tr_status tr_world_choose_data_plane(tr_world *world, tr_device *device, tr_plane want, char *note,
                                      size_t size);
 bool tr_world_uses_nccl(const tr_world *world);

@@ -187,6 +187,7 @@ tr_status tr_channel_make_nccl(const tr_channel_desc *d, tr_channel **out) {
     *out = &c->base;
     return TR_OK;
 out:
+    tr_world_give_up(d->world, status);
     nccl_close(&c->base);
     return status;
 }

@@ -134,6 +134,7 @@ tr_status tr_group_make_nccl(const tr_group_desc *desc, tr_group **out) {
     *out = &g->base;
     return TR_OK;
 out:
+    tr_world_give_up(desc->world, status);
     nccl_close(&g->base);
     return status;
 }

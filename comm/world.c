@@ -33,7 +33,8 @@ static void world_free(tr_world *world, bool failed) {
     free(world);
 }
 
-/* Makes a world that owns the transport; closes the transport on failure. */
+/* Makes a world that owns the transport, without its progress thread; closes the transport on
+ * failure. */
 static tr_status world_make(tr_transport *transport, tr_world **out) {
     tr_world *world;
     tr_status status = tr_calloc(1, sizeof *world, &world);
@@ -51,7 +52,6 @@ static tr_status world_make(tr_transport *transport, tr_world **out) {
     pthread_cond_init(&world->wake, &attributes);
     pthread_condattr_destroy(&attributes);
     TR_TRY_OUT(tr_rounds_open(world, NULL, world->size, -1, TR_TAG_CONTROL, &world->control));
-    TR_TRY_OUT(tr_poller_start(world));
     *out = world;
     return TR_OK;
 out:
@@ -69,6 +69,11 @@ tr_status tr_world_open_local(int n, tr_world **out) {
     for (; made < n; made++) {
         status = world_make(transports[made], &out[made]);
         if (status != TR_OK) break;
+        status = tr_poller_start(out[made]);
+        if (status != TR_OK) {
+            world_free(out[made], true);
+            break;
+        }
     }
     if (status != TR_OK) {
         (void)tr_trace_at(__FILE__, __LINE__, status);
@@ -138,8 +143,12 @@ tr_status tr_world_open_mpi(tr_world **out) {
             return tr_trace_at(__FILE__, __LINE__, status);
         }
     }
-    TR_TRY(world_make(transport, out));
-    return TR_OK;
+    tr_world *world;
+    TR_TRY(world_make(transport, &world));
+    tr_status status = tr_world_agree(world, tr_poller_start(world)); /* waiting ranks poll */
+    if (status != TR_OK) world_free(world, false);
+    else *out = world;
+    return status;
 }
 
 void tr_world_close(tr_world *world) {

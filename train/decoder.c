@@ -133,9 +133,7 @@ static tr_status prepare(tr_decoder *d) {
     const int ranks = desc->mesh.degree[TR_AXIS_PP];
     TR_TRY(tr_calloc((size_t)ranks, sizeof *d->ticket, &d->ticket));
     for (int i = 0; i < ranks; i++) d->ticket[i] = -1;
-    TR_TRY(allocate(d));
-    d->links = desc->links;
-    return d->links ? TR_OK : open_links(d);
+    return allocate(d);
 }
 
 tr_status tr_decoder_create(const tr_decoder_desc *desc, tr_decoder **out) {
@@ -144,7 +142,12 @@ tr_status tr_decoder_create(const tr_decoder_desc *desc, tr_decoder **out) {
     TR_TRY(tr_calloc(1, sizeof *d, &d));
     d->desc = *desc;
     d->columns = tr_range_part(desc->model->config.vocab, shape->tp_size, shape->tp_rank);
+    d->links = desc->links;
     tr_status status = prepare(d);
+    if (!d->links) {
+        status = tr_world_agree(desc->world, status); /* before ranks open channels together */
+        if (status == TR_OK) status = open_links(d);
+    }
     if (status != TR_OK) tr_decoder_destroy(d);
     else *out = d;
     return status;

@@ -206,17 +206,22 @@ static tr_status make_runner(tr_engine *e, bool trains, tr_stage *const *stage,
     return tr_runner_create(&options, out);
 }
 
-static tr_status make_runners(tr_engine *e) {
+static tr_status open_links(tr_engine *e) {
     const tr_mesh *mesh = &e->desc.mesh;
-    int pp = mesh->degree[TR_AXIS_PP], pp_rank = mesh->index[TR_AXIS_PP], *line;
+    int pp = mesh->degree[TR_AXIS_PP], *line;
     TR_TRY(tr_calloc((size_t)pp, sizeof *line, &line));
     tr_mesh_line(mesh, TR_AXIS_PP, line);
-    tr_status status = tr_links_open(e->desc.world, e->desc.device, &e->layout->table,
-                                     e->layout->owner, line, pp, pp_rank, &e->links);
+    tr_status status =
+        tr_links_open(e->desc.world, e->desc.device, &e->layout->table, e->layout->owner, line, pp,
+                      mesh->index[TR_AXIS_PP], &e->links);
     free(line);
-    TR_TRY(status);
+    return status;
+}
+
+static tr_status make_runners(tr_engine *e) {
     TR_TRY(tr_device_alloc(e->desc.device, TR_MEMORY_ACTIVATIONS,
-                           tr_layout_arena(e->layout, pp_rank), (void **)&e->arena));
+                           tr_layout_arena(e->layout, e->desc.mesh.index[TR_AXIS_PP]),
+                           (void **)&e->arena));
     for (int k = 0; k <= e->desc.smaller_count && !e->desc.forward_only; k++)
         TR_TRY(make_runner(e, true, e->size[k].stage, tr_layout_step(e->layout, e->size[k].batch),
                            &e->size[k].runner));
@@ -255,11 +260,10 @@ static tr_status refuse_too_large(const tr_engine *e) {
         may_divide ? "set parallel.zero to 1, " : "");
 }
 
-/* Makes the layout of this rank if it fits. Does not prepare and lower a model that is too large by
- * its parameters alone. */
+/* Makes the layout of this rank, and refuses a model that is too large by its parameters alone
+ * before it is prepared and lowered. */
 static tr_status make_layout(tr_engine *e) {
     const tr_engine_desc *d = &e->desc;
-    int pp_rank = d->mesh.index[TR_AXIS_PP];
     tr_layout_desc desc = {.mesh = d->mesh,
                            .model = d->model,
                            .batch = d->batch,
@@ -276,9 +280,15 @@ static tr_status make_layout(tr_engine *e) {
                            .smaller = e->smaller,
                            .smaller_count = d->smaller_count};
     TR_TRY(tr_layout_create(&desc, &e->layout));
-    tr_layout_memory_known(e->layout, pp_rank, d->mesh.index[TR_AXIS_DP], &e->plan);
-    TR_TRY(refuse_too_large(e));
-    TR_TRY(open_groups(e));
+    tr_layout_memory_known(e->layout, d->mesh.index[TR_AXIS_PP], d->mesh.index[TR_AXIS_DP],
+                           &e->plan);
+    return refuse_too_large(e);
+}
+
+/* Lowers the layout, if it fits. */
+static tr_status lower_layout(tr_engine *e) {
+    const tr_engine_desc *d = &e->desc;
+    int pp_rank = d->mesh.index[TR_AXIS_PP];
     const tr_op_context context = {.device = d->device,
                                    .deterministic = d->deterministic,
                                    .choice = d->plans ? TR_OP_RECORDED : TR_OP_PROPOSED,
@@ -340,27 +350,50 @@ static tr_status read_ahead(void *context, int64_t first) {
     return fetch_samples(e, &from, !e->side);
 }
 
-tr_status tr_engine_create(const tr_engine_desc *desc, tr_engine **out) {
-    tr_status status = TR_OK;
-    tr_engine *e = NULL;
+/* Makes what the links do not need to be open for. */
+static tr_status make_before_links(tr_engine *e) {
+    const tr_engine_desc *d = &e->desc;
+    TR_TRY(lower_layout(e));
+    TR_TRY(tr_store_create(d->device, d->world, &d->mesh, e->layout->model, &e->layout->placement,
+                           d->dtype, d->forward_only ? NULL : e->groups,
+                           tr_optim_memory_of(&d->optimizer), d->zero, &e->store));
+    TR_TRY(list_sizes(e));
+    TR_TRY(alloc_data(e));
+    TR_TRY(make_optimizer(e));
+    for (int k = 0; k <= d->smaller_count; k++) TR_TRY(make_stages(e, &e->size[k]));
+    return TR_OK;
+}
+
+static tr_status make_after_links(tr_engine *e) {
+    TR_TRY(make_runners(e));
+    if (e->desc.decodes) TR_TRY(make_decoder(e));
+    if (e->inputs > 0 && !e->desc.forward_only) TR_TRY(tr_reader_open(read_ahead, e, &e->reader));
+    return TR_OK;
+}
+
+static tr_status create_layout(const tr_engine_desc *desc, tr_engine **out) {
+    tr_engine *e;
     TR_TRY(tr_calloc(1, sizeof *e, &e));
+    *out = e;
     e->desc = *desc;
     round_scalars(&e->desc);
-    TR_TRY_OUT(tr_calloc((size_t)desc->smaller_count + 1, sizeof *e->smaller, &e->smaller));
+    TR_TRY(tr_calloc((size_t)desc->smaller_count + 1, sizeof *e->smaller, &e->smaller));
     if (desc->smaller_count > 0)
         memcpy(e->smaller, desc->smaller, (size_t)desc->smaller_count * sizeof *e->smaller);
-    TR_TRY_OUT(make_layout(e));
-    TR_TRY_OUT(tr_store_create(desc->device, desc->world, &e->desc.mesh, e->layout->model,
-                               &e->layout->placement, desc->dtype,
-                               desc->forward_only ? NULL : e->groups,
-                               tr_optim_memory_of(&desc->optimizer), desc->zero, &e->store));
-    TR_TRY_OUT(list_sizes(e));
-    TR_TRY_OUT(alloc_data(e));
-    TR_TRY_OUT(make_optimizer(e));
-    for (int k = 0; k <= desc->smaller_count; k++) TR_TRY_OUT(make_stages(e, &e->size[k]));
-    TR_TRY_OUT(make_runners(e));
-    if (desc->decodes) TR_TRY_OUT(make_decoder(e));
-    if (e->inputs > 0 && !desc->forward_only) TR_TRY_OUT(tr_reader_open(read_ahead, e, &e->reader));
+    return make_layout(e);
+}
+
+/* Ranks open their groups and links together, and close them together. So they agree before each,
+ * and at the end. */
+tr_status tr_engine_create(const tr_engine_desc *desc, tr_engine **out) {
+    tr_world *world = desc->world;
+    tr_engine *e = NULL;
+    tr_status status = TR_OK;
+    TR_TRY_OUT(tr_world_agree(world, create_layout(desc, &e)));
+    TR_TRY_OUT(open_groups(e));
+    TR_TRY_OUT(tr_world_agree(world, make_before_links(e)));
+    TR_TRY_OUT(open_links(e));
+    TR_TRY_OUT(tr_world_agree(world, make_after_links(e)));
 out:
     if (status != TR_OK) tr_engine_destroy(e);
     else *out = e;

@@ -280,8 +280,9 @@ static tr_status make_engine(tr_eval_session *s) {
                            .documents = tr_config_packed(c),
                            .seq = s->sequences.seq,
                            .forward_only = true};
-    TR_TRY(tr_request_memory(c, s->device, tr_world_sharers(s->world), &desc.memory));
-    TR_TRY(tr_schedule_make(&request, &schedule));
+    TR_TRY(tr_world_agree(
+        s->world, tr_request_memory(c, s->device, tr_world_sharers(s->world), &desc.memory)));
+    TR_TRY(tr_world_agree(s->world, tr_schedule_make(&request, &schedule)));
     desc.schedule = schedule;
     tr_status status = tr_engine_create(&desc, &s->engine);
     tr_schedule_destroy(schedule);
@@ -298,7 +299,7 @@ tr_status tr_eval_session_open(const tr_eval_request *r, tr_world *world, tr_boa
     TR_TRY(tr_world_agree(world, open_device(s)));
     TR_TRY(tr_world_choose_data_plane(world, s->device, tr_request_plane(&s->config), note,
                                       sizeof note));
-    TR_TRY(tr_world_agree(world, make_engine(s)));
+    TR_TRY(make_engine(s));
     tr_board_set_stop_word(board, tr_engine_stop_word(s->engine));
     tr_board_set_action(board, -1, -1, 'L');
     return tr_trained_load(&r->model, &s->config, world, &s->mesh, tr_engine_store(s->engine));

@@ -77,7 +77,7 @@ tr_status tr_generation_open(const tr_generation_request *r, tr_world *world, tr
                                   .model = s->model,
                                   .rows = r->rows,
                                   .placement = &s->placement};
-    return tr_world_agree(world, tr_decoder_create(&desc, &s->decoder));
+    return tr_decoder_create(&desc, &s->decoder);
 }
 
 void tr_generation_close(tr_generation *s) {

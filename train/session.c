@@ -211,9 +211,14 @@ static tr_status make_engine(tr_session *s) {
                            .observe_context = s,
                            .probe = s->options->debug_nan ? &s->fault.probe : NULL};
     tr_first_fault_open(tr_world_rank(s->world), &s->fault);
-    TR_TRY(tr_request_memory(c, s->device, tr_world_sharers(s->world), &desc.memory));
+    TR_TRY(tr_world_agree(
+        s->world, tr_request_memory(c, s->device, tr_world_sharers(s->world), &desc.memory)));
     TR_TRY(tr_engine_create(&desc, &s->engine));
     tr_board_set_stop_word(s->options->board, tr_engine_stop_word(s->engine));
+    return TR_OK;
+}
+
+static tr_status list_tensors(tr_session *s) {
     TR_TRY(
         tr_snapshot_tensors(tr_engine_store(s->engine), &s->mesh, &s->tensors, &s->tensors_count));
     return tr_snapshot_copies(tr_engine_store(s->engine), &s->copies, &s->copies_count);
@@ -575,7 +580,8 @@ static tr_status open_agreed(tr_session *s) {
     tr_session_begin(s, TR_ACTIVITY_PREPARE, 0);
     TR_TRY(go_on(s, tr_plans_settle(s->world, s->config, s->device, &s->mesh, &s->orders,
                                     s->resumes, &s->plans)));
-    TR_TRY(go_on(s, make_engine(s)));
+    TR_TRY(make_engine(s));
+    TR_TRY(go_on(s, list_tensors(s)));
     start_limit(s);
     if (tr_session_leads(s)) show_plan(s);
     TR_TRY(start_state(s));
