@@ -34,12 +34,15 @@ TR_HOSTDEVICE static inline uint32_t tr_code8_bits(float x) {
     return bits;
 }
 
-/* Returns 2^exponent, of a normal number. */
-TR_HOSTDEVICE static inline float tr_code8_power(int32_t exponent) {
-    const uint32_t bits = (uint32_t)(exponent + 127) << 23;
+TR_HOSTDEVICE static inline float tr_code8_float(uint32_t bits) {
     float x;
     memcpy(&x, &bits, sizeof x);
     return x;
+}
+
+/* Returns 2^exponent, of a normal number. */
+TR_HOSTDEVICE static inline float tr_code8_power(int32_t exponent) {
+    return tr_code8_float((uint32_t)(exponent + 127) << 23);
 }
 
 /* Returns the scale of a block with this largest size: the smallest power of two, from 2^-100 to
@@ -59,22 +62,22 @@ TR_HOSTDEVICE static inline int32_t tr_code8_low(bool squares) {
 
 /* Encodes x, down or up in size by the random word `draw` so that the mean is x (0x80000000 rounds
  * to nearest). A square above 0 never becomes 0, because it is divided by. What is not finite
- * becomes the largest number. */
+ * becomes the largest number. Without branches, so that a loop of it vectorises. */
 TR_HOSTDEVICE static inline uint8_t tr_code8_encode(float x, float scale, bool squares,
                                                     uint32_t draw) {
-    const int32_t low = tr_code8_low(squares), most = squares ? 255 : 127;
-    if (!(scale > 0)) return 0;
-    const float y = (x < 0 ? -x : x) / scale; /* exact, for scale is a power of two */
-    int32_t exponent = (int32_t)(tr_code8_bits(y) >> 23) - 127;
-    if (!(y <= 1.875f)) exponent = 1;
-    exponent = exponent < low ? low : exponent;
-    const float steps = exponent > 0 ? 0.0f : y * tr_code8_power(3 - exponent);
+    const int32_t low = tr_code8_low(squares);
+    /* Exact, because scale and its inverse are powers of two. */
+    const float size = tr_code8_float(tr_code8_bits(x) & 0x7fffffffu);
+    const int32_t exact = (int32_t)tr_code8_bits(size * (scale > 0 ? 1.0f / scale : 0.0f));
+    const int32_t bits = exact < 0x3ff00000 ? exact : 0x3ff00000; /* of at most 1.875 */
+    const int32_t own = (bits >> 23) - 127, exponent = own < low ? low : own;
+    const float y = tr_code8_float((uint32_t)bits);
+    const float steps = y * tr_code8_power(3 - exponent);
     const int32_t whole = (int32_t)steps;
-    const float rest = steps - (float)whole, chance = (float)(draw >> 8) * 0x1p-24f;
-    int32_t code = (exponent - low) * 8 + whole + (rest + chance >= 1.0f);
-    code = exponent > 0 || code > most ? most : code;
-    if (squares) return (uint8_t)(code == 0 && y > 0 ? 1 : code);
-    return (uint8_t)(code | (x < 0 && code > 0 ? 0x80 : 0));
+    const float rest = steps - (float)whole, chance = (float)(int32_t)(draw >> 8) * 0x1p-24f;
+    const int32_t code = (exponent - low) * 8 + whole + (rest + chance >= 1.0f);
+    if (squares) return (uint8_t)(code + ((code == 0) & (y > 0)));
+    return (uint8_t)(code | ((x < 0) & (code > 0)) << 7);
 }
 
 TR_HOSTDEVICE static inline float tr_code8_decode(uint8_t code, float scale, bool squares) {

@@ -12,6 +12,9 @@
 
 enum { TR_PANEL = 16, TR_GEMM_ROWS = 6, TR_GEMM_MOST_ROWS = 16 };
 
+/* Words that the kernel `philox` may write after the last one. */
+enum { TR_PHILOX_MORE = 4 * 16 };
+
 /* What `gemm` reads of an operand at a time: a float, or two BF16 numbers that are neighbours along
  * the depth of the product, the first in the low half. */
 typedef uint32_t tr_word __attribute__((may_alias));
@@ -29,8 +32,14 @@ typedef struct tr_cpu_kernels {
     /* y[n] = the words of two rows, rounded to BF16. */
     void (*round_rows)(int64_t n, const float *first, const float *second, tr_word *y);
     /* bits[4 * quads]: Philox4x32-10 of the counters (first + i, high) under key; bits has room for
-     * 4 * 8 more. */
+     * TR_PHILOX_MORE more. */
     void (*philox)(uint64_t key, uint64_t first, uint64_t high, int64_t quads, uint32_t *bits);
+    /* y[n] = x rounded to BF16 by random words (tr_round_bf16). */
+    void (*round_drawn)(int64_t n, const float *x, const uint32_t *draw, uint16_t *y);
+    /* y[n] = the codes of x, one block of base/code8.h, by random words. Returns its scale. */
+    float (*encode)(bool squares, int64_t n, const float *x, const uint32_t *draw, uint8_t *y);
+    /* x[n] = the numbers of codes in a block of this scale. */
+    void (*decode)(bool squares, int64_t n, const uint8_t *y, float scale, float *x);
     /* C[rows, 16 * panels] = (C +) A[rows, depth] B, rows <= gemm_rows of the operands' dtype,
      * TR_F32 or TR_BF16. Depth counts its words. A's word (i, j) is a[i * row_step + j *
      * column_step]; B lies in panels of 16 columns, B[panel][depth][16], panel_step words apart; C

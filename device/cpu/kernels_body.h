@@ -1,5 +1,6 @@
 /* The kernels of kernels.h, for the instruction set of the including file, which names the table
  * TR_KERNELS. */
+#include "base/code8.h"
 #include "device/cpu/kernels.h"
 #include "device/cpu/vec.h"
 #include "device/elementwise.h"
@@ -61,35 +62,100 @@ static inline lanes multiply(lanes a, lanes b) {
 #endif
 }
 
-/* tr_philox4x32 (base/philox.h), LANES counters at a time. */
+/* The first and the second half of the lanes of a and b in turn: a0 b0 a1 b1 ... */
+static inline lanes first_pairs(lanes a, lanes b) {
+#if defined __AVX512F__
+    return __builtin_shufflevector(a, b, 0, 8, 1, 9, 2, 10, 3, 11);
+#else
+    return __builtin_shufflevector(a, b, 0, 4, 1, 5);
+#endif
+}
+
+static inline lanes second_pairs(lanes a, lanes b) {
+#if defined __AVX512F__
+    return __builtin_shufflevector(a, b, 4, 12, 5, 13, 6, 14, 7, 15);
+#else
+    return __builtin_shufflevector(a, b, 2, 6, 3, 7);
+#endif
+}
+
+enum { PHILOX_ROUNDS = 10, PHILOX_SETS = 2 };
+
+/* tr_philox4x32 (base/philox.h), LANES counters at a time, and two such sets in turn, so that one
+ * multiplies while the other waits for its products. */
 static void philox(uint64_t key, uint64_t first, uint64_t high, int64_t quads, uint32_t *bits) {
     const lanes low_half = (lanes){0} + 0xffffffffu;
     const lanes m0 = (lanes){0} + 0xD2511F53u, m1 = (lanes){0} + 0xCD9E8D57u;
-    lanes index;
+    lanes index, k0[PHILOX_ROUNDS], k1[PHILOX_ROUNDS];
     for (int i = 0; i < LANES; i++) index[i] = (uint64_t)i;
-    for (int64_t q = 0; q < quads; q += LANES) {
-        lanes counter = index + (first + (uint64_t)q);
-        lanes c0 = counter & low_half, c1 = counter >> 32;
-        lanes c2 = (lanes){0} + (high & 0xffffffffu), c3 = (lanes){0} + (high >> 32);
-        uint32_t k0 = (uint32_t)key, k1 = (uint32_t)(key >> 32);
-        for (int round = 0; round < 10; round++) {
-            /* High halves of c0 and c2 may hold products' high halves: multiply ignores them. */
-            lanes p0 = multiply(m0, c0), p1 = multiply(m1, c2);
-            c0 = (p1 >> 32) ^ c1 ^ k0;
-            c2 = (p0 >> 32) ^ c3 ^ k1;
-            c1 = p1 & low_half;
-            c3 = p0 & low_half;
-            k0 += 0x9E3779B9u;
-            k1 += 0xBB67AE85u;
+    for (uint32_t r = 0; r < PHILOX_ROUNDS; r++) {
+        k0[r] = (lanes){0} + ((uint32_t)key + r * 0x9E3779B9u);
+        k1[r] = (lanes){0} + ((uint32_t)(key >> 32) + r * 0xBB67AE85u);
+    }
+    for (int64_t q = 0; q < quads; q += PHILOX_SETS * LANES) {
+        lanes c0[PHILOX_SETS], c1[PHILOX_SETS], c2[PHILOX_SETS], c3[PHILOX_SETS];
+#pragma GCC unroll 2
+        for (int s = 0; s < PHILOX_SETS; s++) {
+            c0[s] = index + (first + (uint64_t)(q + s * LANES));
+            c1[s] = c0[s] >> 32;
+            c2[s] = (lanes){0} + high;
+            c3[s] = c2[s] >> 32;
         }
+#pragma GCC unroll 10
+        for (int r = 0; r < PHILOX_ROUNDS; r++)
+#pragma GCC unroll 2
+            for (int s = 0; s < PHILOX_SETS; s++) {
+                /* The high half of any of them may hold anything: multiply ignores it. */
+                const lanes p0 = multiply(m0, c0[s]), p1 = multiply(m1, c2[s]);
+                c0[s] = (p1 >> 32) ^ c1[s] ^ k0[r];
+                c2[s] = (p0 >> 32) ^ c3[s] ^ k1[r];
+                c1[s] = p1;
+                c3[s] = p0;
+            }
         /* Two results a lane: a quad is 128 bits, in pairs of lanes. */
-        lanes even = c0 | c1 << 32, odd = c2 | c3 << 32;
-        uint64_t pairs[2 * LANES];
-        for (int i = 0; i < LANES; i++) {
-            pairs[2 * i] = even[i];
-            pairs[2 * i + 1] = odd[i];
+        lanes pairs[2 * PHILOX_SETS];
+#pragma GCC unroll 2
+        for (int s = 0; s < PHILOX_SETS; s++) {
+            const lanes even = (c0[s] & low_half) | c1[s] << 32;
+            const lanes odd = (c2[s] & low_half) | c3[s] << 32;
+            pairs[2 * s] = first_pairs(even, odd);
+            pairs[2 * s + 1] = second_pairs(even, odd);
         }
         memcpy(bits + 4 * q, pairs, sizeof pairs);
+    }
+}
+
+static void round_drawn(int64_t n, const float *x, const uint32_t *draw, uint16_t *y) {
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++) y[i] = tr_round_bf16(x[i], draw[i]);
+}
+
+/* `squares` is a constant after inlining. */
+static inline __attribute__((always_inline)) float
+encode_block(bool squares, int64_t n, const float *x, const uint32_t *draw, uint8_t *y) {
+    int32_t most = 0;
+#pragma omp simd reduction(max : most)
+    for (int64_t i = 0; i < n; i++) {
+        const int32_t size = (int32_t)(tr_code8_bits(x[i]) & 0x7fffffffu);
+        most = size > most && size <= 0x7f800000 ? size : most; /* as numbers; a NaN is not one */
+    }
+    const float scale = tr_code8_scale(tr_code8_float((uint32_t)most));
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++) y[i] = tr_code8_encode(x[i], scale, squares, draw[i]);
+    return scale;
+}
+
+static float encode(bool squares, int64_t n, const float *x, const uint32_t *draw, uint8_t *y) {
+    return squares ? encode_block(true, n, x, draw, y) : encode_block(false, n, x, draw, y);
+}
+
+static void decode(bool squares, int64_t n, const uint8_t *y, float scale, float *x) {
+    if (squares) {
+#pragma omp simd
+        for (int64_t i = 0; i < n; i++) x[i] = tr_code8_decode(y[i], scale, true);
+    } else {
+#pragma omp simd
+        for (int64_t i = 0; i < n; i++) x[i] = tr_code8_decode(y[i], scale, false);
     }
 }
 
@@ -341,6 +407,9 @@ const tr_cpu_kernels TR_KERNELS = {
     .round_row = round_row,
     .round_rows = round_rows,
     .philox = philox,
+    .round_drawn = round_drawn,
+    .encode = encode,
+    .decode = decode,
     .gemm = {[TR_F32] = gemm_f32, [TR_BF16] = TR_GEMM_BF16},
     .gemm_rows = {[TR_F32] = TR_GEMM_ROWS, [TR_BF16] = TR_GEMM_BF16_ROWS},
     .dots = {[TR_F32] = dots_f32, [TR_BF16] = dots_bf16},

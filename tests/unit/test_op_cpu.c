@@ -1,10 +1,12 @@
 /* Compares every operator of the cpu device with ref: the shared table, shapes large enough for
  * several threads, and random shapes, in both storage types. Two runs on two threads give the same
  * bits, and all operators except oneDNN's products give them on any number of threads. */
+#include "base/code8.h"
 #include "base/minmax.h"
 #include "base/philox.h"
 #include "device/cpu/cpu.h"
 #include "device/cpu/kernels.h"
+#include "device/elementwise.h"
 #include "support/op_check.h"
 
 #include <setjmp.h>
@@ -189,23 +191,30 @@ static void test_mixed_matmul(void **state) {
     }
 }
 
+enum { SETS = 3 };
+static const tr_cpu_kernels *const sets[SETS] = {&tr_cpu_kernels_base, &tr_cpu_kernels_wide,
+                                                 &tr_cpu_kernels_bf16};
+
+/* Returns how many of these sets this processor can run. */
+static int known_sets(void) {
+    return strstr(tr_cpu_isa(), "bf16") || strstr(tr_cpu_isa(), "amx") ? 3
+           : strstr(tr_cpu_isa(), "avx512_core")                       ? 2
+                                                                       : 1;
+}
+
 /* The kernels for this processor's instruction sets give the bits of the base ones, and all Philox
  * those of base/philox.h. */
 static void test_kernels(void **state) {
     (void)state;
-    enum { N = 203, PANELS = 3, K = 37, SETS = 3, ROWS = 11 };
-    const tr_cpu_kernels *const sets[] = {&tr_cpu_kernels_base, &tr_cpu_kernels_wide,
-                                          &tr_cpu_kernels_bf16};
-    const int known = strstr(tr_cpu_isa(), "bf16") || strstr(tr_cpu_isa(), "amx") ? 3
-                      : strstr(tr_cpu_isa(), "avx512_core")                       ? 2
-                                                                                  : 1;
+    enum { N = 203, PANELS = 3, K = 37, ROWS = 11 };
+    const int known = known_sets();
     static float x[PANELS * TR_PANEL * K], out[SETS][N], active[SETS][TR_ACTIVATION_COUNT][2][N],
         product[SETS][2][TR_GEMM_ROWS * PANELS * TR_PANEL];
     static tr_word words[PANELS * TR_PANEL * K], pairs[SETS][N];
     static float row[SETS][2][ROWS + 2 * PANELS * TR_PANEL];
     static uint16_t rounded[SETS][PANELS * TR_PANEL * K];
     float sum[SETS];
-    uint32_t bits[N + 1 + 32];
+    uint32_t bits[N + 1 + TR_PHILOX_MORE];
     for (int i = 0; i < PANELS * TR_PANEL * K; i++) {
         x[i] = 4 * tr_normal(seed, 1, (uint64_t)i);
         words[i] =
@@ -247,6 +256,42 @@ static void test_kernels(void **state) {
         assert_memory_equal(product[s], product[0], sizeof product[0]);
         assert_memory_equal(row[s], row[0], sizeof row[0]);
     }
+}
+
+/* The kernels that round stochastically do what the headers do with each number. */
+static void check_rounding(const tr_cpu_kernels *set) {
+    enum { N = 203 };
+    static const float special[] = {0.0f, -0.0f, 0x1p-149f, -0x1p-130f, 0x1p-126f, INFINITY};
+    float x[N], wide[N];
+    uint32_t draw[N];
+    uint16_t half[N];
+    uint8_t code[N];
+    for (int specials = 0; specials <= 6; specials++) {
+        for (int i = 0; i < N; i++) {
+            x[i] = tr_normal(seed, 3, (uint64_t)i) * exp2f((float)(i % 40) - 20);
+            draw[i] = tr_philox4x32(seed, (uint64_t)i, 5).v[0];
+        }
+        for (int i = 0; i < specials; i++) x[7 * i] = special[i];
+        set->round_drawn(N, x, draw, half);
+        for (int i = 0; i < N; i++) assert_int_equal(half[i], tr_round_bf16(x[i], draw[i]));
+        for (int squares = 0; squares < 2; squares++) {
+            float largest = 0;
+            for (int i = 0; i < N && squares; i++) x[i] *= x[i];
+            for (int i = 0; i < N; i++) largest = fmaxf(largest, fabsf(x[i]));
+            const float scale = set->encode(squares, N, x, draw, code);
+            assert_true(scale == tr_code8_scale(largest));
+            set->decode(squares, N, code, scale, wide);
+            for (int i = 0; i < N; i++) {
+                assert_int_equal(code[i], tr_code8_encode(x[i], scale, squares, draw[i]));
+                assert_true(wide[i] == tr_code8_decode(code[i], scale, squares));
+            }
+        }
+    }
+}
+
+static void test_rounding_kernels(void **state) {
+    (void)state;
+    for (int s = 0; s < known_sets(); s++) check_rounding(sets[s]);
 }
 
 /* One product of integers, of which every sum is exact in any order: `set` must give the bits of
@@ -361,13 +406,10 @@ static void test_residual_is_rounded_once(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_table),
-        cmocka_unit_test(test_large),
-        cmocka_unit_test(test_random),
-        cmocka_unit_test(test_mixed_matmul),
-        cmocka_unit_test(test_kernels),
-        cmocka_unit_test(test_tiles),
-        cmocka_unit_test(test_residual_is_rounded_once),
+        cmocka_unit_test(test_table),   cmocka_unit_test(test_large),
+        cmocka_unit_test(test_random),  cmocka_unit_test(test_mixed_matmul),
+        cmocka_unit_test(test_kernels), cmocka_unit_test(test_rounding_kernels),
+        cmocka_unit_test(test_tiles),   cmocka_unit_test(test_residual_is_rounded_once),
     };
     return cmocka_run_group_tests(tests, open_devices, close_devices);
 }
