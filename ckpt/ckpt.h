@@ -3,10 +3,10 @@
  * <root>/step-00000010/   committed and immutable: shard-KKKKK-of-NNNNN.h5, index.h5, COMMIT
  * <root>/.tmp-step-...    in progress; <root>/.trash-... being deleted
  * index.h5 holds a virtual dataset per global tensor (/weights/<name>, and for the optimizer's
- * states groups like /adam_m/<name>, all FP32), the logical state and the manifest (parts; XXH3-64
- * of every 4 MiB block, seeded with tensor and block). One directory rename commits. No name
- * depends on a rank, so any layout can load a checkpoint of any other: loading intersects global
- * boxes. */
+ * states groups like /adam_m/<name>, FP32 or BF16), the logical state and the manifest (parts;
+ * XXH3-64 of every block of 2^20 elements, seeded with tensor and block). One directory rename
+ * commits. No name depends on a rank, so any layout can load a checkpoint of any other: loading
+ * intersects global boxes. */
 #pragma once
 
 #include "comm/comm.h"
@@ -23,7 +23,8 @@ typedef struct tr_ckpt_tensor {
     const tr_box *box;
     void *local; /* addressed by the boxes' local offsets and strides */
     /* Of `local`: TR_F32, TR_BF16, TR_F64 in host memory, or TR_U8 for tr_code8_bytes(count) bytes
-     * of numbers in 8 bits by block (base/code8.h), with a device; saved as FP32. */
+     * of numbers in 8 bits by block (base/code8.h), with a device. TR_F32 and TR_F64 are saved as
+     * FP32; TR_BF16 as BF16, and TR_U8, too, which it holds exactly. */
     tr_dtype dtype;
     bool squares; /* of TR_U8: the numbers are squares */
     /* The device of `local`, or NULL for host memory. Device tensors are copied on the compute

@@ -11,7 +11,8 @@
 
 enum {
     TR_CKPT_FORMAT = 1,
-    TR_CKPT_BLOCK = 4 << 20, /* bytes of payload with one checksum */
+    TR_CKPT_STEP = 1 << 20,  /* elements of payload with one checksum, a block */
+    TR_CKPT_BLOCK = 4 << 20, /* bytes of that many in FP32 */
     TR_COMMIT_SIZE = 512,    /* no COMMIT file is longer */
     TR_UUID_SIZE = 33,       /* 32 hexadecimal digits */
 };
@@ -20,6 +21,9 @@ enum {
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "checkpoints need a little-endian host");
 
 /* --- manifest: what a checkpoint holds, and where --------------------------------------------- */
+
+/* The types of payload; their numbers are on disk. */
+typedef enum tr_ckpt_type { TR_CKPT_F32, TR_CKPT_BF16, TR_CKPT_TYPES } tr_ckpt_type;
 
 /* A global tensor. Numbers are int64_t so that the structs have no padding on disk or wire. */
 typedef struct tr_ckpt_entry {
@@ -43,6 +47,7 @@ typedef struct tr_manifest {
     tr_ckpt_state state;
     int64_t tensors, files, parts, blocks;
     tr_ckpt_entry *tensor; /* ascending by name */
+    int64_t *type;         /* [tensors]: a tr_ckpt_type */
     tr_ckpt_file *file;
     tr_ckpt_part *part; /* ascending by (tensor, from) */
     uint64_t *block;    /* XXH3-64, seeded by tr_ckpt_block_seed */
@@ -62,6 +67,13 @@ tr_status tr_manifest_check(const tr_manifest *manifest, bool placed, const char
                             tr_status code);
 /* Fails with `code` and "<where>: ..." on the first number of the state that no run can reach. */
 tr_status tr_state_check(const tr_ckpt_state *state, const char *where, tr_status code);
+/* Returns the type in which elements of this type in memory are saved. */
+tr_ckpt_type tr_ckpt_type_of(tr_dtype dtype);
+/* Return the elements of a part, and the bytes of one of them. */
+int64_t tr_part_elements(const tr_manifest *manifest, const tr_ckpt_part *part);
+int64_t tr_part_size(const tr_manifest *manifest, const tr_ckpt_part *part);
+/* Returns how many blocks have so many elements. */
+int64_t tr_ckpt_blocks(int64_t elements);
 /* Return the payload bytes of a part, and of the whole checkpoint. */
 int64_t tr_part_bytes(const tr_manifest *manifest, const tr_ckpt_part *part);
 int64_t tr_manifest_payload(const tr_manifest *manifest);
@@ -191,8 +203,8 @@ tr_status tr_shard_write(tr_world *world, const char *dir, tr_manifest *manifest
  * the payload. */
 tr_status tr_shard_open(const char *dir, const tr_manifest *manifest, int64_t file, bool verify,
                         tr_path *path, int *fd);
-/* Reads block number `block` of a part into buffer (TR_CKPT_BLOCK bytes) and verifies it. Sets
- * *first and *count to its elements in the part's row-major order. */
+/* Reads block number `block` of a part into buffer (TR_CKPT_BLOCK bytes), verifies it, and widens
+ * it to FP32. Sets *first and *count to its elements in the part's row-major order. */
 tr_status tr_shard_read_block(int fd, const char *path, const tr_manifest *manifest,
                               const tr_ckpt_part *part, int64_t block, float *buffer,
                               int64_t *first, int64_t *count);

@@ -28,7 +28,7 @@ static uint64_t hash_place(const tr_ckpt_tensor *tensor, const tr_box4 *place) {
 
 static uint64_t hash_contents(const tr_ckpt_tensor *tensor, const tr_box *box, const tr_box4 *place,
                               float *buffer, XXH3_state_t *state) {
-    const int64_t step = TR_CKPT_BLOCK / (int64_t)sizeof(float), elements = tr_box4_volume(place);
+    const int64_t step = TR_CKPT_STEP, elements = tr_box4_volume(place);
     (void)XXH3_64bits_reset(state);
     for (int64_t first = 0; first < elements; first += step) {
         const int64_t count = tr_min_i64(elements - first, step);

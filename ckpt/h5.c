@@ -1,5 +1,7 @@
 #include "ckpt/h5.h"
 
+#include "ckpt/ckpt_impl.h"
+
 #include <stdio.h>
 #include <string.h>
 
@@ -52,6 +54,17 @@ hid_t tr_h5_dataset_list(void) {
         list = -1;
     }
     return list;
+}
+
+hid_t tr_h5_type(int64_t type) {
+    hid_t bf16 = H5Tcopy(H5T_IEEE_F32LE);
+    if (type != TR_CKPT_BF16 || bf16 < 0) return bf16;
+    /* The order of these calls matters: each leaves a type that HDF5 accepts. */
+    if (H5Tset_fields(bf16, 15, 7, 8, 0, 7) >= 0 && H5Tset_size(bf16, sizeof(uint16_t)) >= 0 &&
+        H5Tset_ebias(bf16, 127) >= 0)
+        return bf16;
+    (void)H5Tclose(bf16);
+    return -1;
 }
 
 static bool set_attribute(hid_t object, const char *name, hid_t type, hid_t space,

@@ -24,6 +24,8 @@ tr_status tr_h5_create(const char *path, hid_t *file);
 tr_status tr_h5_finish(const char *name, hid_t file);
 /* Returns a dataset creation list without time stamps; negative on failure. */
 hid_t tr_h5_dataset_list(void);
+/* Returns the type on disk of a tr_ckpt_type; negative on failure. The caller closes it. */
+hid_t tr_h5_type(int64_t type);
 /* Set attributes of an object; return false on failure. */
 bool tr_h5_set_text(hid_t object, const char *name, const char *text);
 bool tr_h5_set_i64(hid_t object, const char *name, int count, const int64_t *values);

@@ -1,16 +1,18 @@
 /* index.h5: a virtual dataset per global tensor, the logical state, the manifest.
  *
- * - /<group>/<name>: virtual, FP32, global shape (a scalar: one element), NaN where a shard is
- *   missing
+ * - /<group>/<name>: virtual, FP32 or BF16, global shape (a scalar: one element), NaN where a shard
+ *   is missing
  * - /config.yaml: text of the run's config
  * - /state/: the numbers of tr_ckpt_state
- * - /manifest/: tensors files parts blocks, the arrays of tr_manifest */
+ * - /manifest/: tensors types files parts blocks, the arrays of tr_manifest; types only if one is
+ *   not FP32, as in checkpoints of older versions */
 #include "base/memory.h"
 #include "ckpt/ckpt_impl.h"
 #include "ckpt/h5.h"
 
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <math.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -119,6 +121,7 @@ enum {
 /* The numbers of a mixture: `since`, then those of each corpus. */
 enum { CORPUS_NUMBERS = sizeof(tr_ckpt_corpus) / sizeof(int64_t) };
 static const char mixture_path[] = "/state/mixture";
+static const char types_path[] = "/manifest/types";
 _Static_assert(sizeof(tr_ckpt_corpus) == CORPUS_NUMBERS * sizeof(int64_t),
                "numbers of 64 bits alone");
 
@@ -196,19 +199,27 @@ static tr_status put_tensor(hid_t file, const tr_manifest *m, int64_t first, int
     *strchr(group, '/') = '\0';
     TR_TRY(put_group(file, group));
     hid_t whole = H5Screate_simple(rank, dims, NULL), list = tr_h5_dataset_list();
-    bool good = whole >= 0 && list >= 0 && H5Pset_fill_value(list, H5T_IEEE_F32LE, &missing) >= 0;
+    hid_t type = tr_h5_type(m->type[m->part[first].tensor]);
+    bool good = whole >= 0 && list >= 0 && type >= 0 &&
+                H5Pset_fill_value(list, H5T_IEEE_F32LE, &missing) >= 0;
     for (int64_t p = first; p < end && good; p++)
         good = map_part(list, whole, m, p, p - first, rank);
     good = good && H5Sselect_all(whole) >= 0;
     hid_t set =
-        good ? H5Dcreate2(file, tensor->name, H5T_IEEE_F32LE, whole, H5P_DEFAULT, list, H5P_DEFAULT)
-             : -1;
+        good ? H5Dcreate2(file, tensor->name, type, whole, H5P_DEFAULT, list, H5P_DEFAULT) : -1;
     tr_status status =
         set >= 0 ? TR_OK : tr_h5_fail(TR_ERR_INTERNAL, "describe tensor", tensor->name);
     if (set >= 0) (void)H5Dclose(set);
+    if (type >= 0) (void)H5Tclose(type);
     if (whole >= 0) (void)H5Sclose(whole);
     if (list >= 0) (void)H5Pclose(list);
     return status;
+}
+
+static tr_status put_types(hid_t file, const tr_manifest *m) {
+    int64_t t = 0;
+    while (t < m->tensors && m->type[t] == TR_CKPT_F32) t++;
+    return t < m->tensors ? put_kind(file, types_path, KIND_I64, m->tensors, m->type) : TR_OK;
 }
 
 static tr_status put_mixture(hid_t file, const tr_ckpt_state *state) {
@@ -243,6 +254,7 @@ static tr_status put_all(hid_t file, const tr_manifest *m) {
     }
     TR_TRY(put_group(file, "/manifest"));
     TR_TRY(put_kind(file, "/manifest/tensors", KIND_ENTRY, m->tensors, m->tensor));
+    TR_TRY(put_types(file, m));
     TR_TRY(put_kind(file, "/manifest/files", KIND_FILE, m->files, m->file));
     TR_TRY(put_kind(file, "/manifest/parts", KIND_PART, m->parts, m->part));
     return put_kind(file, "/manifest/blocks", KIND_U64, m->blocks, m->block);
@@ -346,9 +358,21 @@ static tr_status get_state(hid_t file, size_t limit, tr_ckpt_state *state) {
     return get_config(file, state);
 }
 
+static tr_status get_types(hid_t file, size_t limit, tr_manifest *m) {
+    int64_t count = 0;
+    if (H5Lexists(file, types_path, H5P_DEFAULT) == 0)
+        return tr_calloc((size_t)m->tensors, sizeof *m->type, &m->type);
+    TR_TRY(get(file, types_path, KIND_I64, limit, &count, NULL, &m->type));
+    return count == m->tensors
+               ? TR_OK
+               : TR_FAIL(TR_ERR_DATA, "%s has %" PRId64 " types of %" PRId64 " tensors", types_path,
+                         count, m->tensors);
+}
+
 static tr_status get_all(hid_t file, size_t limit, tr_manifest *m) {
     TR_TRY(get_state(file, limit, &m->state));
     TR_TRY(get(file, "/manifest/tensors", KIND_ENTRY, limit, &m->tensors, NULL, &m->tensor));
+    TR_TRY(get_types(file, limit, m));
     TR_TRY(get(file, "/manifest/files", KIND_FILE, limit, &m->files, NULL, &m->file));
     TR_TRY(get(file, "/manifest/parts", KIND_PART, limit, &m->parts, NULL, &m->part));
     return get(file, "/manifest/blocks", KIND_U64, limit, &m->blocks, NULL, &m->block);
@@ -398,6 +422,7 @@ static bool same_manifest(const tr_manifest *a, const tr_manifest *b) {
         memcmp(a->state.corpus, b->state.corpus, sizeof a->state.corpus) != 0)
         return false;
     return memcmp(a->tensor, b->tensor, (size_t)a->tensors * sizeof *a->tensor) == 0 &&
+           memcmp(a->type, b->type, (size_t)a->tensors * sizeof *a->type) == 0 &&
            memcmp(a->file, b->file, (size_t)a->files * sizeof *a->file) == 0 &&
            memcmp(a->part, b->part, (size_t)a->parts * sizeof *a->part) == 0 &&
            memcmp(a->block, b->block, (size_t)a->blocks * sizeof *a->block) == 0;

@@ -154,8 +154,8 @@ static int64_t place_block(const reader *r, const tr_ckpt_part *part, int64_t fi
 }
 
 static tr_status read_part(reader *r, const tr_ckpt_part *part) {
-    const int64_t step = TR_CKPT_BLOCK / (int64_t)sizeof(float);
-    int64_t elements = tr_part_bytes(r->manifest, part) / (int64_t)sizeof(float);
+    const int64_t step = TR_CKPT_STEP;
+    int64_t elements = tr_part_elements(r->manifest, part);
     TR_TRY(tr_mirror_turn(&r->mirror, &r->tensors[r->held[part->tensor]], true));
     for (int64_t b = 0; b < part->blocks; b++) {
         int64_t first = b * step, count = elements - first < step ? elements - first : step;

@@ -9,6 +9,7 @@
 
 void tr_manifest_free(tr_manifest *manifest) {
     free(manifest->tensor);
+    free(manifest->type);
     free(manifest->file);
     free(manifest->part);
     free(manifest->block);
@@ -37,10 +38,27 @@ static bool volume(int64_t rank, const int64_t *extent, int64_t *out) {
     return !__builtin_mul_overflow(product, (int64_t)sizeof(float), &bytes);
 }
 
-int64_t tr_part_bytes(const tr_manifest *manifest, const tr_ckpt_part *part) {
+tr_ckpt_type tr_ckpt_type_of(tr_dtype dtype) {
+    return dtype == TR_BF16 || dtype == TR_U8 ? TR_CKPT_BF16 : TR_CKPT_F32;
+}
+
+int64_t tr_part_elements(const tr_manifest *manifest, const tr_ckpt_part *part) {
     int64_t elements = 0;
     (void)volume(manifest->tensor[part->tensor].rank, part->extent, &elements);
-    return elements * (int64_t)sizeof(float);
+    return elements;
+}
+
+int64_t tr_part_size(const tr_manifest *manifest, const tr_ckpt_part *part) {
+    return manifest->type[part->tensor] == TR_CKPT_BF16 ? (int64_t)sizeof(uint16_t)
+                                                        : (int64_t)sizeof(float);
+}
+
+int64_t tr_ckpt_blocks(int64_t elements) {
+    return elements / TR_CKPT_STEP + (elements % TR_CKPT_STEP != 0);
+}
+
+int64_t tr_part_bytes(const tr_manifest *manifest, const tr_ckpt_part *part) {
+    return tr_part_elements(manifest, part) * tr_part_size(manifest, part);
 }
 
 int64_t tr_manifest_payload(const tr_manifest *manifest) {
@@ -97,9 +115,8 @@ static bool part_good(const tr_manifest *m, const tr_ckpt_part *part, int64_t fi
         if (part->from[d] < 0 || part->extent[d] < 1 || part->from[d] >= tensor->shape[d] ||
             part->extent[d] > tensor->shape[d] - part->from[d])
             return false;
-    int64_t bytes = tr_part_bytes(m, part);
     return part->first_block == first_block &&
-           part->blocks == bytes / TR_CKPT_BLOCK + (bytes % TR_CKPT_BLOCK != 0);
+           part->blocks == tr_ckpt_blocks(tr_part_elements(m, part));
 }
 
 /* Checks that parts [first, end) of one tensor are disjoint and have all of its elements. */
@@ -144,7 +161,7 @@ static tr_status check_places(const tr_manifest *m, const char *where, tr_status
 tr_status tr_manifest_check(const tr_manifest *m, bool placed, const char *where, tr_status code) {
     TR_TRY(tr_state_check(&m->state, where, code));
     for (int64_t t = 0; t < m->tensors; t++)
-        if (!entry_good(&m->tensor[t]) ||
+        if (!entry_good(&m->tensor[t]) || m->type[t] < 0 || m->type[t] >= TR_CKPT_TYPES ||
             (t > 0 && strcmp(m->tensor[t - 1].name, m->tensor[t].name) >= 0))
             return TR_FAIL(code, "%s: entry %" PRId64 " of the tensor list is wrong", where, t);
     int64_t first_block = 0, next_tensor = 0;

@@ -10,6 +10,7 @@
 typedef struct announced {
     tr_ckpt_entry entry;
     int64_t from[TR_PARAM_RANK], extent[TR_PARAM_RANK];
+    int64_t type;
     int64_t write, file; /* file: set by the receiver */
     tr_part_source source;
 } announced;
@@ -81,6 +82,7 @@ static tr_status announce(const tr_ckpt_tensor *tensors, int count, int rank, an
                 next->from[d] = t->box[b].offset[d];
                 next->extent[d] = t->box[b].extent[d];
             }
+            next->type = tr_ckpt_type_of(t->dtype);
             next->write = t->write;
             next->source = (tr_part_source){rank, i, b};
         }
@@ -120,16 +122,20 @@ static tr_status fill(tr_manifest *m, const announced *all, size_t count, tr_par
     }
     if (parts == 0) return TR_FAIL(TR_ERR_INTERNAL, "a checkpoint needs at least one tensor");
     TR_TRY(tr_calloc(tensors, sizeof *m->tensor, &m->tensor));
+    TR_TRY(tr_calloc(tensors, sizeof *m->type, &m->type));
     TR_TRY(tr_calloc(parts, sizeof *m->part, &m->part));
     TR_TRY(tr_calloc(parts, sizeof **source, source));
     TR_TRY(tr_calloc((size_t)m->files, sizeof *m->file, &m->file));
     for (size_t i = 0; i < count; i++) {
         const announced *a = &all[i];
-        if (i == 0 || strcmp(all[i - 1].entry.name, a->entry.name) != 0)
+        if (i == 0 || strcmp(all[i - 1].entry.name, a->entry.name) != 0) {
+            m->type[m->tensors] = a->type;
             m->tensor[m->tensors++] = a->entry;
-        else if (memcmp(&all[i - 1].entry, &a->entry, sizeof a->entry) != 0)
+        } else if (memcmp(&all[i - 1].entry, &a->entry, sizeof a->entry) != 0 ||
+                   all[i - 1].type != a->type)
             return TR_FAIL(TR_ERR_INTERNAL,
-                           "ranks %" PRId64 " and %" PRId64 " give tensor %s different shapes",
+                           "ranks %" PRId64 " and %" PRId64
+                           " give tensor %s different shapes or types",
                            all[i - 1].source.rank, a->source.rank, a->entry.name);
         if (!a->write) continue;
         tr_ckpt_part *part = &m->part[m->parts];
@@ -138,9 +144,8 @@ static tr_status fill(tr_manifest *m, const announced *all, size_t count, tr_par
         part->file = a->file;
         memcpy(part->from, a->from, sizeof part->from);
         memcpy(part->extent, a->extent, sizeof part->extent);
-        int64_t bytes = tr_part_bytes(m, part);
         part->first_block = m->blocks;
-        part->blocks = bytes / TR_CKPT_BLOCK + (bytes % TR_CKPT_BLOCK != 0);
+        part->blocks = tr_ckpt_blocks(tr_part_elements(m, part));
         m->blocks += part->blocks;
     }
     TR_TRY(tr_calloc((size_t)m->blocks, sizeof *m->block, &m->block));

@@ -116,7 +116,8 @@ tr_status tr_ckpt_reader_read(tr_ckpt_reader *r, int64_t number,
         for (int64_t b = 0; b < part->blocks; b++) {
             int64_t first, count;
             TR_TRY(tr_shard_read_block(r->fd, r->path.text, m, part, b, r->block, &first, &count));
-            tr_drain_drop(r->fd, part->offset + b * TR_CKPT_BLOCK, count * (int64_t)sizeof(float));
+            tr_drain_drop(r->fd, part->offset + first * tr_part_size(m, part),
+                          count * tr_part_size(m, part));
             TR_TRY(pass_on(r, part, first, count, take, context));
         }
     }

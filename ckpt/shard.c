@@ -27,11 +27,11 @@ static tr_status lay_out_part(hid_t file, const tr_manifest *m, tr_ckpt_part *pa
     for (int64_t d = 0; d < tensor->rank; d++) dims[d] = (hsize_t)part->extent[d];
 
     hid_t space = H5Screate_simple(rank, dims, NULL), list = tr_h5_dataset_list();
-    bool good = space >= 0 && list >= 0 && H5Pset_layout(list, H5D_CONTIGUOUS) >= 0 &&
+    hid_t type = tr_h5_type(m->type[part->tensor]);
+    bool good = space >= 0 && list >= 0 && type >= 0 && H5Pset_layout(list, H5D_CONTIGUOUS) >= 0 &&
                 H5Pset_alloc_time(list, H5D_ALLOC_TIME_EARLY) >= 0 &&
                 H5Pset_fill_time(list, H5D_FILL_TIME_NEVER) >= 0;
-    hid_t set =
-        good ? H5Dcreate2(file, name, H5T_IEEE_F32LE, space, H5P_DEFAULT, list, H5P_DEFAULT) : -1;
+    hid_t set = good ? H5Dcreate2(file, name, type, space, H5P_DEFAULT, list, H5P_DEFAULT) : -1;
     haddr_t offset = set >= 0 ? H5Dget_offset(set) : HADDR_UNDEF;
     good = offset != HADDR_UNDEF && tr_h5_set_text(set, "tensor", tensor->name) &&
            tr_h5_set_i64(set, "offset", rank, part->from);
@@ -39,6 +39,7 @@ static tr_status lay_out_part(hid_t file, const tr_manifest *m, tr_ckpt_part *pa
     part->offset = (int64_t)offset;
     if (set >= 0 && H5Dclose(set) < 0 && status == TR_OK)
         status = tr_h5_fail(TR_ERR_INTERNAL, "close tensor", tensor->name);
+    if (type >= 0) (void)H5Tclose(type);
     if (space >= 0) (void)H5Sclose(space);
     if (list >= 0) (void)H5Pclose(list);
     return status;
@@ -117,22 +118,32 @@ typedef struct writer {
     int64_t done, payload; /* of this shard */
 } writer;
 
+/* Converts FP32 values[count], which BF16 holds exactly, in place. */
+static void narrow(float *values, int64_t count) {
+    char *to = (char *)values;
+    for (int64_t i = 0; i < count; i++) {
+        const uint16_t value = tr_f32_to_bf16(values[i]);
+        memcpy(to + 2 * i, &value, sizeof value);
+    }
+}
+
 static tr_status write_part(writer *w, const tr_ckpt_part *part, const tr_ckpt_tensor *tensor,
                             const tr_box *box) {
-    const int64_t step = TR_CKPT_BLOCK / (int64_t)sizeof(float);
+    const int64_t step = TR_CKPT_STEP, size = tr_part_size(w->manifest, part);
     tr_box4 place = tr_box4_make(tensor->rank, part->from, part->extent);
     int64_t elements = tr_box4_volume(&place);
     for (int64_t b = 0; b < part->blocks; b++) {
         int64_t first = b * step, count = elements - first < step ? elements - first : step;
-        size_t bytes = (size_t)count * sizeof(float);
+        size_t bytes = (size_t)(count * size);
         if (tensor->fetch)
             TR_TRY(tensor->fetch(tensor->context, tensor, box, first, count, w->buffer));
         else if (tr_box4_copy(&place, first, count, w->buffer, tensor, box, true) != count)
             return TR_FAIL(TR_ERR_INTERNAL, "a box of tensor %s does not contain its part",
                            tensor->name);
+        if (size < (int64_t)sizeof(float)) narrow(w->buffer, count);
         w->manifest->block[part->first_block + b] =
             XXH3_64bits_withSeed(w->buffer, bytes, tr_ckpt_block_seed(w->manifest, part, b));
-        const int64_t at = part->offset + first * (int64_t)sizeof(float);
+        const int64_t at = part->offset + first * size;
         TR_TRY(tr_file_write(w->fd, w->path.text, w->buffer, bytes, at, w->needed));
         TR_TRY(tr_drain_add(&w->drain, at, (int64_t)bytes));
         w->done += (int64_t)bytes;
@@ -221,21 +232,33 @@ tr_status tr_shard_open(const char *dir, const tr_manifest *m, int64_t shard, bo
     return status;
 }
 
+/* Converts BF16 numbers in the second half of values[count] to FP32 in place. */
+static void widen(float *values, int64_t count) {
+    const char *from = (const char *)values + 2 * count;
+    for (int64_t i = 0; i < count; i++) {
+        uint16_t value;
+        memcpy(&value, from + 2 * i, sizeof value);
+        values[i] = tr_bf16_to_f32(value);
+    }
+}
+
 tr_status tr_shard_read_block(int fd, const char *path, const tr_manifest *m,
                               const tr_ckpt_part *part, int64_t block, float *buffer,
                               int64_t *first, int64_t *count) {
-    const int64_t step = TR_CKPT_BLOCK / (int64_t)sizeof(float);
-    int64_t left = tr_part_bytes(m, part) / (int64_t)sizeof(float) - block * step;
-    *first = block * step;
-    *count = left < step ? left : step;
-    size_t bytes = (size_t)*count * sizeof(float);
-    TR_TRY(tr_file_read(fd, path, buffer, bytes, part->offset + block * TR_CKPT_BLOCK));
-    if (XXH3_64bits_withSeed(buffer, bytes, tr_ckpt_block_seed(m, part, block)) !=
+    const int64_t size = tr_part_size(m, part);
+    const int64_t left = tr_part_elements(m, part) - block * TR_CKPT_STEP;
+    *first = block * TR_CKPT_STEP;
+    *count = left < TR_CKPT_STEP ? left : TR_CKPT_STEP;
+    const size_t bytes = (size_t)(*count * size), whole = (size_t)*count * sizeof *buffer;
+    char *payload = (char *)buffer + (whole - bytes);
+    TR_TRY(tr_file_read(fd, path, payload, bytes, part->offset + *first * size));
+    if (XXH3_64bits_withSeed(payload, bytes, tr_ckpt_block_seed(m, part, block)) !=
         m->block[part->first_block + block])
         return TR_FAIL(TR_ERR_DATA,
                        "%s: block %" PRId64
                        " of tensor %s does not have its checksum: it is corrupt or belongs to "
                        "another checkpoint",
                        path, block, m->tensor[part->tensor].name);
+    if (bytes < whole) widen(buffer, *count);
     return TR_OK;
 }

@@ -79,7 +79,7 @@ static void print_head(const tr_config *c, const tr_run_plan *p, bool here) {
     (void)printf("trained  %.2f M parameters, %.2f M frozen; a checkpoint has %.1f MiB of "
                  "tensors\n",
                  (double)trained * 1e-6, (double)(tr_model_parameters(model) - trained) * 1e-6,
-                 tr_memory_of_checkpoint(model, p->layout->desc.optimizer.kind) / MIB);
+                 tr_memory_of_checkpoint(model, p->layout->desc.optimizer) / MIB);
     if (strcmp(c->model.recompute, tr_recompute_name(TR_RECOMPUTE_NONE)) != 0)
         (void)printf("recompute %s\n", c->model.recompute);
     (void)printf("layout   pp %lld x tp %lld%s x dp %lld%s, %s, %d micro-batches of %lld\n",

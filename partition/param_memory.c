@@ -85,14 +85,25 @@ void tr_memory_params_bytes(const tr_param_memory *memory, tr_dtype dtype, size_
     *states = tr_align_up(numbers * tr_dtype_size(tr_optim_state_dtype(memory->optimizer, dtype)));
 }
 
-double tr_memory_of_checkpoint(const tr_model *model, tr_optim_kind optimizer) {
-    double elements = (double)tr_model_parameters(model);
+/* Returns the bytes of a number in a checkpoint when it has this type in memory. */
+static double saved_size(tr_dtype dtype) {
+    return (double)tr_dtype_size(dtype == TR_F64 ? TR_F32 : dtype == TR_U8 ? TR_BF16 : dtype);
+}
+
+double tr_memory_of_checkpoint(const tr_model *model, tr_optim_memory optimizer) {
+    const tr_dtype dtype = model->shape.dtype;
+    double bytes = 0;
     for (int i = 0; i < model->count; i++)
         for (int j = 0; j < model->layers[i]->params_count; j++) {
             const tr_param *param = &model->layers[i]->params[j];
-            const tr_optim_kind kind = tr_optim_kind_for(optimizer, param);
-            for (int k = 0; k < param->tensors && param->use == 0 && !param->frozen; k++)
-                elements += (double)tr_optim_state_total(kind, &param->tensor[k]);
+            const tr_optim_kind kind = tr_optim_kind_for(optimizer.kind, param);
+            for (int k = 0; k < param->tensors && param->use == 0; k++) {
+                bytes += saved_size(param->frozen ? dtype : TR_F32) *
+                         (double)tr_global_count(&param->tensor[k]);
+                if (!param->frozen)
+                    bytes += saved_size(tr_optim_state_dtype(optimizer, dtype)) *
+                             (double)tr_optim_state_total(kind, &param->tensor[k]);
+            }
         }
-    return (double)tr_dtype_size(TR_F32) * elements;
+    return bytes;
 }

@@ -27,9 +27,10 @@ size_t tr_memory_master_size(tr_dtype dtype);
 void tr_memory_params_bytes(const tr_param_memory *memory, tr_dtype dtype, size_t *values,
                             size_t *grads, size_t *states);
 
-/* Returns the bytes of the elements that a checkpoint of the model holds: all parameters in FP32,
- * and the optimizer's states of those that are trained. */
-double tr_memory_of_checkpoint(const tr_model *model, tr_optim_kind optimizer);
+/* Returns the bytes of the elements that a checkpoint of the model holds: trained parameters in
+ * FP32, frozen ones in FP32 or, if they are kept so, BF16, and the optimizer's states in FP32, or
+ * BF16 where they are kept in that or in 8 bits. */
+double tr_memory_of_checkpoint(const tr_model *model, tr_optim_memory optimizer);
 
 /* Rounds an offset in elements up so that 16-bit values are aligned to TR_ALIGN, too. */
 size_t tr_memory_params_align(size_t elements);

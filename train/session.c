@@ -538,8 +538,9 @@ static tr_status go_on(tr_session *s, tr_status status) {
 
 /* Starts the time limit, which counts from the start of the command. */
 static void start_limit(tr_session *s) {
+    const tr_optim_config optimizer = tr_optim_of(s->config);
     const double bytes =
-        tr_memory_of_checkpoint(tr_engine_model(s->engine), tr_optim_of(s->config).kind);
+        tr_memory_of_checkpoint(tr_engine_model(s->engine), tr_optim_memory_of(&optimizer));
     bool limited = s->options->time_limit && tr_session_leads(s);
     tr_time_limit_open(limited ? s->options->time_end_s : INFINITY, bytes, &s->limit);
 }

@@ -9,7 +9,7 @@
 static void draw_mask(const tr_op *op, const tr_step_state *state, int64_t sample, int64_t first,
                       int64_t n, float *scale) {
     const tr_dropout_desc *d = &op->desc.dropout;
-    uint32_t bits[TR_BLOCK + 8 + TR_PHILOX_MORE];
+    uint32_t bits[TR_BLOCK + 8 + TR_CPU_PHILOX_MORE];
     int64_t quad = first / 4, quads = (first + n + 3) / 4 - quad;
     tr_cpu_kernels_of(op)->philox(tr_dropout_key(state->seed, d->site), (uint64_t)quad,
                                   tr_dropout_counter(state->step, sample), quads, bits);

@@ -8,7 +8,7 @@
 static void draw_words(const tr_op *op, const tr_step_state *state, int64_t at, int64_t n,
                        uint32_t *draw) {
     const tr_quantize_desc *d = &op->desc.quantize;
-    uint32_t bits[TR_BLOCK + 8 + TR_PHILOX_MORE];
+    uint32_t bits[TR_BLOCK + 8 + TR_CPU_PHILOX_MORE];
     for (int64_t i = 0, length; i < n; i += length) {
         const tr_quantize_box *box;
         int64_t adjacent;

@@ -27,6 +27,10 @@ near one wide loss 0.02
 case $moments in bf16) part=0.5 ;; *) part=0.27 ;; esac
 awk -v a="$(optimizer_bytes one)" -v b="$(optimizer_bytes wide)" -v f=$part 'BEGIN { d = a / b - f; exit !(d < 0.06 && d > -0.06) }' ||
     fail "optimizer $(optimizer_bytes one) MiB of $(optimizer_bytes wide)"
+# A checkpoint holds the moments in 2 bytes: 8 of 12 bytes a parameter, and the index.
+payload() { cat "$(step_dir "$1" 20)"/shard-* | wc -c; }
+awk -v a="$(payload one)" -v b="$(payload wide)" 'BEGIN { d = a / b - 2 / 3; exit !(d < 0.04 && d > -0.04) }' ||
+    fail "a checkpoint of $(payload one) bytes of $(payload wide)"
 same again one 1
 same threads one 1 train.threads=1 parallel.schedule=gpipe
 same pp2 one 2 parallel.pp=2

@@ -1,5 +1,6 @@
 /* Tests checkpoints: any layout loads what any other saved; corrupt data are never loaded; a failed
  * save leaves no files. Ranks are threads of a local world. */
+#include "base/code8.h"
 #include "base/memory.h"
 #include "support/ckpt_rig.h"
 
@@ -68,6 +69,97 @@ static void test_fp64_is_saved_as_fp32(void **state) {
             assert_true(loaded[c * ROWS + r] == (double)rounded);
             assert_true(narrow[r * COLUMNS + c] == rounded);
         }
+}
+
+/* Returns the bytes of a step's only shard. */
+static size_t shard_bytes(const char *root) {
+    size_t bytes;
+    free(read_bytes(path_of("%s/step-00000001/shard-00000-of-00001.h5", root), &bytes));
+    return bytes;
+}
+
+/* BF16 and 8 bits by block in memory become BF16 in the file, in several blocks. FP32 loads their
+ * numbers, BF16 the same bits, and 8 bits the same codes; damage is found. */
+static void test_narrow_types_are_saved_as_bf16(void **state) {
+    (void)state;
+    print_seed(__func__);
+    enum { ROWS = 3, COLUMNS = 400000, COUNT = ROWS * COLUMNS };
+    static float wide[COUNT];
+    static uint16_t half[COUNT], turned[COUNT];
+    static uint8_t codes[2][COUNT + TR_CODE8_BLOCK + COUNT / 32];
+    const size_t bytes = tr_code8_bytes(COUNT), scales = tr_code8_scales(COUNT);
+    tr_world *world;
+    tr_device *device;
+    tr_box by_rows = {.extent = {ROWS, COLUMNS}, .local_stride = {COLUMNS, 1}};
+    tr_box by_columns = {.extent = {ROWS, COLUMNS}, .local_stride = {1, ROWS}};
+    tr_ckpt_tensor t = {.name = "adam_v/w",
+                        .rank = 2,
+                        .shape = {ROWS, COLUMNS},
+                        .boxes = 1,
+                        .box = &by_rows,
+                        .local = half,
+                        .dtype = TR_BF16,
+                        .count = COUNT,
+                        .squares = true,
+                        .write = true};
+    tr_ckpt_state s = state_of(1);
+    assert_true(bytes <= sizeof codes[0]);
+    for (int i = 0; i < COUNT; i++) half[i] = (uint16_t)(random_below(0x7f80) | i % 2 << 15);
+    for (size_t i = 0; i < scales; i++) codes[0][i] = (uint8_t)random_below(256);
+    for (size_t b = 0; b < (bytes - scales) / sizeof(float); b++) {
+        /* A block's largest number is 1.875 scales, so that the codes are those of no other one. */
+        const float scale = tr_code8_power((int)random_below(227) - 100);
+        memcpy(codes[0] + scales + b * sizeof scale, &scale, sizeof scale);
+        codes[0][b * TR_CODE8_BLOCK] = 255;
+    }
+    memset(codes[0] + COUNT, 0, scales - COUNT);
+    assert_int_equal(tr_world_open_local(1, &world), TR_OK);
+    assert_int_equal(tr_device_open("cpu", &(tr_device_options){.threads = 1}, &device), TR_OK);
+
+    assert_good(tr_ckpt_save(world, path_of("half"), &s, &t, 1));
+    t.local = turned;
+    t.box = &by_columns;
+    assert_good(tr_ckpt_load(world, path_of("half"), 1, &t, 1, &s, NULL));
+    t.local = wide;
+    t.dtype = TR_F32;
+    assert_good(tr_ckpt_load(world, path_of("half"), 1, &t, 1, &s, NULL));
+    for (int i = 0; i < COUNT; i++) {
+        const int there = i % COLUMNS * ROWS + i / COLUMNS;
+        assert_int_equal(turned[there], half[i]);
+        assert_true(wide[there] == tr_bf16_to_f32(half[i]));
+    }
+    assert_true(shard_bytes("half") < COUNT * sizeof *half + (1 << 14));
+
+    t.box = &by_rows;
+    t.local = codes[0];
+    t.dtype = TR_U8;
+    t.device = device;
+    assert_good(tr_ckpt_save(world, path_of("codes"), &s, &t, 1));
+    t.local = codes[1];
+    assert_good(tr_ckpt_load(world, path_of("codes"), 1, &t, 1, &s, NULL));
+    assert_memory_equal(codes[1], codes[0], bytes);
+    t.local = wide;
+    t.dtype = TR_F32;
+    assert_good(tr_ckpt_load(world, path_of("codes"), 1, &t, 1, &s, NULL));
+    for (int i = 0; i < COUNT; i++) {
+        float scale;
+        memcpy(&scale, codes[0] + scales + (size_t)(i / TR_CODE8_BLOCK) * sizeof scale,
+               sizeof scale);
+        assert_true(wide[i] == tr_code8_decode(codes[0][i], scale, true));
+    }
+    assert_true(shard_bytes("codes") < COUNT * sizeof *half + (1 << 14));
+
+    assert_int_equal(tr_ckpt_verify(path_of("half"), 1), TR_OK);
+    size_t size;
+    char *shard = path_of("half/step-00000001/shard-00000-of-00001.h5");
+    char *file = read_bytes(shard, &size);
+    file[4096 + COUNT * sizeof *half - 1] ^= 1; /* the last element */
+    write_bytes(shard, file, size);
+    free(file);
+    assert_int_equal(tr_ckpt_verify(path_of("half"), 1), TR_ERR_DATA);
+    assert_non_null(strstr(tr_error_message(), "block 1 of tensor adam_v/w"));
+    tr_device_close(device);
+    tr_world_close(world);
 }
 
 /* More than one block in a part, columns split, so that blocks begin inside rows. */
@@ -533,6 +625,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_any_layout_loads_any_other, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_fp64_is_saved_as_fp32, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_narrow_types_are_saved_as_bf16, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_several_blocks, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_same_state_same_bytes, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_every_flip_is_found, set_up, tear_down),

@@ -214,7 +214,7 @@ static void test_kernels(void **state) {
     static float row[SETS][2][ROWS + 2 * PANELS * TR_PANEL];
     static uint16_t rounded[SETS][PANELS * TR_PANEL * K];
     float sum[SETS];
-    uint32_t bits[N + 1 + TR_PHILOX_MORE];
+    uint32_t bits[N + 1 + TR_CPU_PHILOX_MORE];
     for (int i = 0; i < PANELS * TR_PANEL * K; i++) {
         x[i] = 4 * tr_normal(seed, 1, (uint64_t)i);
         words[i] =
