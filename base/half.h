@@ -2,16 +2,18 @@
  * bits, NaNs included (base/dtype.h makes NaNs quiet, as arithmetic does). */
 #pragma once
 
+#include "base/host_device.h"
+
 #include <stdint.h>
 #include <string.h>
 
-static inline uint32_t tr_float_bits(float f) {
+TR_HOSTDEVICE static inline uint32_t tr_float_bits(float f) {
     uint32_t bits;
     memcpy(&bits, &f, sizeof bits);
     return bits;
 }
 
-static inline float tr_bits_float(uint32_t bits) {
+TR_HOSTDEVICE static inline float tr_bits_float(uint32_t bits) {
     float f;
     memcpy(&f, &bits, sizeof f);
     return f;
@@ -19,7 +21,7 @@ static inline float tr_bits_float(uint32_t bits) {
 
 /* Widens IEEE binary16. The product with 2^112 shifts the exponent, and makes subnormal numbers
  * normal; it is exact. */
-static inline float tr_half_widen(uint16_t h) {
+TR_HOSTDEVICE static inline float tr_half_widen(uint16_t h) {
     float f = tr_bits_float((uint32_t)(h & 0x7fffu) << 13) * 0x1p112f;
     uint32_t bits = tr_float_bits(f);
     if ((h & 0x7c00u) == 0x7c00u) bits |= 0x7f800000u;
@@ -28,7 +30,7 @@ static inline float tr_half_widen(uint16_t h) {
 
 /* Rounds to nearest, ties to even; beyond the range to infinity. A NaN keeps its payload if it
  * fits, else it becomes quiet. */
-static inline uint16_t tr_half_round(float f) {
+TR_HOSTDEVICE static inline uint16_t tr_half_round(float f) {
     const uint32_t bits = tr_float_bits(f), sign = bits >> 16 & 0x8000u, all = bits & 0x7fffffffu;
     uint32_t h;
     if (all > 0x7f800000u) {

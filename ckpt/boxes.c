@@ -33,12 +33,12 @@ static void copy_row_f64(float *dense, double *local, int64_t stride, int64_t co
     }
 }
 
-/* Copies a row of a BF16 tensor: loading rounds, saving is exact. */
-static void copy_row_bf16(float *dense, uint16_t *local, int64_t stride, int64_t count,
-                          bool gather) {
+/* Copies a row of a BF16 or FP16 tensor: loading rounds, saving is exact. */
+static void copy_row_narrow(tr_dtype dtype, float *dense, uint16_t *local, int64_t stride,
+                            int64_t count, bool gather) {
     for (int64_t i = 0; i < count; i++) {
-        if (gather) dense[i] = tr_bf16_to_f32(local[i * stride]);
-        else local[i * stride] = tr_f32_to_bf16(dense[i]);
+        if (gather) dense[i] = tr_narrow_load(dtype, local[i * stride]);
+        else local[i * stride] = tr_narrow_round(dtype, dense[i]);
     }
 }
 
@@ -84,8 +84,9 @@ int64_t tr_box4_copy(const tr_box4 *part, int64_t first, int64_t count, float *d
         local += (low + shift) * stride[3];
         if (tensor->dtype == TR_F64)
             copy_row_f64(to, (double *)tensor->local + local, stride[3], high - low, gather);
-        else if (tensor->dtype == TR_BF16)
-            copy_row_bf16(to, (uint16_t *)tensor->local + local, stride[3], high - low, gather);
+        else if (tensor->dtype == TR_BF16 || tensor->dtype == TR_F16)
+            copy_row_narrow(tensor->dtype, to, (uint16_t *)tensor->local + local, stride[3],
+                            high - low, gather);
         else copy_row(to, (float *)tensor->local + local, stride[3], high - low, gather);
     }
     return copied;

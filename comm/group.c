@@ -64,7 +64,7 @@ void tr_group_unlist(tr_group *group) {
 
 static tr_status check(const tr_group *g, const char *what, int64_t count, tr_dtype dtype) {
     size_t bytes;
-    if (dtype != TR_F32 && dtype != TR_F64 && dtype != TR_BF16)
+    if (dtype != TR_F32 && dtype != TR_F64 && dtype != TR_BF16 && dtype != TR_F16)
         return TR_FAIL(TR_ERR_INTERNAL, "%s cannot take elements of type %s (group %d)", what,
                        tr_dtype_name(dtype), g->id);
     if (count < 0 || !tr_mul_size((size_t)count, (size_t)g->n * tr_dtype_size(dtype), &bytes))

@@ -16,7 +16,12 @@ static nccl_group *self_of(tr_group *group) {
 }
 
 static ncclDataType_t type_of(tr_dtype dtype) {
-    return dtype == TR_F32 ? ncclFloat32 : dtype == TR_F64 ? ncclFloat64 : ncclBfloat16;
+    switch (dtype) {
+    case TR_F32: return ncclFloat32;
+    case TR_F64: return ncclFloat64;
+    case TR_F16: return ncclFloat16;
+    default: return ncclBfloat16;
+    }
 }
 
 static ncclRedOp_t op_of(tr_reduce op) {

@@ -46,21 +46,25 @@ static void reduce_f64(double *to, const void *const *source, int n, int64_t cou
     }
 }
 
-static void reduce_bf16(uint16_t *to, const void *const *source, int n, int64_t count,
-                        tr_reduce op) {
+/* Of BF16 or FP16; the sum is rounded once. Inlined with either, so that the loops vectorise. */
+static inline __attribute__((always_inline)) void reduce_narrow(uint16_t *to,
+                                                                const void *const *source, int n,
+                                                                int64_t count, tr_dtype dtype,
+                                                                tr_reduce op) {
     float sum[BLOCK];
     for (int64_t at = 0; at < count; at += BLOCK) {
         int64_t m = count - at < BLOCK ? count - at : BLOCK;
         const uint16_t *first = (const uint16_t *)source[0] + at;
-        for (int64_t i = 0; i < m; i++) sum[i] = tr_bf16_to_f32(first[i]);
+        for (int64_t i = 0; i < m; i++) sum[i] = tr_narrow_load(dtype, first[i]);
         for (int r = 1; r < n; r++) {
             const uint16_t *x = (const uint16_t *)source[r] + at;
             if (op == TR_REDUCE_SUM)
-                for (int64_t i = 0; i < m; i++) sum[i] += tr_bf16_to_f32(x[i]);
+                for (int64_t i = 0; i < m; i++) sum[i] += tr_narrow_load(dtype, x[i]);
             else
-                for (int64_t i = 0; i < m; i++) sum[i] = max_f32(sum[i], tr_bf16_to_f32(x[i]));
+                for (int64_t i = 0; i < m; i++)
+                    sum[i] = max_f32(sum[i], tr_narrow_load(dtype, x[i]));
         }
-        for (int64_t i = 0; i < m; i++) to[at + i] = tr_f32_to_bf16(sum[i]);
+        for (int64_t i = 0; i < m; i++) to[at + i] = tr_narrow_round(dtype, sum[i]);
     }
 }
 
@@ -68,5 +72,6 @@ void tr_reduce_sources(void *to, const void *const *source, int n, int64_t count
                        tr_reduce op) {
     if (dtype == TR_F32) reduce_f32(to, source, n, count, op);
     else if (dtype == TR_F64) reduce_f64(to, source, n, count, op);
-    else reduce_bf16(to, source, n, count, op);
+    else if (dtype == TR_BF16) reduce_narrow(to, source, n, count, TR_BF16, op);
+    else reduce_narrow(to, source, n, count, TR_F16, op);
 }

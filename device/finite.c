@@ -14,7 +14,7 @@ static bool all_finite(const void *data, tr_dtype dtype, int64_t count) {
     for (int64_t i = 0; i < count; i++) {
         if (dtype == TR_F64) finite = finite && isfinite(((const double *)data)[i]);
         else if (dtype == TR_F32) finite = finite && isfinite(((const float *)data)[i]);
-        else finite = finite && isfinite(tr_bf16_to_f32(((const uint16_t *)data)[i]));
+        else finite = finite && isfinite(tr_narrow_load(dtype, ((const uint16_t *)data)[i]));
     }
     return finite;
 }
@@ -57,7 +57,7 @@ static tr_status examine(tr_stream *stream, const tr_tensor *t, void *staging, b
 }
 
 static bool is_examined(const tr_op_slot *slot, const tr_tensor *t, bool written) {
-    if (!t->data || (t->dtype != TR_F32 && t->dtype != TR_BF16 && t->dtype != TR_F64)) return false;
+    if (!t->data || !(TR_TYPES_STORAGE & 1u << t->dtype)) return false;
     if (written) return slot->use & TR_SLOT_OUT;
     return (slot->use & TR_SLOT_IN) && !(slot->use & TR_SLOT_ONCE);
 }

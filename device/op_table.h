@@ -24,7 +24,7 @@ enum {
     TR_TYPES_F64 = 1 << TR_F64,
     TR_TYPES_I32 = 1 << TR_I32,
     TR_TYPES_U8 = 1 << TR_U8,
-    TR_TYPES_STORAGE = 1 << TR_F32 | 1 << TR_BF16 | 1 << TR_F64
+    TR_TYPES_STORAGE = 1 << TR_F32 | 1 << TR_BF16 | 1 << TR_F16 | 1 << TR_F64
 };
 
 /* An operand that an operator takes. */

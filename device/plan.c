@@ -7,6 +7,7 @@
 #include "base/memory.h"
 #include "base/minmax.h"
 #include "device/device_impl.h"
+#include "device/op_table.h"
 #include "device/plan_book.h"
 
 #include <stdlib.h>
@@ -73,9 +74,9 @@ static void write_pattern(tr_dtype dtype, void *memory) {
     for (size_t i = 0; i < count; i++) {
         state = state * 6364136223846793005u + 1442695040888963407u; /* Knuth's MMIX */
         const float value = (float)(state >> 40) * 0x1p-24f - 0.5f;
-        if (dtype == TR_BF16) ((uint16_t *)memory)[i] = tr_f32_to_bf16(value);
-        else if (dtype == TR_F32) ((float *)memory)[i] = value;
-        else ((double *)memory)[i] = (double)value;
+        if (dtype == TR_F32) ((float *)memory)[i] = value;
+        else if (dtype == TR_F64) ((double *)memory)[i] = (double)value;
+        else ((uint16_t *)memory)[i] = tr_narrow_round(dtype, value);
     }
 }
 
@@ -85,8 +86,7 @@ static tr_status fill(tr_device *device, const tr_tensor *t) {
     tr_stream *stream = ops->compute(device);
     const size_t bytes = tr_tensor_bytes(t);
     char *to = t->data;
-    if (t->dtype != TR_F32 && t->dtype != TR_BF16 && t->dtype != TR_F64)
-        return ops->stream_zero(stream, to, bytes);
+    if (!(TR_TYPES_STORAGE & 1u << t->dtype)) return ops->stream_zero(stream, to, bytes);
     void *pattern;
     TR_TRY(tr_calloc(1, PATTERN, &pattern));
     write_pattern(t->dtype, pattern);

@@ -217,8 +217,9 @@ static tr_status check_shape(const tr_model_config *c, const tr_model_shape *sha
     if (shape->decode > shape->seq)
         return TR_FAIL(TR_ERR_INTERNAL, "%lld tokens do not fit a cache of %lld",
                        (long long)shape->decode, (long long)shape->seq);
-    if (shape->dtype != TR_F32 && shape->dtype != TR_BF16 && shape->dtype != TR_F64)
-        return TR_FAIL(TR_ERR_INTERNAL, "a model is stored as f32, bf16 or f64, not as %s",
+    if (shape->dtype != TR_F32 && shape->dtype != TR_BF16 && shape->dtype != TR_F16 &&
+        shape->dtype != TR_F64)
+        return TR_FAIL(TR_ERR_INTERNAL, "a model is stored as f32, bf16, f16 or f64, not as %s",
                        tr_dtype_name(shape->dtype));
     if (c->vocab < shape->tp_size || c->mlp_width < shape->tp_size)
         return TR_FAIL(

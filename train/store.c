@@ -339,14 +339,14 @@ static void widen(void *values, int64_t count) {
     }
 }
 
-/* Converts FP32 values[count] to BF16 in place. */
-static void narrow(void *values, int64_t count) {
+/* Converts FP32 values[count] to BF16 or FP16 in place. */
+static void narrow(tr_dtype dtype, void *values, int64_t count) {
     const float *from = values;
     uint16_t *to = values;
     for (int64_t i = 0; i < count; i++) {
         float wide;
         memcpy(&wide, &from[i], sizeof wide);
-        to[i] = tr_f32_to_bf16(wide);
+        to[i] = tr_narrow_round(dtype, wide);
     }
 }
 
@@ -385,13 +385,13 @@ static tr_status keep_drawn(const tr_store *store, const tr_store_slot *slot, fl
     void *to = tr_store_slot_saved(store, slot, &dtype, &held);
     const size_t size = tr_dtype_size(dtype);
     if (dtype == TR_F64) widen(host, count);
-    if (dtype == TR_BF16) narrow(host, count);
+    if (tr_dtype_size(dtype) == sizeof(uint16_t)) narrow(dtype, host, count);
     if (held.extent > 0)
         TR_TRY(tr_stream_copy(stream, to, (char *)host + (size_t)held.begin * size,
                               (size_t)held.extent * size));
     TR_TRY(tr_stream_sync(stream)); /* before `host` gets other values */
     if (held.extent == count) return TR_OK;
-    narrow(host, count);
+    narrow(store->dtype, host, count);
     TR_TRY(tr_stream_copy(stream, slot->param->value, host, (size_t)count * sizeof(uint16_t)));
     return tr_stream_sync(stream);
 }

@@ -22,7 +22,7 @@ typedef struct tr_store_slot {
     tr_param_layout layout;
     tr_range portion; /* of its elements: those that this rank updates; all, if not divided */
     /* The portion's, the master in the store's acc, and of each state tr_optim_state_count numbers
-     * in the store's state_dtype; frozen: no states, and in BF16 no master. States that the
+     * in the store's state_dtype; frozen: no states, and in 16 bits no master. States that the
      * optimizer does not own are NULL, and all are if the portion is empty. */
     void *master, *state[TR_OPTIM_STATES];
     int stage;               /* of this rank's: 0, 1, ... */
@@ -94,7 +94,7 @@ tr_status tr_store_create(tr_device *device, tr_world *world, const tr_mesh *mes
 void tr_store_destroy(tr_store *store);
 
 /* Returns the parameter's most precise copy, which checkpoints save, and which of its elements it
- * has: the master, or in BF16 the value of a frozen one. */
+ * has: the master, or in 16 bits the value of a frozen one. */
 void *tr_store_slot_saved(const tr_store *store, const tr_store_slot *slot, tr_dtype *dtype,
                           tr_range *held);
 

@@ -7,7 +7,8 @@
  * computes the scores again from the saved log-sum-exp (Dao et al. 2022, section 3.1).
  *
  * In BF16 the products take BF16 and add in FP32: scores and softmax are FP32, and P and the
- * gradient of the scores are rounded as operands of the next product. */
+ * gradient of the scores are rounded as operands of the next product. FP16 is widened, and nothing
+ * but the results is rounded. */
 #include "device/cpu/cpu_impl.h"
 #include "device/cpu/panels.h"
 #include "device/cpu/vec.h"
@@ -20,8 +21,8 @@ enum { QUERIES = 48 };
 /* Strides of one head's rows within packed QKV and within Y, and the padded sizes of its packings.
  */
 typedef struct head_shape {
-    tr_dtype dtype;
-    bool rounds; /* storage is not FP32 */
+    tr_dtype dtype, words; /* of the storage, of the products' operands */
+    bool rounds;           /* operands of products are not FP32 */
     int64_t seq, dim, seq_padded, dim_padded;
     int64_t rows;                    /* of A in a product */
     int64_t seq_words, dim_words;    /* depths of that many numbers */
@@ -32,18 +33,20 @@ typedef struct head_shape {
 } head_shape;
 
 static head_shape shape_of(const tr_device *device, const tr_attention_desc *d) {
-    const int64_t words = tr_panel_words(d->dtype, d->seq);
+    const tr_dtype words = tr_panel_dtype(d->dtype);
+    const int64_t seq_words = tr_panel_words(words, d->seq);
     return (head_shape){.dtype = d->dtype,
-                        .rounds = d->dtype != TR_F32,
+                        .words = words,
+                        .rounds = words != TR_F32,
                         .seq = d->seq,
                         .dim = d->head_size,
                         .seq_padded = tr_panel_up(d->seq),
                         .dim_padded = tr_panel_up(d->head_size),
-                        .rows = ((const tr_cpu_device *)device)->kernels->gemm_rows[d->dtype],
-                        .seq_words = words,
-                        .dim_words = tr_panel_words(d->dtype, d->head_size),
+                        .rows = ((const tr_cpu_device *)device)->kernels->gemm_rows[words],
+                        .seq_words = seq_words,
+                        .dim_words = tr_panel_words(words, d->head_size),
                         .score_step = tr_panel_up(d->seq) | TR_PANEL,
-                        .score_words = tr_panel_up(words) | TR_PANEL,
+                        .score_words = tr_panel_up(seq_words) | TR_PANEL,
                         .qkv_step = tr_attention_row(d),
                         .y_step = d->heads * d->head_size,
                         .scale = tr_attention_scale(d)};
@@ -153,7 +156,7 @@ static void head_forward(const tr_op *op, const head_queries *q, const forward_w
         float sums[TR_GEMM_MOST_ROWS], buffer[TR_BLOCK];
         const tr_stored_rows queries = qkv_rows(&h, q->data, q->query + row * h.qkv_step);
         tr_pack_left(&queries, rows, h.dim, w->queries);
-        kernels->gemm[h.dtype](rows, width / TR_PANEL, h.dim_words, w->queries, h.dim_words, 1,
+        kernels->gemm[h.words](rows, width / TR_PANEL, h.dim_words, w->queries, h.dim_words, 1,
                                w->keys + from * h.dim_words, h.dim_words * TR_PANEL, w->scores,
                                h.score_step, false);
         for (int64_t r = 0; r < rows; r++) {
@@ -167,9 +170,9 @@ static void head_forward(const tr_op *op, const head_queries *q, const forward_w
                 (void)kernels->round_row(width / TR_PANEL, scores,
                                          (uint16_t *)(w->p + r * h.score_words));
         }
-        kernels->gemm[h.dtype](rows, h.dim_padded / TR_PANEL, tr_panel_words(h.dtype, end - from),
+        kernels->gemm[h.words](rows, h.dim_padded / TR_PANEL, tr_panel_words(h.words, end - from),
                                w->p, h.score_words, 1,
-                               w->values + tr_panel_words(h.dtype, from) * TR_PANEL,
+                               w->values + tr_panel_words(h.words, from) * TR_PANEL,
                                h.seq_words * TR_PANEL, w->out, h.dim_padded, false);
         for (int64_t r = 0; r < rows; r++) {
             const int64_t at = q->out + (row + r) * h.y_step;
@@ -236,7 +239,7 @@ typedef struct backward_work {
 } backward_work;
 
 static size_t backward_layout(const head_shape *h, char *base, backward_work *work) {
-    const int64_t queries = tr_panel_words(h->dtype, QUERIES), rounded = h->rounds ? h->rows : 0;
+    const int64_t queries = tr_panel_words(h->words, QUERIES), rounded = h->rounds ? h->rows : 0;
     const int64_t size[] = {
         h->seq_padded * h->dim_words, h->seq_padded * h->dim_words, h->seq_words * h->dim_padded,
         QUERIES * h->dim_words,       QUERIES * h->dim_words,       queries * h->dim_padded,
@@ -268,8 +271,8 @@ static void store_rows(const head_shape *h, tr_dtype dtype, void *base, int64_t 
 }
 
 /* ds[n] = p (ds - delta), where ds came as dP. delta, the sum of p dP over the row, is also dy . y,
- * which FP32 takes since it is shorter. BF16 has rounded y, and every key of the row would share
- * the error: y is NULL then. */
+ * which FP32 takes since it is shorter. Storage of 16 bits has rounded y, and every key of the row
+ * would share the error: y is NULL then. */
 static void score_gradient(const head_shape *h, int64_t n, const float *dy, const float *y,
                            const float *p, float *ds) {
     const float delta = y ? tr_vec_dot(dy, y, h->dim) : tr_vec_dot(p, ds, n);
@@ -295,7 +298,7 @@ static void row_backward(const tr_op *op, const head_shape *h, const tr_op_args 
     const int64_t t = b->t + row, unseen = b->first[row] - b->from, n = t + 1 - b->first[row];
     for (int64_t i = 0; i < unseen; i++) p[i] = ds[i] = 0;
     tr_cpu_kernels_of(op)->exponential(n, p + unseen, h->scale, lse[t], 1.0f, p + unseen);
-    score_gradient(h, n, dy, h->rounds ? NULL : y + b->out + row * h->y_step, p + unseen,
+    score_gradient(h, n, dy, h->dtype != TR_F32 ? NULL : y + b->out + row * h->y_step, p + unseen,
                    ds + unseen);
     for (int64_t i = unseen + n; i < tr_panel_up(b->end) - b->from; i++) p[i] = ds[i] = 0;
 }
@@ -331,9 +334,9 @@ static void group_backward(const tr_op *op, const head_shape *h, const tr_op_arg
     const tr_word *left[] = {w->queries + g * h->dim_words, w->dy + g * h->dim_words};
     float *p = h->rounds ? w->scores : (float *)w->p + g * step;
     float *ds = h->rounds ? w->dscores : (float *)w->ds + g * step, sums[TR_GEMM_MOST_ROWS];
-    kernels->gemm[h->dtype](rows, panels, h->dim_words, left[0], h->dim_words, 1,
+    kernels->gemm[h->words](rows, panels, h->dim_words, left[0], h->dim_words, 1,
                             w->key_columns + at, h->dim_words * TR_PANEL, p, step, false);
-    kernels->gemm[h->dtype](rows, panels, h->dim_words, left[1], h->dim_words, 1,
+    kernels->gemm[h->words](rows, panels, h->dim_words, left[1], h->dim_words, 1,
                             w->value_columns + at, h->dim_words * TR_PANEL, ds, step, false);
     for (int64_t r = 0; r < rows; r++)
         row_backward(op, h, args, b, g + r, (const float *)left[1] + r * h->dim_words, p + r * step,
@@ -352,10 +355,10 @@ static void group_backward(const tr_op *op, const head_shape *h, const tr_op_arg
             sums[r] = kernels->round_row(width / TR_PANEL, ds + r * step,
                                          (uint16_t *)(w->ds_left + r * h->score_words));
     }
-    kernels->gemm[h->dtype](rows, h->dim_padded / TR_PANEL,
-                            tr_panel_words(h->dtype, seen - b->from),
+    kernels->gemm[h->words](rows, h->dim_padded / TR_PANEL,
+                            tr_panel_words(h->words, seen - b->from),
                             h->rounds ? w->ds_left : w->ds + g * step, h->score_words, 1,
-                            w->keys + tr_panel_words(h->dtype, b->from) * TR_PANEL,
+                            w->keys + tr_panel_words(h->words, b->from) * TR_PANEL,
                             h->seq_words * TR_PANEL, w->dq, h->dim_padded, false);
     if (h->rounds)
         for (int64_t r = 0; r < rows; r++)
@@ -370,7 +373,7 @@ static void block_backward(const tr_op *op, const head_shape *h, const tr_op_arg
     const tr_attention_desc *d = &op->desc.attention;
     const tr_cpu_kernels *kernels = tr_cpu_kernels_of(op);
     const int64_t panels = h->dim_padded / TR_PANEL, step = h->score_step;
-    const int64_t depth = tr_panel_words(h->dtype, QUERIES), n = tr_min_i64(QUERIES, h->seq - t);
+    const int64_t depth = tr_panel_words(h->words, QUERIES), n = tr_min_i64(QUERIES, h->seq - t);
     query_block b = {.batch = batch,
                      .head = head,
                      .t = t,
@@ -391,12 +394,12 @@ static void block_backward(const tr_op *op, const head_shape *h, const tr_op_arg
     for (int64_t k = b.from; k < b.end; k += h->rows) {
         /* Queries before key k do not see it. They are an even number. */
         const int64_t rows = tr_min_i64(h->rows, b.end - k);
-        const int64_t before = tr_panel_words(h->dtype, k > t ? k - t : 0);
-        const int64_t at = before * step + k - b.from, seen = tr_panel_words(h->dtype, n) - before;
-        kernels->gemm[h->dtype](rows, panels, seen, w->p + at, 1, step,
+        const int64_t before = tr_panel_words(h->words, k > t ? k - t : 0);
+        const int64_t at = before * step + k - b.from, seen = tr_panel_words(h->words, n) - before;
+        kernels->gemm[h->words](rows, panels, seen, w->p + at, 1, step,
                                 w->dy_panels + before * TR_PANEL, depth * TR_PANEL,
                                 w->dvalues + k * h->dim_padded, h->dim_padded, true);
-        kernels->gemm[h->dtype](rows, panels, seen, w->ds + at, 1, step,
+        kernels->gemm[h->words](rows, panels, seen, w->ds + at, 1, step,
                                 w->query_panels + before * TR_PANEL, depth * TR_PANEL,
                                 w->dkeys + k * h->dim_padded, h->dim_padded, true);
     }

@@ -16,7 +16,8 @@ enum { TR_PANEL = 16, TR_GEMM_ROWS = 6, TR_GEMM_MOST_ROWS = 16 };
 enum { TR_CPU_PHILOX_MORE = 4 * 16 };
 
 /* What `gemm` reads of an operand at a time: a float, or two BF16 numbers that are neighbours along
- * the depth of the product, the first in the low half. */
+ * the depth of the product, the first in the low half. `dots` and `combine` also take two FP16
+ * numbers. */
 typedef uint32_t tr_word __attribute__((may_alias));
 
 typedef struct tr_cpu_kernels {
@@ -49,14 +50,14 @@ typedef struct tr_cpu_kernels {
                     int64_t column_step, const tr_word *b, int64_t panel_step, float *c,
                     int64_t ldc, bool accumulate);
     int64_t gemm_rows[2]; /* even, at most TR_GEMM_MOST_ROWS */
-    /* c[rows] = B a, dot products of a[depth] with the rows of B, b_step words apart. Word i is
-     * added to lane i % 16, the lanes as tr_vec_sum. */
-    void (*dots[2])(int64_t rows, int64_t depth, const tr_word *a, const tr_word *b, int64_t b_step,
+    /* c[rows] = B a, dot products of a[depth] with the rows of B, b_step words apart, by dtype:
+     * TR_F32, TR_BF16 or TR_F16. Word i is added to lane i % 16, the lanes as tr_vec_sum. */
+    void (*dots[3])(int64_t rows, int64_t depth, const tr_word *a, const tr_word *b, int64_t b_step,
                     float *c);
     /* The sum of a[i] times row i of B[depth][width], in the order of i; rows are b_step words
      * apart. low[width]: of the words, if FP32, or of their low halves; high[width]: of their high
-     * halves, if BF16. Both have room for whole panels. */
-    void (*combine[2])(int64_t depth, int64_t width, const float *a, const tr_word *b,
+     * halves, if BF16 or FP16. Both have room for whole panels. */
+    void (*combine[3])(int64_t depth, int64_t width, const float *a, const tr_word *b,
                        int64_t b_step, float *low, float *high);
 } tr_cpu_kernels;
 

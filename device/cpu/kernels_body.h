@@ -197,17 +197,32 @@ static float round_row(int64_t panels, const float *x, uint16_t *y) {
     return tr_vec_sum(parts, TR_PANEL);
 }
 
-/* c plus the products of the numbers in the words a and b. A product of two BF16 is exact in
- * FP32. */
+/* Widens the low 16 bits of each word as tr_half_widen (base/half.h). */
+static inline __attribute__((always_inline)) strip widen_halves(words h) {
+    const words size = (h & 0x7fffu) << 13;
+    const words top = (words)(size >= 0x0f800000u) & 0x7f800000u; /* infinity or NaN */
+    const words wide = (words)((strip)size * 0x1p112f);
+    return (strip)(wide | top | (h & 0x8000u) << 16);
+}
+
+/* The numbers in the low halves of words, and in their high halves. */
+static inline __attribute__((always_inline)) strip low_numbers(tr_dtype dtype, words x) {
+    return dtype == TR_F16 ? widen_halves(x) : (strip)(x << 16);
+}
+static inline __attribute__((always_inline)) strip high_numbers(tr_dtype dtype, words x) {
+    return dtype == TR_F16 ? widen_halves(x >> 16) : (strip)(x & 0xffff0000u);
+}
+
+/* c plus the products of the numbers in the words a and b. A product of two BF16 or FP16 is exact
+ * in FP32. */
 static inline __attribute__((always_inline)) strip multiply_add_words(tr_dtype dtype, words a,
                                                                       words b, strip c) {
     if (dtype == TR_F32) return multiply_add((strip)a, (strip)b, c);
 #if defined __AVX512BF16__
-    return (strip)_mm512_dpbf16_ps((__m512)c, (__m512bh)a, (__m512bh)b);
-#else
-    c = multiply_add((strip)(a & 0xffff0000u), (strip)(b & 0xffff0000u), c);
-    return multiply_add((strip)(a << 16), (strip)(b << 16), c);
+    if (dtype == TR_BF16) return (strip)_mm512_dpbf16_ps((__m512)c, (__m512bh)a, (__m512bh)b);
 #endif
+    c = multiply_add(high_numbers(dtype, a), high_numbers(dtype, b), c);
+    return multiply_add(low_numbers(dtype, a), low_numbers(dtype, b), c);
 }
 
 /* A tile of C in registers: `dtype`, `rows` and `panels` are constants after inlining. */
@@ -351,7 +366,7 @@ static inline __attribute__((always_inline)) void combine_rows(tr_dtype dtype, i
                                                                float *low, float *high) {
     for (int64_t j = 0; j < width; j += STRIP) {
         strip l = *(const strip_any *)(low + j), h = l;
-        if (dtype == TR_BF16) h = *(const strip_any *)(high + j);
+        if (dtype != TR_F32) h = *(const strip_any *)(high + j);
 #pragma GCC unroll 8
         for (int r = 0; r < rows; r++) {
             const strip factor = (strip){0} + a[r];
@@ -359,12 +374,12 @@ static inline __attribute__((always_inline)) void combine_rows(tr_dtype dtype, i
             if (more) prefetch(b + (rows + r) * b_step + j);
             if (dtype == TR_F32) l = multiply_add(factor, (strip)x, l);
             else {
-                l = multiply_add(factor, (strip)(x << 16), l);
-                h = multiply_add(factor, (strip)(x & 0xffff0000u), h);
+                l = multiply_add(factor, low_numbers(dtype, x), l);
+                h = multiply_add(factor, high_numbers(dtype, x), h);
             }
         }
         *(strip_any *)(low + j) = l;
-        if (dtype == TR_BF16) *(strip_any *)(high + j) = h;
+        if (dtype != TR_F32) *(strip_any *)(high + j) = h;
     }
 }
 
@@ -373,7 +388,7 @@ static inline __attribute__((always_inline)) void combine(tr_dtype dtype, int64_
                                                           const tr_word *b, int64_t b_step,
                                                           float *low, float *high) {
     memset(low, 0, (size_t)tr_panel_up(width) * sizeof *low);
-    if (dtype == TR_BF16) memset(high, 0, (size_t)tr_panel_up(width) * sizeof *high);
+    if (dtype != TR_F32) memset(high, 0, (size_t)tr_panel_up(width) * sizeof *high);
     int64_t i = 0;
     for (; i + ROWS_SUMMED <= depth; i += ROWS_SUMMED)
         combine_rows(dtype, ROWS_SUMMED, i + 2 * ROWS_SUMMED <= depth, width, a + i, b + i * b_step,
@@ -393,6 +408,7 @@ static inline __attribute__((always_inline)) void combine(tr_dtype dtype, int64_
     }
 ROW_PRODUCTS(f32, TR_F32)
 ROW_PRODUCTS(bf16, TR_BF16)
+ROW_PRODUCTS(f16, TR_F16)
 
 const tr_cpu_kernels TR_KERNELS = {
     .activation = {[TR_ACTIVATION_GELU] = gelu,
@@ -412,6 +428,6 @@ const tr_cpu_kernels TR_KERNELS = {
     .decode = decode,
     .gemm = {[TR_F32] = gemm_f32, [TR_BF16] = TR_GEMM_BF16},
     .gemm_rows = {[TR_F32] = TR_GEMM_ROWS, [TR_BF16] = TR_GEMM_BF16_ROWS},
-    .dots = {[TR_F32] = dots_f32, [TR_BF16] = dots_bf16},
-    .combine = {[TR_F32] = combine_f32, [TR_BF16] = combine_bf16},
+    .dots = {[TR_F32] = dots_f32, [TR_BF16] = dots_bf16, [TR_F16] = dots_f16},
+    .combine = {[TR_F32] = combine_f32, [TR_BF16] = combine_bf16, [TR_F16] = combine_f16},
 };

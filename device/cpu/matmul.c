@@ -4,7 +4,7 @@
  * binary post-op, so that the result is rounded once. What adds to C is a second primitive, with
  * the sum post-op. If oneDNN has only its unoptimised implementation for a layout, the operand is
  * first copied to a dense, untransposed one in scratch. If it has no BF16 product (before AVX-512),
- * operands are widened to FP32 in scratch, and the result is rounded once. */
+ * operands are widened to FP32 in scratch, and the result is rounded once. FP16 always is. */
 #include "device/cpu/cpu_impl.h"
 #include "device/cpu/vec.h"
 
@@ -209,12 +209,19 @@ static void use_dense(operand *x, tr_dtype dtype) {
     x->copied = true;
 }
 
+/* Widens operands in FP16 to FP32. */
+static void widen_halves(cpu_matmul *op) {
+    for (int i = 0; i < OPERANDS; i++)
+        if (op->operands[i].given.dtype == TR_F16) use_dense(&op->operands[i], TR_F32);
+}
+
 /* Finds a product: as given, else with dense copies of transposed operands, else with all operands
  * in FP32. Leaves found[WRITES] NULL where there is none with a residual. */
 static tr_status choose(cpu_matmul *op, dnnl_engine_t engine,
                         dnnl_primitive_desc_t found[PRODUCTS]) {
     bool all;
     operand *c = &op->operands[DST];
+    widen_halves(op);
     /* oneDNN's product by AMX tiles writes a dense C only. */
     if (has_amx() && c->given.dtype == TR_BF16 && c->given.ld != c->given.columns)
         use_dense(c, TR_BF16);
@@ -222,7 +229,7 @@ static tr_status choose(cpu_matmul *op, dnnl_engine_t engine,
     if (all) return TR_OK;
     for (int i = SRC; i <= WEIGHTS; i++) {
         operand *x = &op->operands[i];
-        if (x->given.transposed) use_dense(x, x->given.dtype);
+        if (x->given.transposed) use_dense(x, x->used.dtype);
     }
     TR_TRY(find_primitives(op, engine, NULL, found, &all));
     if (all) return TR_OK;

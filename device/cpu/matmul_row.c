@@ -17,6 +17,11 @@ typedef struct row_product {
     int64_t step;      /* words between B's rows */
 } row_product;
 
+/* Returns the words that n numbers take in storage. */
+static int64_t words_of(tr_dtype dtype, int64_t n) {
+    return dtype == TR_F32 ? n : (n + 1) / 2;
+}
+
 /* Elements from one row of B to the next. */
 static int64_t row_of_b(const tr_matmul_desc *d) {
     return d->ldb ? d->ldb : d->trans_b ? d->k : d->n;
@@ -25,16 +30,16 @@ static int64_t row_of_b(const tr_matmul_desc *d) {
 /* c[count] = elements at .. at + count - 1 of the product; count <= TR_BLOCK, at even. */
 static void multiply(const row_product *x, int64_t at, int64_t count, float *c) {
     const tr_matmul_desc *d = x->desc;
-    const int64_t offset = d->trans_b ? at * x->step : tr_panel_words(d->b, at);
+    const int64_t offset = d->trans_b ? at * x->step : words_of(d->b, at);
     const tr_word *b = (const tr_word *)x->b + offset;
     if (d->trans_b) {
-        x->kernels->dots[d->b](count, tr_panel_words(d->b, d->k), x->a, b, x->step, c);
+        x->kernels->dots[d->b](count, words_of(d->b, d->k), x->a, b, x->step, c);
         return;
     }
     float high[TR_BLOCK], low[TR_BLOCK];
-    const int64_t words = tr_panel_words(d->b, count);
+    const int64_t words = words_of(d->b, count);
     x->kernels->combine[d->b](d->k, words, x->wide, b, x->step, d->b == TR_F32 ? c : low, high);
-    for (int64_t i = 0; i < words && d->b == TR_BF16; i++) {
+    for (int64_t i = 0; i < words && d->b != TR_F32; i++) {
         c[2 * i] = low[i];
         c[2 * i + 1] = high[i];
     }
@@ -66,7 +71,7 @@ static tr_status run_matmul_row(tr_op *op, const tr_op_args *args) {
                      .kernels = tr_cpu_kernels_of(op),
                      .a = args->t[TR_MATMUL_A].data,
                      .b = args->t[TR_MATMUL_B].data,
-                     .step = tr_panel_words(d->b, row_of_b(d))};
+                     .step = words_of(d->b, row_of_b(d))};
     if (!d->trans_b) x.wide = tr_row_load(d->a, x.a, 0, d->k, args->scratch);
     const int threads = tr_cpu_threads(op, d->n * d->k);
     const int64_t block = tr_min_i64(TR_BLOCK, tr_panel_up((d->n + threads - 1) / threads));
@@ -89,7 +94,7 @@ tr_status tr_cpu_prepare_matmul_row(const tr_op_context *context, const tr_op_de
     if (d->m != 1 || d->a != d->b || d->accumulate || (d->trans_a && d->lda > 1) || !whole_words ||
         !aligned)
         return TR_OK;
-    const bool widens = d->a == TR_BF16 && !d->trans_b;
+    const bool widens = d->a != TR_F32 && !d->trans_b;
     TR_TRY(tr_host_op_create(context, desc, 0, widens ? (size_t)d->k * sizeof(float) : 0,
                              run_matmul_row, out));
     (void)snprintf((*out)->plan, sizeof(*out)->plan, "row");

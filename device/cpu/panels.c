@@ -2,6 +2,7 @@
 #include "device/cpu/panels.h"
 
 #include "base/minmax.h"
+#include "device/cpu/vec.h"
 
 #include <string.h>
 
@@ -11,6 +12,10 @@ static const void *row_of(const tr_stored_rows *x, int64_t r) {
 
 /* Copies one row; the second half of the last word of an odd number of BF16 is zero. */
 static void copy_row(const tr_stored_rows *x, int64_t r, int64_t width, tr_word *out) {
+    if (x->dtype == TR_F16) {
+        tr_halves_widen(width, row_of(x, r), (float *)out);
+        return;
+    }
     out[tr_panel_words(x->dtype, width) - 1] = 0;
     memcpy(out, row_of(x, r), (size_t)width * tr_dtype_size(x->dtype));
 }
@@ -39,11 +44,14 @@ void tr_pack_right(const tr_stored_rows *x, int64_t rows, int64_t width, int64_t
                    tr_word *out) {
     static const uint16_t zeros[TR_PANEL];
     const int64_t whole = width / TR_PANEL * TR_PANEL;
-    if (x->dtype == TR_F32) {
+    if (x->dtype != TR_BF16) {
         for (int64_t r = 0; r < rows; r++)
-            for (int64_t c = 0; c < width; c += TR_PANEL)
-                panel_row((const tr_word *)row_of(x, r) + c, tr_min_i64(TR_PANEL, width - c),
-                          out + c * depth + r * TR_PANEL);
+            for (int64_t c = 0; c < width; c += TR_PANEL) {
+                float wide[TR_PANEL];
+                const int64_t n = tr_min_i64(TR_PANEL, width - c);
+                const float *row = tr_row_load(x->dtype, row_of(x, r), c, n, wide);
+                panel_row((const tr_word *)row, n, out + c * depth + r * TR_PANEL);
+            }
         return;
     }
     for (int64_t r = 0; r < rows; r += 2) {
@@ -59,7 +67,7 @@ void tr_pack_right(const tr_stored_rows *x, int64_t rows, int64_t width, int64_t
 
 void tr_pack_right_transposed(const tr_stored_rows *x, int64_t rows, int64_t width, tr_word *out) {
     enum { WORDS = 64 };
-    const int64_t depth = tr_panel_words(x->dtype, width), numbers = x->dtype == TR_F32 ? 1 : 2;
+    const int64_t depth = tr_panel_words(x->dtype, width), numbers = x->dtype == TR_BF16 ? 2 : 1;
     for (int64_t r = 0; r < tr_panel_up(rows); r++) {
         tr_word row[WORDS] = {0}, *to = out + r / TR_PANEL * depth * TR_PANEL + r % TR_PANEL;
         for (int64_t w = 0; w < depth; w += WORDS) {

@@ -1,5 +1,5 @@
-/* Operands of `gemm` (kernels.h), packed from rows of storage in words of its dtype, FP32 or BF16.
- * Private to device/cpu/. */
+/* Operands of `gemm` (kernels.h), packed from rows of storage in words of its dtype, FP32 or BF16;
+ * FP16 is widened to FP32. Private to device/cpu/. */
 #pragma once
 
 #include "device/cpu/kernels.h"
@@ -11,9 +11,14 @@ typedef struct tr_stored_rows {
     int64_t offset, step;
 } tr_stored_rows;
 
-/* Returns the number of words that n neighbours along the depth take. */
+/* Returns the dtype of the words that storage is packed in. */
+static inline tr_dtype tr_panel_dtype(tr_dtype storage) {
+    return storage == TR_BF16 ? TR_BF16 : TR_F32;
+}
+
+/* Returns the number of words that n neighbours along the depth take, which are of either dtype. */
 static inline int64_t tr_panel_words(tr_dtype dtype, int64_t n) {
-    return dtype == TR_F32 ? n : (n + 1) / 2;
+    return dtype == TR_BF16 ? (n + 1) / 2 : n;
 }
 
 /* Copies a left operand with the width as depth: out[rows][tr_panel_words(width)]. */

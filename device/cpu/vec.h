@@ -7,16 +7,18 @@
 #pragma once
 
 #include "base/dtype.h"
+#include "base/half.h"
 #include "base/minmax.h"
 
 #include <math.h>
 #include <stdbool.h>
 #include <stdint.h>
-#ifdef __FMA__
+#if defined __FMA__ || defined __F16C__
 #include <immintrin.h>
 #endif
 
-/* Elements that a loop processes at a time, in buffers on the stack when the storage is BF16. */
+/* Elements that a loop processes at a time, in buffers on the stack when the storage has 16 bits.
+ */
 enum { TR_BLOCK = 1024 };
 
 typedef float tr_v8 __attribute__((vector_size(32)));
@@ -103,12 +105,36 @@ static inline __attribute__((always_inline)) float tr_expf(float x) {
     return p * scale1 * scale2;
 }
 
+/* to[n] = FP16 from[n], and back, rounded to nearest. The instructions do what base/half.h does,
+ * except that they make NaNs quiet. */
+static inline void tr_halves_widen(int64_t n, const uint16_t *from, float *to) {
+    int64_t i = 0;
+#ifdef __F16C__
+    for (; i + 8 <= n; i += 8)
+        _mm256_storeu_ps(to + i, _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(from + i))));
+#endif
+    for (; i < n; i++) to[i] = tr_half_widen(from[i]);
+}
+static inline void tr_halves_round(int64_t n, const float *from, uint16_t *to) {
+    int64_t i = 0;
+#ifdef __F16C__
+    for (; i + 8 <= n; i += 8)
+        _mm_storeu_si128((__m128i *)(to + i),
+                         _mm256_cvtps_ph(_mm256_loadu_ps(from + i), _MM_FROUND_TO_NEAREST_INT));
+#endif
+    for (; i < n; i++) to[i] = tr_half_round(from[i]);
+}
+
 /* Returns elements offset .. offset + n - 1 of storage at `base` as FP32: the memory itself, or
  * widened into buffer[n]. */
 static inline const float *tr_row_load(tr_dtype dtype, const void *base, int64_t offset, int64_t n,
                                        float *buffer) {
     if (dtype == TR_F32) return (const float *)base + offset;
     const uint16_t *from = (const uint16_t *)base + offset;
+    if (dtype == TR_F16) {
+        tr_halves_widen(n, from, buffer);
+        return buffer;
+    }
 #pragma omp simd
     for (int64_t i = 0; i < n; i++) buffer[i] = tr_bf16_to_f32(from[i]);
     return buffer;
@@ -125,6 +151,10 @@ static inline void tr_row_store(tr_dtype dtype, void *base, int64_t offset, int6
                                 const float *written) {
     if (dtype == TR_F32) return;
     uint16_t *to = (uint16_t *)base + offset;
+    if (dtype == TR_F16) {
+        tr_halves_round(n, written, to);
+        return;
+    }
 #pragma omp simd
     for (int64_t i = 0; i < n; i++) to[i] = tr_f32_to_bf16(written[i]);
 }

@@ -283,8 +283,8 @@ cudaError_t launch_backward(cudaStream_t stream, const tr_attention_desc &d, con
                             const void *qkv, const void *y, const float *lse, const int32_t *starts,
                             void *dqkv, float *row_sums) {
     const float scale = tr_attention_scale(&d);
-    TR_LAUNCH(tr_launch(stream, tr_grid(items_of(d, d.heads), 1), THREADS, backward_queries<T>,
-                            d, scale, dy, qkv, y, lse, starts, dqkv, row_sums));
+    TR_LAUNCH(tr_launch(stream, tr_grid(items_of(d, d.heads), 1), THREADS, backward_queries<T>, d,
+                        scale, dy, qkv, y, lse, starts, dqkv, row_sums));
     return tr_launch(stream, tr_grid(items_of(d, d.kv_heads), 1), THREADS, backward_keys<T>, d,
                      scale, dy, qkv, lse, row_sums, starts, dqkv);
 }
@@ -299,17 +299,19 @@ __global__ void first_tokens(tr_attention_desc d, const int32_t *starts, int32_t
 
 cudaError_t tr_cuda_launch_attention(cudaStream_t stream, const tr_attention_desc *d,
                                      const void *qkv, const int32_t *starts, void *y, float *lse) {
-    return d->dtype == TR_F32 ? launch_forward<float>(stream, *d, qkv, starts, y, lse)
-                              : launch_forward<tr_bf16>(stream, *d, qkv, starts, y, lse);
+    return tr_dispatch_type(d->dtype, [=](auto storage) {
+        return launch_forward<typename decltype(storage)::type>(stream, *d, qkv, starts, y, lse);
+    });
 }
 
 cudaError_t tr_cuda_launch_attention_dgrad(cudaStream_t stream, const tr_attention_desc *d,
                                            const void *dy, const void *qkv, const void *y,
                                            const float *lse, const int32_t *starts, void *dqkv,
                                            float *row_sums) {
-    return d->dtype == TR_F32
-               ? launch_backward<float>(stream, *d, dy, qkv, y, lse, starts, dqkv, row_sums)
-               : launch_backward<tr_bf16>(stream, *d, dy, qkv, y, lse, starts, dqkv, row_sums);
+    return tr_dispatch_type(d->dtype, [=](auto storage) {
+        return launch_backward<typename decltype(storage)::type>(stream, *d, dy, qkv, y, lse,
+                                                                 starts, dqkv, row_sums);
+    });
 }
 
 cudaError_t tr_cuda_launch_attention_first(cudaStream_t stream, const tr_attention_desc *d,

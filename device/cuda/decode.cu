@@ -80,8 +80,8 @@ cudaError_t tr_cuda_launch_attention_decode(cudaStream_t stream, const tr_attent
                                             const tr_step_state *state, const void *qkv,
                                             void *kcache, void *vcache, void *y, float *scores) {
     const unsigned blocks = tr_grid(d->batch * d->decode * d->heads, 1);
-    return d->dtype == TR_F32 ? tr_launch(stream, blocks, TR_THREADS, decode<float>, *d, state, qkv,
-                                          kcache, vcache, y, scores)
-                              : tr_launch(stream, blocks, TR_THREADS, decode<tr_bf16>, *d, state,
-                                          qkv, kcache, vcache, y, scores);
+    return tr_dispatch_type(d->dtype, [=](auto storage) {
+        return tr_launch(stream, blocks, TR_THREADS, decode<typename decltype(storage)::type>, *d,
+                         state, qkv, kcache, vcache, y, scores);
+    });
 }

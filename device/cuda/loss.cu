@@ -127,18 +127,19 @@ __global__ void row_gradient(tr_xent_desc d, const tr_step_state *state, const i
 cudaError_t tr_cuda_launch_xent_max(cudaStream_t stream, const tr_xent_desc *d, const void *logits,
                                     float *maxima) {
     const unsigned blocks = tr_grid(d->rows, 1);
-    return d->dtype == TR_F32
-               ? tr_launch(stream, blocks, LOSS_THREADS, row_max<float>, *d, logits, maxima)
-               : tr_launch(stream, blocks, LOSS_THREADS, row_max<tr_bf16>, *d, logits, maxima);
+    return tr_dispatch_type(d->dtype, [=](auto storage) {
+        return tr_launch(stream, blocks, LOSS_THREADS, row_max<typename decltype(storage)::type>,
+                         *d, logits, maxima);
+    });
 }
 
 cudaError_t tr_cuda_launch_xent_sum(cudaStream_t stream, const tr_xent_desc *d, const void *logits,
                                     const int32_t *labels, const float *maxima, float *sums) {
     const unsigned blocks = tr_grid(d->rows, 1);
-    return d->dtype == TR_F32 ? tr_launch(stream, blocks, LOSS_THREADS, row_sum<float>, *d, logits,
-                                          labels, maxima, sums)
-                              : tr_launch(stream, blocks, LOSS_THREADS, row_sum<tr_bf16>, *d,
-                                          logits, labels, maxima, sums);
+    return tr_dispatch_type(d->dtype, [=](auto storage) {
+        return tr_launch(stream, blocks, LOSS_THREADS, row_sum<typename decltype(storage)::type>,
+                         *d, logits, labels, maxima, sums);
+    });
 }
 
 cudaError_t tr_cuda_launch_xent_loss(cudaStream_t stream, const tr_xent_desc *d,
@@ -151,8 +152,9 @@ cudaError_t tr_cuda_launch_xent_dgrad(cudaStream_t stream, const tr_xent_desc *d
                                       const int32_t *labels, const float *maxima,
                                       const float *sums) {
     const unsigned blocks = tr_grid(d->rows, 1);
-    return d->dtype == TR_F32 ? tr_launch(stream, blocks, LOSS_THREADS, row_gradient<float>, *d,
-                                          state, labels, maxima, sums, logits)
-                              : tr_launch(stream, blocks, LOSS_THREADS, row_gradient<tr_bf16>, *d,
-                                          state, labels, maxima, sums, logits);
+    return tr_dispatch_type(d->dtype, [=](auto storage) {
+        return tr_launch(stream, blocks, LOSS_THREADS,
+                         row_gradient<typename decltype(storage)::type>, *d, state, labels, maxima,
+                         sums, logits);
+    });
 }

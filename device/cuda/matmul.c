@@ -34,7 +34,7 @@ static tr_status check(cublasStatus_t status, const char *call, int line) {
 #define BLAS(expr) TR_TRY(check((expr), #expr, __LINE__))
 
 static cudaDataType_t type_of(tr_dtype dtype) {
-    return dtype == TR_BF16 ? CUDA_R_16BF : CUDA_R_32F;
+    return dtype == TR_BF16 ? CUDA_R_16BF : dtype == TR_F16 ? CUDA_R_16F : CUDA_R_32F;
 }
 
 static tr_status set(cublasLtMatmulDesc_t product, cublasLtMatmulDescAttributes_t attribute,

@@ -16,8 +16,9 @@ struct matrix {
 
 __device__ float load(const matrix &x, int64_t row, int64_t column) {
     int64_t at = row * x.row + column * x.column;
-    return x.dtype == TR_F32 ? tr_load_one(static_cast<const float *>(x.memory) + at)
-                             : tr_load_one(static_cast<const tr_bf16 *>(x.memory) + at);
+    if (x.dtype == TR_F32) return tr_load_one(static_cast<const float *>(x.memory) + at);
+    if (x.dtype == TR_F16) return tr_load_one(static_cast<const tr_f16 *>(x.memory) + at);
+    return tr_load_one(static_cast<const tr_bf16 *>(x.memory) + at);
 }
 
 /* A thread computes one element of C; a block a tile of it, in steps of TILE along k. The sum runs
@@ -43,6 +44,7 @@ __global__ void matmul(int64_t m, int64_t n, int64_t k, matrix a, matrix b, matr
     int64_t at = row * ldc + column;
     if (adds) sum += load({c, ldc, 1, dtype}, row, column);
     if (dtype == TR_BF16) tr_store_one(static_cast<tr_bf16 *>(c) + at, sum);
+    else if (dtype == TR_F16) tr_store_one(static_cast<tr_f16 *>(c) + at, sum);
     else static_cast<float *>(c)[at] = sum;
 }
 
@@ -59,6 +61,5 @@ cudaError_t tr_cuda_launch_matmul(cudaStream_t stream, const tr_matmul_desc *d, 
     if (blocks > INT32_MAX) return cudaErrorInvalidConfiguration;
     return tr_launch(stream, (unsigned)blocks, TILE * TILE, matmul, d->m, d->n, d->k, a, b, bias,
                      t[TR_MATMUL_C].data, d->ldc ? d->ldc : d->n, d->c,
-                     d->scale != 0 ? (float)d->scale : 1.0f, d->fused.bias,
-                     d->accumulate && adds);
+                     d->scale != 0 ? (float)d->scale : 1.0f, d->fused.bias, d->accumulate && adds);
 }

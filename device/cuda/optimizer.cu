@@ -75,8 +75,8 @@ __global__ void step_finish(tr_step_finish_desc d, const double *losses, const d
     if (threadIdx.x == 0) tr_step_finish(losses, d.losses, norms, d.norms, state);
 }
 
-/* Packs of N elements, then the last count % N. value may be NULL, as m and v that the rule does not
- * own. */
+/* Packs of N elements, then the last count % N. value may be NULL, as m and v that the rule does
+ * not own. */
 template <typename T, int N, tr_update_rule RULE>
 __global__ void update(tr_update_desc d, const tr_step_state *state, const float *grad,
                        float *master, float *m, float *v, T *value) {
@@ -91,8 +91,7 @@ __global__ void update(tr_update_desc d, const tr_step_state *state, const float
         if (HAS_M) tr_load(m + i * N, m1);
         if (HAS_V) tr_load(v + i * N, v1);
 #pragma unroll
-        for (int j = 0; j < N; j++)
-            tr_update_element(&scalars, RULE, g[j], &w[j], &m1[j], &v1[j]);
+        for (int j = 0; j < N; j++) tr_update_element(&scalars, RULE, g[j], &w[j], &m1[j], &v1[j]);
         tr_store(master + i * N, w);
         if (HAS_M) tr_store(m + i * N, m1);
         if (HAS_V) tr_store(v + i * N, v1);
@@ -194,15 +193,13 @@ cudaError_t launch_descend(cudaStream_t stream, const tr_descend_desc &d,
                            float *master, void *memory) {
     const unsigned blocks = tr_grid(d.count, 4 * TR_THREADS);
     T *value = static_cast<T *>(memory);
-    return tr_aligned(u, master, value)
-               ? tr_launch(stream, blocks, TR_THREADS, descend<T, 4>, d, state, u, norms, master,
-                           value)
-               : tr_launch(stream, blocks, TR_THREADS, descend<T, 1>, d, state, u, norms, master,
-                           value);
+    return tr_aligned(u, master, value) ? tr_launch(stream, blocks, TR_THREADS, descend<T, 4>, d,
+                                                    state, u, norms, master, value)
+                                        : tr_launch(stream, blocks, TR_THREADS, descend<T, 1>, d,
+                                                    state, u, norms, master, value);
 }
 
-template <int N>
-__global__ void rescale(tr_rescale_desc d, float *x, const double *norms) {
+template <int N> __global__ void rescale(tr_rescale_desc d, float *x, const double *norms) {
     const float factor = (float)tr_rescale_factor(norms, d.parts);
     const int64_t packs = d.count / N;
     for (int64_t i = tr_first_item(); i < packs; i += tr_item_stride()) {
@@ -224,11 +221,10 @@ cudaError_t tr_cuda_launch_sumsq(cudaStream_t stream, const tr_sumsq_desc *d, co
     const int64_t blocks = total ? d->count : tr_sumsq_blocks(d->count);
     const unsigned grid = tr_grid(blocks, TR_THREADS / TR_SUMSQ_LANES);
     if (!total)
-        TR_LAUNCH(
-            tr_aligned(x)
-                ? tr_launch(stream, grid, TR_THREADS, sumsq_blocks<true>, d->count, blocks, x, sums)
-                : tr_launch(stream, grid, TR_THREADS, sumsq_blocks<false>, d->count, blocks, x,
-                            sums));
+        TR_LAUNCH(tr_aligned(x) ? tr_launch(stream, grid, TR_THREADS, sumsq_blocks<true>, d->count,
+                                            blocks, x, sums)
+                                : tr_launch(stream, grid, TR_THREADS, sumsq_blocks<false>, d->count,
+                                            blocks, x, sums));
     if (d->part == TR_SUMSQ_BLOCKS) return cudaSuccess;
     return tr_launch(stream, 1, TR_THREADS, sumsq_finish, blocks, sums, out);
 }
@@ -242,9 +238,10 @@ cudaError_t tr_cuda_launch_step_finish(cudaStream_t stream, const tr_step_finish
 cudaError_t tr_cuda_launch_update(cudaStream_t stream, const tr_update_desc *d,
                                   const tr_step_state *state, const float *grad, float *master,
                                   float *m, float *v, void *value) {
-    return d->dtype == TR_F32
-               ? launch_update<float>(stream, *d, state, grad, master, m, v, value)
-               : launch_update<tr_bf16>(stream, *d, state, grad, master, m, v, value);
+    return tr_dispatch_type(d->dtype, [=](auto storage) {
+        return launch_update<typename decltype(storage)::type>(stream, *d, state, grad, master, m,
+                                                               v, value);
+    });
 }
 
 cudaError_t tr_cuda_launch_direction(cudaStream_t stream, const tr_update_desc *d,
@@ -266,13 +263,14 @@ cudaError_t tr_cuda_launch_direction(cudaStream_t stream, const tr_update_desc *
 cudaError_t tr_cuda_launch_descend(cudaStream_t stream, const tr_descend_desc *d,
                                    const tr_step_state *state, const float *u, const double *norms,
                                    float *master, void *value) {
-    return d->dtype == TR_F32
-               ? launch_descend<float>(stream, *d, state, u, norms, master, value)
-               : launch_descend<tr_bf16>(stream, *d, state, u, norms, master, value);
+    return tr_dispatch_type(d->dtype, [=](auto storage) {
+        return launch_descend<typename decltype(storage)::type>(stream, *d, state, u, norms, master,
+                                                                value);
+    });
 }
 
 cudaError_t tr_cuda_launch_rescale(cudaStream_t stream, const tr_rescale_desc *d, float *x,
-                                     const double *norms) {
+                                   const double *norms) {
     const unsigned blocks = tr_grid(d->count, 4 * TR_THREADS);
     return tr_aligned(x) ? tr_launch(stream, blocks, TR_THREADS, rescale<4>, *d, x, norms)
                          : tr_launch(stream, blocks, TR_THREADS, rescale<1>, *d, x, norms);

@@ -2,13 +2,48 @@
 #pragma once
 
 #include "base/dtype.h"
+#include "base/half.h"
 
 #include <cuda_runtime_api.h>
 #include <stdint.h>
 
-/* An element of BF16 storage. */
+/* An element of BF16 storage, and of FP16. widen: to FP32. pair: two elements in one word, the
+ * first in its lower half, rounded to nearest, ties to even. */
 struct tr_bf16 {
     uint16_t bits;
+    __device__ static inline float widen(uint16_t h) {
+        return tr_bf16_to_f32(h);
+    }
+    __device__ static inline uint32_t pair(float first, float second) {
+#ifdef __CUDA_ARCH__
+        uint32_t pair;
+        asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(second), "f"(first));
+        return pair;
+#else
+        return (uint32_t)tr_f32_to_bf16(first) | (uint32_t)tr_f32_to_bf16(second) << 16;
+#endif
+    }
+};
+struct tr_f16 {
+    uint16_t bits;
+    __device__ static inline float widen(uint16_t h) {
+#ifdef __CUDA_ARCH__
+        float f;
+        asm("cvt.f32.f16 %0, %1;" : "=f"(f) : "h"(h));
+        return f;
+#else
+        return tr_half_widen(h);
+#endif
+    }
+    __device__ static inline uint32_t pair(float first, float second) {
+#ifdef __CUDA_ARCH__
+        uint32_t pair;
+        asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(second), "f"(first));
+        return pair;
+#else
+        return (uint32_t)tr_half_round(first) | (uint32_t)tr_half_round(second) << 16;
+#endif
+    }
 };
 
 /* N elements of storage T in FP32 registers are one access to memory of N * sizeof(T) bytes, which
@@ -24,18 +59,6 @@ template <int WORDS> struct __attribute__((aligned(4 * WORDS), may_alias)) tr_pa
 };
 template <int N> struct __attribute__((aligned(4 * N), may_alias)) tr_floats { float value[N]; };
 
-/* Two elements of BF16 in one word, the first in its lower half; rounded to nearest, ties to even.
- */
-__device__ static inline uint32_t tr_bf16_pair(float first, float second) {
-#ifdef __CUDA_ARCH__
-    uint32_t pair;
-    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(second), "f"(first));
-    return pair;
-#else
-    return (uint32_t)tr_f32_to_bf16(first) | (uint32_t)tr_f32_to_bf16(second) << 16;
-#endif
-}
-
 /* Eight FP32 numbers are two packs. */
 template <int N> __device__ static inline void tr_load(const float *from, float (&to)[N]) {
     constexpr int n = N < 4 ? N : 4;
@@ -47,14 +70,14 @@ template <int N> __device__ static inline void tr_load(const float *from, float 
     }
 }
 
-template <int N> __device__ static inline void tr_load(const tr_bf16 *from, float (&to)[N]) {
+/* T: tr_bf16 or tr_f16. */
+template <typename T, int N> __device__ static inline void tr_load(const T *from, float (&to)[N]) {
     if constexpr (N == 1) {
-        to[0] = tr_bf16_to_f32(from->bits);
+        to[0] = T::widen(from->bits);
     } else {
         const tr_pack_words<N / 2> pack = *reinterpret_cast<const tr_pack_words<N / 2> *>(from);
 #pragma unroll
-        for (int i = 0; i < N; i++)
-            to[i] = tr_bf16_to_f32((uint16_t)(pack.word[i / 2] >> 16 * (i % 2)));
+        for (int i = 0; i < N; i++) to[i] = T::widen((uint16_t)(pack.word[i / 2] >> 16 * (i % 2)));
     }
 }
 
@@ -69,13 +92,13 @@ template <int N> __device__ static inline void tr_store(float *to, const float (
     }
 }
 
-template <int N> __device__ static inline void tr_store(tr_bf16 *to, const float (&from)[N]) {
+template <typename T, int N> __device__ static inline void tr_store(T *to, const float (&from)[N]) {
     if constexpr (N == 1) {
-        to->bits = (uint16_t)tr_bf16_pair(from[0], 0.0f);
+        to->bits = (uint16_t)T::pair(from[0], 0.0f);
     } else {
         tr_pack_words<N / 2> pack;
 #pragma unroll
-        for (int i = 0; i < N / 2; i++) pack.word[i] = tr_bf16_pair(from[2 * i], from[2 * i + 1]);
+        for (int i = 0; i < N / 2; i++) pack.word[i] = T::pair(from[2 * i], from[2 * i + 1]);
         *reinterpret_cast<tr_pack_words<N / 2> *>(to) = pack;
     }
 }
@@ -100,11 +123,19 @@ static inline bool tr_rows_aligned(tr_dtype dtype, int64_t width, P... pointers)
     return width * (dtype == TR_F32 ? 4 : 2) % 16 == 0 && tr_aligned(pointers...);
 }
 
+/* Calls launch(tr_storage<T, 1>{}) for the storage type. */
+template <typename F> static inline cudaError_t tr_dispatch_type(tr_dtype dtype, F launch) {
+    if (dtype == TR_F32) return launch(tr_storage<float, 1>{});
+    if (dtype == TR_F16) return launch(tr_storage<tr_f16, 1>{});
+    return launch(tr_storage<tr_bf16, 1>{});
+}
+
 /* Calls launch(tr_storage<T, N>{}) for the storage type, in packs of 16 bytes or element by
  * element.
  */
 template <typename F> static inline cudaError_t tr_dispatch(tr_dtype dtype, bool packs, F launch) {
-    if (dtype == TR_F32)
-        return packs ? launch(tr_storage<float, 4>{}) : launch(tr_storage<float, 1>{});
-    return packs ? launch(tr_storage<tr_bf16, 8>{}) : launch(tr_storage<tr_bf16, 1>{});
+    return tr_dispatch_type(dtype, [=](auto one) {
+        using T = typename decltype(one)::type;
+        return packs ? launch(tr_storage<T, 16 / (int)sizeof(T)>{}) : launch(one);
+    });
 }

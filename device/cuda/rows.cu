@@ -96,11 +96,12 @@ cudaError_t tr_cuda_launch_add(cudaStream_t stream, tr_dtype dtype, int64_t coun
 
 cudaError_t tr_cuda_launch_cast(cudaStream_t stream, tr_dtype from, tr_dtype to, int64_t count,
                                 const void *x, void *y) {
-    if (from == TR_F32)
-        return to == TR_F32 ? launch_cast<float, float>(stream, count, x, y)
-                            : launch_cast<float, tr_bf16>(stream, count, x, y);
-    return to == TR_F32 ? launch_cast<tr_bf16, float>(stream, count, x, y)
-                        : launch_cast<tr_bf16, tr_bf16>(stream, count, x, y);
+    return tr_dispatch_type(from, [=](auto source) {
+        return tr_dispatch_type(to, [=](auto target) {
+            return launch_cast<typename decltype(source)::type, typename decltype(target)::type>(
+                stream, count, x, y);
+        });
+    });
 }
 
 cudaError_t tr_cuda_launch_activation(cudaStream_t stream, const tr_rows_desc *desc, const void *x,

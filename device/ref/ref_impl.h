@@ -18,13 +18,13 @@ static inline double tr_ref_scalar(tr_dtype dtype, double x) {
 static inline double tr_ref_load(tr_dtype dtype, const void *from, int64_t i) {
     if (dtype == TR_F64) return ((const double *)from)[i];
     return dtype == TR_F32 ? (double)((const float *)from)[i]
-                           : (double)tr_bf16_to_f32(((const uint16_t *)from)[i]);
+                           : (double)tr_narrow_load(dtype, ((const uint16_t *)from)[i]);
 }
 
 static inline void tr_ref_store(tr_dtype dtype, void *to, int64_t i, double value) {
     if (dtype == TR_F64) ((double *)to)[i] = value;
     else if (dtype == TR_F32) ((float *)to)[i] = (float)value;
-    else ((uint16_t *)to)[i] = tr_f32_to_bf16((float)value);
+    else ((uint16_t *)to)[i] = tr_narrow_round(dtype, (float)value);
 }
 
 /* Element i of an operand, in the operand's own type. */

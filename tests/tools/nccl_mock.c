@@ -138,7 +138,8 @@ static void set(counter *of, uint64_t value) {
 static size_t size_of(ncclDataType_t type) {
     switch (type) {
     case ncclInt8: return 1;
-    case ncclBfloat16: return 2;
+    case ncclBfloat16:
+    case ncclFloat16: return 2;
     case ncclFloat32: return 4;
     case ncclFloat64: return 8;
     default: return 0;
@@ -159,13 +160,14 @@ static bool same(const call *a, const call *b) {
 static double load(const char *p, ncclDataType_t type) {
     if (type == ncclFloat64) return *(const double *)(const void *)p;
     if (type == ncclFloat32) return (double)*(const float *)(const void *)p;
-    return (double)tr_bf16_to_f32(*(const uint16_t *)(const void *)p);
+    return (double)tr_narrow_load(type == ncclFloat16 ? TR_F16 : TR_BF16,
+                                  *(const uint16_t *)(const void *)p);
 }
 
 static void store(char *p, ncclDataType_t type, double x) {
     if (type == ncclFloat64) *(double *)(void *)p = x;
     else if (type == ncclFloat32) *(float *)(void *)p = (float)x;
-    else *(uint16_t *)(void *)p = tr_f32_to_bf16((float)x);
+    else *(uint16_t *)(void *)p = tr_narrow_round(type == ncclFloat16 ? TR_F16 : TR_BF16, (float)x);
 }
 
 static void reduce(const struct ncclComm *c, const call *k, uint64_t count) {

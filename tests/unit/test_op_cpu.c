@@ -1,5 +1,5 @@
 /* Compares every operator of the cpu device with ref: the shared table, shapes large enough for
- * several threads, and random shapes, in both storage types. Two runs on two threads give the same
+ * several threads, and random shapes, in all storage types. Two runs on two threads give the same
  * bits, and all operators except oneDNN's products give them on any number of threads. */
 #include "base/code8.h"
 #include "base/minmax.h"
@@ -23,10 +23,10 @@ static uint64_t seed;
 static tr_device *ref, *cpu, *cpu1, *cpu3; /* on 2, 1 and 3 threads */
 
 static void check_case(const tr_op_case *c) {
-    for (int bf16 = 0; bf16 < 2; bf16++) {
+    for (int s = 0; s < TR_OP_STORAGES; s++) {
         tr_op_check check;
         tr_op_data got;
-        tr_op_check_open(c, bf16 ? TR_BF16 : TR_F32, seed, ref, &check);
+        tr_op_check_open(c, tr_op_storages[s], seed, ref, &check);
         tr_op_check_run(&check, cpu, &got);
         tr_op_check_same(&check, cpu, &got);
         tr_op_check_parts(&check, cpu, &got);
@@ -210,8 +210,9 @@ static void test_kernels(void **state) {
     const int known = known_sets();
     static float x[PANELS * TR_PANEL * K], out[SETS][N], active[SETS][TR_ACTIVATION_COUNT][2][N],
         product[SETS][2][TR_GEMM_ROWS * PANELS * TR_PANEL];
+    static tr_word halves[PANELS * TR_PANEL * K];
     static tr_word words[PANELS * TR_PANEL * K], pairs[SETS][N];
-    static float row[SETS][2][ROWS + 2 * PANELS * TR_PANEL];
+    static float row[SETS][3][ROWS + 2 * PANELS * TR_PANEL];
     static uint16_t rounded[SETS][PANELS * TR_PANEL * K];
     float sum[SETS];
     uint32_t bits[N + 1 + TR_CPU_PHILOX_MORE];
@@ -219,6 +220,8 @@ static void test_kernels(void **state) {
         x[i] = 4 * tr_normal(seed, 1, (uint64_t)i);
         words[i] =
             (tr_word)tr_f32_to_bf16(x[i]) << 16 | tr_f32_to_bf16(tr_normal(seed, 2, (uint64_t)i));
+        halves[i] = (tr_word)tr_half_round(x[i]) << 16 |
+                    tr_half_round(0x1p-14f * tr_normal(seed, 2, (uint64_t)i)); /* subnormal, too */
     }
     for (int s = 0; s < known; s++) {
         for (int a = 0; a < TR_ACTIVATION_COUNT; a++) {
@@ -237,8 +240,8 @@ static void test_kernels(void **state) {
             sets[s]->gemm[TR_BF16](rows, PANELS, K, words, K, 1, words, K * TR_PANEL, product[s][1],
                                    PANELS * TR_PANEL, rows > 1);
         }
-        for (int t = 0; t < 2; t++) {
-            const tr_word *b = t == TR_F32 ? (const tr_word *)x : words;
+        for (int t = 0; t < 3; t++) {
+            const tr_word *b = t == TR_F32 ? (const tr_word *)x : t == TR_F16 ? halves : words;
             float *low = row[s][t] + ROWS;
             sets[s]->dots[t](ROWS, K, b, b + K, K, row[s][t]);
             sets[s]->combine[t](ROWS, K, x, b, K, low, low + PANELS * TR_PANEL);

@@ -79,8 +79,7 @@ static void check_storage(const tr_op_case *c, tr_dtype storage) {
 }
 
 static void check_case(const tr_op_case *c) {
-    check_storage(c, TR_F32);
-    check_storage(c, TR_BF16);
+    for (int s = 0; s < TR_OP_STORAGES; s++) check_storage(c, tr_op_storages[s]);
 }
 
 /* The operators of GPT-2 124M in BF16, with fewer rows, because ref is slow, and a part of the

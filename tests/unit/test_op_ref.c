@@ -2,7 +2,8 @@
 #include "device/elementwise.h"
 #include "support/ref_rig.h"
 
-/* Every case runs on ref in both storage types, twice with the same bits, inline and queued. */
+/* Every case runs on ref in every storage type of devices, twice with the same bits, inline and
+ * queued. */
 static void test_table_runs(void **state) {
     (void)state;
     char text[256], message[256];
@@ -10,9 +11,9 @@ static void test_table_runs(void **state) {
     bool seen[TR_OP_COUNT] = {false};
     must(tr_stream_create(device, &stream));
     for (size_t i = 0; i < tr_op_case_count; i++)
-        for (int bf16 = 0; bf16 < 2; bf16++) {
+        for (int s = 0; s < TR_OP_STORAGES; s++) {
             tr_op_data first, second;
-            tr_dtype storage = bf16 ? TR_BF16 : TR_F32;
+            const tr_dtype storage = tr_op_storages[s];
             tr_op_case_describe(&tr_op_cases[i], storage, text, sizeof text);
             must(tr_op_data_make(&tr_op_cases[i], storage, seed, &first));
             must(tr_op_data_clone(&first, &second));

@@ -110,7 +110,7 @@ static void test_descriptions(void **state) {
                    "operator number 1000 does not exist");
     desc = (tr_op_desc){.kind = TR_OP_ACTIVATION, .rows = {.rows = 2, .width = 3, .dtype = TR_I32}};
     assert_refused(tr_op_prepare(&(tr_op_context){.device = *state}, &desc, &op),
-                   "operator activation: x must be f32 or bf16 or f64");
+                   "operator activation: x must be f32 or bf16 or f16 or f64");
     desc.rows.rows = 0;
     assert_refused(tr_op_prepare(&(tr_op_context){.device = *state}, &desc, &op),
                    "operator activation: rows and width must be positive");

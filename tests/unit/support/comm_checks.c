@@ -45,13 +45,13 @@ static double value_of(bool crafted, uint32_t seed, int rank, int64_t i) {
 void store(void *to, tr_dtype dtype, int64_t i, double x) {
     if (dtype == TR_F32) ((float *)to)[i] = (float)x;
     else if (dtype == TR_F64) ((double *)to)[i] = x;
-    else ((uint16_t *)to)[i] = tr_f32_to_bf16((float)x);
+    else ((uint16_t *)to)[i] = tr_narrow_round(dtype, (float)x);
 }
 
 static double load(const void *from, tr_dtype dtype, int64_t i) {
     if (dtype == TR_F32) return (double)((const float *)from)[i];
     if (dtype == TR_F64) return ((const double *)from)[i];
-    return (double)tr_bf16_to_f32(((const uint16_t *)from)[i]);
+    return (double)tr_narrow_load(dtype, ((const uint16_t *)from)[i]);
 }
 
 static void fill(void *to, tr_dtype dtype, int64_t count, bool crafted, uint32_t seed, int rank) {
@@ -106,11 +106,11 @@ static bool check_all_reduce(const checks *k, tr_group *g, tr_stream *stream, co
 static bool check_group(const checks *k, tr_stream *stream, const int *ranks, int n, int id,
                         size_t max_bytes) {
     static const int64_t counts[] = {1, 3, 127, 1025, 4501};
-    static const tr_dtype dtypes[] = {TR_F32, TR_BF16, TR_F64};
+    static const tr_dtype dtypes[] = {TR_F32, TR_BF16, TR_F16, TR_F64};
     tr_group *g;
     CHECK_OK(tr_group_open(k->world, k->device, ranks, n, id, max_bytes, &g));
     for (size_t c = 0; c < sizeof counts / sizeof *counts; c++)
-        for (int d = 0; d < 3; d++)
+        for (int d = 0; d < 4; d++)
             for (int op = 0; op < 2; op++)
                 for (int crafted = 0; crafted < (op == TR_REDUCE_SUM ? 2 : 1); crafted++)
                     if (!check_all_reduce(k, g, stream, ranks, n, counts[c], (int64_t)c % 3,
@@ -286,8 +286,8 @@ static bool check_gathers(const checks *k, const int *ranks, int n, int id) {
  * gathers parts; all are in flight at the same time. */
 static bool check_parts(const checks *k, const int *ranks, int n, int id, size_t max_bytes) {
     static const int64_t counts[] = {1, 3, 1025, 4501};
-    static const tr_dtype dtypes[] = {TR_F32, TR_BF16, TR_F64};
-    enum { CASES = 12 };
+    static const tr_dtype dtypes[] = {TR_F32, TR_BF16, TR_F16, TR_F64};
+    enum { CASES = 16 };
     both whole[CASES], part[CASES], gathered[CASES];
     int64_t ticket[2 * CASES];
     tr_group *g;
@@ -295,8 +295,8 @@ static bool check_parts(const checks *k, const int *ranks, int n, int id, size_t
     while (ranks[place] != tr_world_rank(k->world)) place++;
     CHECK_OK(tr_group_open(k->world, k->device, ranks, n, id, max_bytes, &g));
     for (int i = 0; i < CASES; i++) {
-        const tr_dtype dtype = dtypes[i % 3];
-        const int64_t count = counts[i / 3];
+        const tr_dtype dtype = dtypes[i % 4];
+        const int64_t count = counts[i / 4];
         const size_t bytes = (size_t)count * tr_dtype_size(dtype), own = (size_t)place * bytes;
         CHECK(both_new(k, (size_t)n * bytes, &whole[i]) && both_new(k, bytes, &part[i]) &&
               both_new(k, (size_t)n * bytes, &gathered[i]));
@@ -313,8 +313,8 @@ static bool check_parts(const checks *k, const int *ranks, int n, int id, size_t
     }
     for (int i = 2 * CASES; i-- > 0;) CHECK_OK(tr_group_wait(g, k->stream, ticket[i]));
     for (int i = 0; i < CASES; i++) {
-        const tr_dtype dtype = dtypes[i % 3];
-        const int64_t count = counts[i / 3];
+        const tr_dtype dtype = dtypes[i % 4];
+        const int64_t count = counts[i / 4];
         const size_t e = tr_dtype_size(dtype), bytes = (size_t)count * e;
         char *want = malloc((size_t)n * bytes);
         CHECK(want && download(k, k->stream, &part[i]) && download(k, k->stream, &gathered[i]));

@@ -137,12 +137,12 @@ double rig_grad(const tr_param *param, int64_t i) {
 
 float rig_get(const tr_param *param, tr_dtype dtype, int64_t i) {
     return dtype == TR_F32 ? ((float *)param->value)[i]
-                           : tr_bf16_to_f32(((uint16_t *)param->value)[i]);
+                           : tr_narrow_load(dtype, ((uint16_t *)param->value)[i]);
 }
 
 void rig_set(tr_param *param, tr_dtype dtype, int64_t i, float value) {
     if (dtype == TR_F32) ((float *)param->value)[i] = value;
-    else ((uint16_t *)param->value)[i] = tr_f32_to_bf16(value);
+    else ((uint16_t *)param->value)[i] = tr_narrow_round(dtype, value);
 }
 
 /* Returns a formula of parameter and global element, scaled. */

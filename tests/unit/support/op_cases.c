@@ -223,6 +223,8 @@
 
 #define BIAS_GRAD_OF_A .fused = {.bias_grad = true, .bias_grad_of_a = true}
 
+const tr_dtype tr_op_storages[TR_OP_STORAGES] = {TR_F32, TR_BF16, TR_F16};
+
 const tr_op_case tr_op_cases[] = {
     {MATMUL(1, 1, 1), 0},
     {MATMUL(3, 5, 7), 0},

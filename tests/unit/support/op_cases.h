@@ -12,7 +12,7 @@ enum {
     TR_CASE_NO_RESIDUAL = 4, /* RESIDUAL is NULL */
     TR_CASE_EVAL = 8,        /* state->train = 0 */
     TR_CASE_SKIP = 16,       /* state->skip = 1 */
-    TR_CASE_F32_OUT = 32,    /* MATMUL: C is f32 though A and B may be bf16 */
+    TR_CASE_F32_OUT = 32,    /* MATMUL: C is f32 though A and B may be narrow */
     TR_CASE_ADDS = 64,       /* the run adds to the gradients of parameters */
     TR_CASE_STORAGE = 128,   /* MATMUL that accumulates: C is of the storage type */
 };
@@ -22,6 +22,9 @@ typedef struct tr_op_case {
     unsigned options;
 } tr_op_case;
 
+/* The storage types that every device has, in which each case runs. */
+enum { TR_OP_STORAGES = 3 };
+extern const tr_dtype tr_op_storages[TR_OP_STORAGES];
 extern const tr_op_case tr_op_cases[];
 extern const size_t tr_op_case_count;
 /* Cases with more elements than one thread or block handles, for implementations that divide the
@@ -58,7 +61,7 @@ typedef struct tr_op_tensor {
     double scale; /* root mean square of such a sum, by the distribution of its inputs: an output of
                      few elements may be small by cancellation, but its rounding errors are not; 0
                      where nothing cancels */
-    double inner; /* eps of rounded intermediate values (probabilities in bf16); 0: none */
+    double inner; /* eps of rounded intermediate values (probabilities in bf16 or f16); 0: none */
     int alias;    /* index of the tensor that has the same memory, or -1 */
 } tr_op_tensor;
 
@@ -87,7 +90,8 @@ void tr_op_data_operands(const tr_op_desc *desc, void *const *memory, int n,
 tr_status tr_op_data_run(tr_op_data *data, tr_device *device, tr_stream *stream);
 
 /* Compares the tensors after two runs: inputs bit for bit; an element of an output within
- *   eps(dtype) |want| + (4 eps(f32) sqrt(terms) + inner) max(max|want of the tensor|, scale).
+ *   eps(dtype) |want| + (4 eps(f32) sqrt(terms) + inner) max(max|want of the tensor|, scale),
+ * where a subnormal number of FP16 has the eps of the least normal one.
  * Returns true when they agree; otherwise `message` names the worst tensor and element. */
 bool tr_op_data_compare(const tr_op_data *got, const tr_op_data *want, char *message, size_t size);
 
@@ -95,6 +99,6 @@ bool tr_op_data_compare(const tr_op_data *got, const tr_op_data *want, char *mes
 void tr_op_case_describe(const tr_op_case *c, tr_dtype storage, char *text, size_t size);
 
 double tr_dtype_eps(tr_dtype dtype); /* the distance from 1 to the next number */
-/* Read and write element i as a double (rounded) in f32, bf16, f64, i32 or u8. */
+/* Read and write element i as a double (rounded) in f32, bf16, f16, f64, i32 or u8. */
 double tr_element(const void *memory, tr_dtype dtype, int64_t i);
 void tr_element_set(void *memory, tr_dtype dtype, int64_t i, double value);

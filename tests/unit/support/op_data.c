@@ -7,13 +7,22 @@
 #include <stdlib.h>
 
 double tr_dtype_eps(tr_dtype dtype) {
-    return dtype == TR_BF16 ? 0x1p-7 : dtype == TR_F64 ? 0x1p-52 : 0x1p-23;
+    return dtype == TR_BF16  ? 0x1p-7
+           : dtype == TR_F16 ? 0x1p-10
+           : dtype == TR_F64 ? 0x1p-52
+                             : 0x1p-23;
+}
+
+/* Returns the distance of subnormal numbers, where it matters. */
+static double least_of(tr_dtype dtype) {
+    return dtype == TR_F16 ? 0x1p-24 : 0;
 }
 
 double tr_element(const void *memory, tr_dtype dtype, int64_t i) {
     switch (dtype) {
     case TR_F32: return (double)((const float *)memory)[i];
-    case TR_BF16: return (double)tr_bf16_to_f32(((const uint16_t *)memory)[i]);
+    case TR_BF16:
+    case TR_F16: return (double)tr_narrow_load(dtype, ((const uint16_t *)memory)[i]);
     case TR_F64: return ((const double *)memory)[i];
     case TR_I32: return (double)((const int32_t *)memory)[i];
     default: return (double)((const uint8_t *)memory)[i];
@@ -23,7 +32,8 @@ double tr_element(const void *memory, tr_dtype dtype, int64_t i) {
 void tr_element_set(void *memory, tr_dtype dtype, int64_t i, double value) {
     switch (dtype) {
     case TR_F32: ((float *)memory)[i] = (float)value; break;
-    case TR_BF16: ((uint16_t *)memory)[i] = tr_f32_to_bf16((float)value); break;
+    case TR_BF16:
+    case TR_F16: ((uint16_t *)memory)[i] = tr_narrow_round(dtype, (float)value); break;
     case TR_F64: ((double *)memory)[i] = value; break;
     case TR_I32: ((int32_t *)memory)[i] = (int32_t)value; break;
     default: ((uint8_t *)memory)[i] = (uint8_t)value; break;
@@ -277,7 +287,7 @@ static double excess(const tr_op_tensor *t, double got, double want, double larg
     double error = fabs(got - want);
     if (error == 0 || got == want) return 0;
     double tolerance =
-        tr_dtype_eps(t->dtype) * fabs(want) +
+        fmax(tr_dtype_eps(t->dtype) * fabs(want), least_of(t->dtype)) +
         (4 * tr_dtype_eps(TR_F32) * sqrt((double)t->terms) + t->inner) * fmax(largest, t->scale);
     return !isfinite(error) || t->terms == 0 || tolerance == 0 ? INFINITY : error / tolerance;
 }

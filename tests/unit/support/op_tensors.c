@@ -9,6 +9,11 @@ static tr_dtype other(tr_dtype dtype) {
     return dtype == TR_F32 ? TR_BF16 : TR_F32;
 }
 
+/* Whether a storage type has less than FP32. */
+static bool is_narrow(tr_dtype dtype) {
+    return dtype == TR_BF16 || dtype == TR_F16;
+}
+
 tr_op_desc tr_op_case_desc(const tr_op_case *c, tr_dtype storage) {
     tr_op_desc desc = c->desc;
     switch (desc.kind) {
@@ -127,8 +132,8 @@ static void matmul_tensors(const tr_matmul_desc *d, unsigned options, tr_op_tens
     if (d->fused.bias_grad)
         t[TR_MATMUL_DBIAS] = gradient(d->k, d->fused.bias_grad_of_a ? d->m : d->n, options);
     /* Between the product and what is fused there may be a rounding, or none. */
-    if (d->c == TR_BF16 && (d->fused.activate || d->fused.activate_grad || d->fused.residual))
-        t[TR_MATMUL_C].inner = tr_dtype_eps(TR_BF16);
+    if (is_narrow(d->c) && (d->fused.activate || d->fused.activate_grad || d->fused.residual))
+        t[TR_MATMUL_C].inner = tr_dtype_eps(d->c);
 }
 
 static void rows_tensors(const tr_op_desc *desc, unsigned options, tr_op_tensor *t) {
@@ -245,7 +250,7 @@ static void norm_rope_tensors(const tr_op_desc *desc, tr_op_tensor *t) {
     const tr_rope_desc *d = &desc->norm_rope.rope;
     const int64_t heads = d->rows * d->heads, dense = heads * d->head_size;
     tr_op_tensor x = output(d->dtype, d->rows * d->ld, d->head_size, 1);
-    if (d->dtype == TR_BF16) x.inner = tr_dtype_eps(TR_BF16);
+    if (is_narrow(d->dtype)) x.inner = tr_dtype_eps(d->dtype);
     const tr_op_tensor gamma = input(d->dtype, d->head_size, TR_FILL_GAMMA);
     const tr_op_tensor starts =
         d->documents ? indices(d->rows, TR_FILL_STARTS, d->seq) : (tr_op_tensor){.alias = -1};
@@ -271,7 +276,7 @@ static void attention_tensors(const tr_op_desc *desc, tr_op_tensor *t) {
     const int64_t row = width + 2 * d->kv_heads * d->head_size;
     const int64_t lse = tokens * d->heads, terms = d->seq + d->head_size;
     tr_op_tensor y = output(d->dtype, tokens * width, terms, 1);
-    if (d->dtype == TR_BF16) y.inner = tr_dtype_eps(TR_BF16); /* of probabilities */
+    if (is_narrow(d->dtype)) y.inner = tr_dtype_eps(d->dtype); /* of probabilities */
     switch (desc->kind) {
     case TR_OP_ATTENTION:
         t[TR_ATTENTION_QKV] = input(d->dtype, tokens * row, TR_FILL_NORMAL);
@@ -344,7 +349,7 @@ static void dropout_tensors(const tr_op_desc *desc, unsigned options, tr_op_tens
     if (in_place) make_alias(t, TR_DROPOUT_Y, TR_DROPOUT_RESIDUAL);
 }
 
-/* A sum in bf16 may be rounded to another number than ref's, and the norm reads it. */
+/* A sum in bf16 or f16 may be rounded to another number than ref's, and the norm reads it. */
 static void add_norm_tensors(const tr_add_norm_desc *d, unsigned options, tr_op_tensor *t) {
     const int64_t rows = d->add.rows, width = d->add.width;
     const tr_dtype dtype = d->add.dtype;
@@ -358,8 +363,8 @@ static void add_norm_tensors(const tr_add_norm_desc *d, unsigned options, tr_op_
         t[TR_ADD_NORM_BETA] = input(dtype, width, TR_FILL_NORMAL);
         t[TR_ADD_NORM_MEAN] = output(TR_F32, rows, width, 1 / sqrt((double)width));
     }
-    for (int i = TR_ADD_NORM_Y; i <= TR_ADD_NORM_RSTD && dtype == TR_BF16; i++)
-        t[i].inner = tr_dtype_eps(TR_BF16);
+    for (int i = TR_ADD_NORM_Y; i <= TR_ADD_NORM_RSTD && is_narrow(dtype); i++)
+        t[i].inner = tr_dtype_eps(dtype);
 }
 
 static void xent_tensors(const tr_op_desc *desc, tr_op_tensor *t) {

@@ -216,11 +216,14 @@ __typeof__(cublasLtMatmulAlgoGetHeuristic) *tr_cublasLtMatmulAlgoGetHeuristic =
 
 static double load(const void *memory, int32_t type, int64_t at) {
     if (type == CUDA_R_32F) return (double)((const float *)memory)[at];
-    return (double)tr_bf16_to_f32(((const uint16_t *)memory)[at]);
+    return (double)tr_narrow_load(type == CUDA_R_16F ? TR_F16 : TR_BF16,
+                                  ((const uint16_t *)memory)[at]);
 }
 static void store(void *memory, int32_t type, int64_t at, double value) {
     if (type == CUDA_R_32F) ((float *)memory)[at] = (float)value;
-    else ((uint16_t *)memory)[at] = tr_f32_to_bf16((float)value);
+    else
+        ((uint16_t *)memory)[at] =
+            tr_narrow_round(type == CUDA_R_16F ? TR_F16 : TR_BF16, (float)value);
 }
 
 /* Returns an element of op(x). */
