@@ -5,10 +5,10 @@
  * a line for each rank: the seconds of its best step by kind of instruction.
  *
  *   bench_train layers=6 width=384 heads=6 context=256 vocab=256 batch=8 micro_batch=8
- *               precision=fp32|bf16 pp=1 dp=1 zero=0 tp=1 schedule=1f1b transport=auto|nccl|mpi
- *               threads=1 steps=7 report=0 device=cpu deterministic=1 recompute=none|selective|full
- *   bench_train preset=llama-3.2-1b layers=2 context=256 batch=4 micro_batch=4 ...
- *   bench_train data=tokens format=megatron pairs=20 ...
+ *               precision=fp32|bf16|fp16 pp=1 dp=1 zero=0 tp=1 schedule=1f1b
+ * transport=auto|nccl|mpi threads=1 steps=7 report=0 device=cpu deterministic=1
+ * recompute=none|selective|full bench_train preset=llama-3.2-1b layers=2 context=256 batch=4
+ * micro_batch=4 ... bench_train data=tokens format=megatron pairs=20 ...
  *
  * With `data`, `pairs` blocks of steps on random tokens take turns with as many on the tokens of
  * that file, and one more line compares the median steps.
@@ -321,7 +321,9 @@ static tr_status run(bench *b, tr_world *world) {
         .model = b->model,
         .batch = o->batch,
         .micro_batch = o->micro_batch,
-        .dtype = strcmp(o->precision, "bf16") == 0 ? TR_BF16 : TR_F32,
+        .dtype = strcmp(o->precision, "bf16") == 0   ? TR_BF16
+                 : strcmp(o->precision, "fp16") == 0 ? TR_F16
+                                                     : TR_F32,
         .deterministic = o->deterministic != 0,
         .seed = 1,
         .max_norm = 1,

@@ -22,9 +22,10 @@ typedef struct tr_ckpt_tensor {
     int boxes;
     const tr_box *box;
     void *local; /* addressed by the boxes' local offsets and strides */
-    /* Of `local`: TR_F32, TR_BF16, TR_F64 in host memory, or TR_U8 for tr_code8_bytes(count) bytes
-     * of numbers in 8 bits by block (base/code8.h), with a device. TR_F32 and TR_F64 are saved as
-     * FP32; TR_BF16 as BF16, and TR_U8, too, which it holds exactly. */
+    /* Of `local`: TR_F32, TR_BF16, TR_F16, TR_F64 in host memory, or TR_U8 for
+     * tr_code8_bytes(count) bytes of numbers in 8 bits by block (base/code8.h), with a device.
+     * TR_F32, TR_F16 and TR_F64 are saved as FP32; TR_BF16 as BF16, and TR_U8, too, which it holds
+     * exactly. */
     tr_dtype dtype;
     bool squares; /* of TR_U8: the numbers are squares */
     /* The device of `local`, or NULL for host memory. Device tensors are copied on the compute
@@ -53,7 +54,14 @@ typedef struct tr_ckpt_guard {
     int64_t steps; /* that they hold */
     int64_t skips; /* skipped steps, or returns to a checkpoint, in a row */
     double loss_mean, loss_variance, norm_mean, norm_variance;
+    int64_t overflows; /* FP16 steps in a row with a loss or gradient that was not finite */
 } tr_ckpt_guard;
+
+/* The loss scale of FP16 (train/loss_scale.h). */
+typedef struct tr_ckpt_scale {
+    double value;  /* of the next step; 0: no step had one yet */
+    int64_t steps; /* without an overflow since it last changed */
+} tr_ckpt_scale;
 
 /* The running means of the noise scale (train/noise.h). */
 typedef struct tr_ckpt_noise {
@@ -87,6 +95,7 @@ typedef struct tr_ckpt_state {
     tr_ckpt_corpus corpus[TR_CKPT_CORPORA];
     tr_ckpt_guard guard; /* 0 in a checkpoint of an older version */
     tr_ckpt_noise noise; /* likewise */
+    tr_ckpt_scale scale; /* likewise */
     char config[16384];  /* resolved config text of the run that saved */
 } tr_ckpt_state;
 

@@ -112,6 +112,9 @@ static const field state_fields[] = {
     {"/state/noise_square", KIND_F64, offsetof(tr_ckpt_state, noise.square)},
     {"/state/noise_variance", KIND_F64, offsetof(tr_ckpt_state, noise.variance)},
     {"/state/moments_since", KIND_I64, offsetof(tr_ckpt_state, moments_since)},
+    {"/state/guard_overflows", KIND_I64, offsetof(tr_ckpt_state, guard.overflows)},
+    {"/state/loss_scale", KIND_F64, offsetof(tr_ckpt_state, scale.value)},
+    {"/state/loss_scale_steps", KIND_I64, offsetof(tr_ckpt_state, scale.steps)},
 };
 enum {
     STATE_FIELDS = sizeof state_fields / sizeof *state_fields,

@@ -10,6 +10,7 @@
 #define MOST_SAMPLES  (INT64_C(1) << 40) /* of one step */
 #define MOST_TOKENS   16777216.0         /* of one sample */
 #define MOST_VARIANCE 1e200
+#define MOST_SCALE    0x1p40
 #define MOST_BYTES    (INT64_C(1) << 60)
 #define MOST_WEIGHT   INT64_C(1000000000000) /* millionths */
 
@@ -81,7 +82,17 @@ static const char *guard_fault(const tr_ckpt_guard *g, int64_t step) {
     if (!number_good(g->loss_variance)) return "loss_variance";
     if (!number_good(g->norm_mean)) return "norm_mean";
     if (!number_good(g->norm_variance)) return "norm_variance";
+    if (!between(g->overflows, 0, step)) return "guard_overflows";
     return NULL;
+}
+
+/* A scale is a power of two, so that it changes no bit of a gradient that does not overflow. */
+static const char *scale_fault(const tr_ckpt_scale *s, int64_t step) {
+    int exponent;
+    if (s->value != 0 &&
+        !(s->value >= 1 && s->value <= MOST_SCALE && frexp(s->value, &exponent) == 0.5))
+        return "loss_scale";
+    return between(s->steps, 0, step) ? NULL : "loss_scale_steps";
 }
 
 /* Estimates of squares may be negative. */
@@ -101,7 +112,8 @@ static const char *fault(const tr_ckpt_state *s) {
     if (!tokens_good(s)) return "tokens_seen";
     const char *guard = guard_fault(&s->guard, s->step);
     const char *noise = noise_fault(&s->noise, s->step);
-    return guard ? guard : noise ? noise : data_fault(s);
+    const char *scale = scale_fault(&s->scale, s->step);
+    return guard ? guard : noise ? noise : scale ? scale : data_fault(s);
 }
 
 tr_status tr_state_check(const tr_ckpt_state *state, const char *where, tr_status code) {

@@ -105,9 +105,10 @@ void doctor_hdf5(doctor_finding *f) {
 void doctor_onednn(doctor_finding *f) {
     char version[32];
     bool native = tr_cpu_bf16_native();
-    doctor_say(f, native ? DOCTOR_OK : DOCTOR_WARN, "oneDNN %s, %s, BF16 products %s",
+    doctor_say(f, native ? DOCTOR_OK : DOCTOR_WARN,
+               "oneDNN %s, %s, BF16 products %s, FP16 ones in FP32",
                tr_cpu_onednn_version(version, sizeof version), tr_cpu_isa(),
-               native ? "its own" : "widened to FP32");
+               native ? "its own" : "in FP32");
     if (!native) doctor_remedy(f, "use train.precision: fp32 here; bf16 saves memory but not time");
 }
 

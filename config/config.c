@@ -293,7 +293,7 @@ tr_status tr_config_check_data(const tr_config *c) {
 static tr_status check_precision(const tr_config *c) {
     if (tr_config_dtype(c) == TR_F64 && strcmp(c->device.name, "ref"))
         REFUSE("train.precision",
-               "train.precision fp64 needs device.name ref: %s computes in fp32 and bf16",
+               "train.precision fp64 needs device.name ref: %s computes in fp32, bf16 and fp16",
                c->device.name);
     return TR_OK;
 }
@@ -501,5 +501,6 @@ bool tr_config_validates(const tr_config *config) {
 
 tr_dtype tr_config_dtype(const tr_config *config) {
     if (!strcmp(config->train.precision, "fp64")) return TR_F64;
+    if (!strcmp(config->train.precision, "fp16")) return TR_F16;
     return strcmp(config->train.precision, "bf16") ? TR_F32 : TR_BF16;
 }

@@ -85,7 +85,7 @@ static tr_status check_moments(const tr_config *c) {
     if (!strcmp(c->train.precision, "fp64"))
         REFUSE("optim.moments",
                "train.precision fp64 keeps moments in fp64: leave optim.moments out, or set "
-               "train.precision to fp32 or bf16");
+               "train.precision to fp32, bf16 or fp16");
     return TR_OK;
 }
 

@@ -174,8 +174,11 @@ const tr_key tr_schema[] = {
     {"train.seed", INT(train.seed, 0, EXACT_INTEGERS), .fallback = "1",
      .help = "Seed of initial values, dropout and sample order."},
     {"train.precision", TR_KEY_CHOICE, AT(train.precision), .fallback = "fp32", .on_gpu = "bf16",
-     .choices = "fp32 bf16 fp64",
+     .choices = "fp32 bf16 fp16 fp64",
      .help = "Type of stored tensors and matrix products. Sums, gradients and master weights are "
+             "FP32. With fp16 the loss is multiplied by a scale, from 4096 on, so that small "
+             "gradients do not vanish: a step in which gradients overflow is skipped and halves "
+             "the scale, and 2000 steps without that double it; CPUs store FP16 and multiply in "
              "FP32. With fp64, only on device.name ref, everything is FP64."},
     {"train.threads", INT(train.threads, 0, 4096), .fallback = "0",
      .help = "Threads of each rank; 0: the machine's cores divided by its ranks."},

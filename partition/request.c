@@ -60,8 +60,19 @@ void tr_request_costs(const tr_config *c, char *text, size_t size) {
     double tokens = (double)(c->train.micro_batch * c->model.context);
     double square = tokens * (double)(c->model.heads / c->parallel.tp * c->model.context);
     if (size > 0) text[0] = '\0';
-    if (!tr_config_on_gpu(c)) return;
-    if (tr_config_dtype(c) != TR_BF16)
+    const tr_dtype dtype = tr_config_dtype(c);
+    if (!tr_config_on_gpu(c)) {
+        if (dtype == TR_F16)
+            (void)snprintf(text, size,
+                           "train.precision is fp16: CPUs store it and multiply in fp32, which "
+                           "saves memory but not time");
+        return;
+    }
+    if (dtype == TR_F16)
+        (void)snprintf(text, size,
+                       "train.precision is fp16: cuDNN's attention is not used, and a step takes "
+                       "longer than in bf16");
+    else if (dtype != TR_BF16)
         (void)snprintf(
             text, size,
             "train.precision is fp32: a GPU's tensor cores and cuDNN's attention are not "

@@ -27,8 +27,8 @@ typedef struct tr_orders {
  * with tr_orders_close. */
 tr_status tr_request_orders(const tr_config *config, tr_orders *out, tr_schedule_report *report);
 void tr_orders_close(tr_orders *orders);
-/* Writes the cost of train.precision and train.deterministic on a GPU to text[size]; "" when they
- * are BF16 and false, and without a GPU. */
+/* Writes what train.precision and train.deterministic cost to text[size]: on a GPU, unless they are
+ * BF16 and false; on a CPU what FP16 is there; otherwise "". */
 void tr_request_costs(const tr_config *config, char *text, size_t size);
 /* Returns the layout of the rank at mesh->index, which uses the orders. */
 tr_layout_desc tr_request_layout(const tr_config *config, const tr_orders *orders,

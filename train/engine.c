@@ -52,7 +52,7 @@ struct tr_engine {
     tr_reader *reader;        /* NULL: this rank reads nothing */
     tr_status read;           /* the status of this rank's last fetches, */
     char unread[512];         /* and the sentence of a failure */
-    double loss_limit, norm_limit;
+    double loss_limit, norm_limit, loss_scale;
 };
 
 /* Opens the world's group, this rank's tensor group, and those that sum gradients. */
@@ -376,6 +376,7 @@ static tr_status create_layout(const tr_engine_desc *desc, tr_engine **out) {
     TR_TRY(tr_calloc(1, sizeof *e, &e));
     *out = e;
     e->desc = *desc;
+    e->loss_scale = 1;
     round_scalars(&e->desc);
     TR_TRY(tr_calloc((size_t)desc->smaller_count + 1, sizeof *e->smaller, &e->smaller));
     if (desc->smaller_count > 0)
@@ -492,6 +493,7 @@ static tr_status read_result(tr_engine *e, tr_step_result *out) {
                             .finite = isfinite(e->result->loss) && isfinite(e->result->grad_norm) &&
                                       e->result->valid > 0,
                             .skipped = e->result->skip,
+                            .loss_scale = e->result->loss_scale,
                             .noise = tr_optimizer_noise(e->optimizer, e->result->loss_scale),
                             .stop = tr_optimizer_stop_requested(e->optimizer)};
     if (!out->finite) out->unread = agree_on_reading(e);
@@ -506,7 +508,7 @@ tr_status tr_engine_step(tr_engine *e, int64_t step, int64_t optimizer_step, int
                                 .step = step,
                                 .first_sample = first_sample,
                                 .train = 1,
-                                .loss_scale = 1,
+                                .loss_scale = e->loss_scale,
                                 .lr = lr,
                                 .bias_correction1 = 1 - pow(o->beta1, (double)optimizer_step),
                                 .bias_correction2 = 1 - pow(o->beta2, (double)optimizer_step),
@@ -535,6 +537,10 @@ void tr_engine_set_batch(tr_engine *e, int64_t batch, int64_t next) {
 void tr_engine_set_limits(tr_engine *e, double loss, double norm) {
     e->loss_limit = loss;
     e->norm_limit = norm;
+}
+
+void tr_engine_set_loss_scale(tr_engine *e, double scale) {
+    e->loss_scale = scale;
 }
 
 /* Runs the validation program on one batch. */

@@ -52,6 +52,7 @@ typedef struct tr_step_result {
     double tokens;           /* that counted; 0: not finite */
     bool finite;             /* false: no parameter was changed */
     bool skipped;            /* no parameter was changed */
+    double loss_scale;       /* of the step's gradients */
     tr_noise_estimate noise; /* NAN: not measured */
     bool stop;               /* a rank had asked to stop before the end of the step ran */
     /* The failure of a rank's fetch, the same on all ranks, also as this thread's error. No
@@ -78,6 +79,9 @@ void tr_engine_set_batch(tr_engine *engine, int64_t batch, int64_t next);
 /* Makes later steps change no parameter when their loss or gradient norm is above its limit; 0: no
  * limit. */
 void tr_engine_set_limits(tr_engine *engine, double loss, double norm);
+/* Makes later steps multiply the loss of a token by `scale`, a power of two, and divide the sums of
+ * gradients by it; at first it is 1. */
+void tr_engine_set_loss_scale(tr_engine *engine, double scale);
 /* Computes the mean loss of `batches` batches of validation samples from 0, of fewer when a fetch
  * fails. Fills `out` like a step, except grad_norm and finite; the loss is NAN when no label
  * counts. Collective. */

@@ -147,13 +147,17 @@ tr_status tr_metrics_write(tr_metrics *m, const tr_metrics_record *record) {
             snprintf(line + used, sizeof line - (size_t)used, ",\"%s\":%s", entry[i].name, number);
     }
     if (record->skipped)
-        used += snprintf(line + used, sizeof line - (size_t)used,
-                         ",\"skipped\":true,\"loss_scale\":%.17g", record->loss_scale);
+        used += snprintf(line + used, sizeof line - (size_t)used, ",\"skipped\":true");
+    if (record->loss_scale > 0)
+        used += snprintf(line + used, sizeof line - (size_t)used, ",\"loss_scale\":%.17g",
+                         record->loss_scale);
     used += snprintf(line + used, sizeof line - (size_t)used, "}\n");
     TR_TRY(tr_append_write(&m->lines, line, (size_t)used));
     for (size_t i = 0; i < sizeof entry / sizeof *entry; i++)
         if (entry[i].known)
             TR_TRY(tr_tb_scalar(&m->events, record->step, entry[i].name, entry[i].value));
+    if (record->loss_scale > 0)
+        TR_TRY(tr_tb_scalar(&m->events, record->step, "loss_scale", record->loss_scale));
     return TR_OK;
 }
 

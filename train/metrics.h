@@ -17,7 +17,7 @@ typedef struct tr_metrics_record {
     tr_noise_estimate noise; /* NAN: none in this step */
     double noise_scale;      /* of the running means, in tokens; NAN: not known */
     bool skipped;            /* it changed no parameter */
-    double loss_scale;       /* recorded for a skipped step */
+    double loss_scale;       /* of the gradients; 0: not recorded */
 } tr_metrics_record;
 
 /* Renames the metrics of a run that saved nothing to metrics.old.jsonl, and its eval.jsonl and
@@ -31,9 +31,10 @@ tr_status tr_metrics_set_aside(const char *dir, bool *moved);
 tr_status tr_metrics_open(const tr_config *config, int64_t resume_step, tr_metrics **out);
 
 /* Appends one line {"step":..,"loss":..,"grad_norm":..,"lr":..,"tokens_per_s":..[,"val_loss":..]
- * [,"grad_square":..,"grad_variance":..][,"noise_scale":..][,"skipped":true,"loss_scale":..]} with
- * 17 significant digits (null for a value that is not finite), and the same record to the events.
- * After a failure (TR_ERR_IO) the files hold only whole records, and the next one may succeed. */
+ * [,"grad_square":..,"grad_variance":..][,"noise_scale":..][,"skipped":true][,"loss_scale":..]}
+ * with 17 significant digits (null for a value that is not finite), and the same record to the
+ * events. After a failure (TR_ERR_IO) the files hold only whole records, and the next one may
+ * succeed. */
 tr_status tr_metrics_write(tr_metrics *metrics, const tr_metrics_record *record);
 /* Appends one line {"step":..,"eval":"PATH","acc":..,"acc_stderr":..,"acc_norm":..,
  * "acc_norm_stderr":..} to eval.jsonl, and the shares to the events. Fails like tr_metrics_write.

@@ -4,6 +4,7 @@
 #include "base/text.h"
 #include "config/batches.h"
 #include "train/guard.h"
+#include "train/loss_scale.h"
 #include "train/lr.h"
 #include "train/same_data.h"
 #include "train/session.h"
@@ -145,7 +146,7 @@ static tr_status no_label(const tr_session *s, int64_t step) {
 static tr_status diverged(const tr_session *s, int64_t step, const tr_step_result *result,
                           const char *text) {
     char saved[64], before[96] = "";
-    const int64_t skips = s->state->guard.skips;
+    const int64_t skips = s->state->guard.skips + s->state->guard.overflows;
     if (result->tokens == 0) return no_label(s, step);
     if (skips > 0)
         (void)snprintf(before, sizeof before,
@@ -262,7 +263,7 @@ static tr_status record(tr_session *s, const tr_step_result *result, double lr, 
             .noise = result->noise,
             .noise_scale = c->log.noise_scale ? tr_noise_scale(&s->state->noise) : NAN,
             .skipped = result->skipped,
-            .loss_scale = 1};
+            .loss_scale = result->skipped || tr_loss_scaled(c) ? result->loss_scale : 0};
         tr_recorder_step(&s->recorder, s->device, &line);
     }
     if (validation.unread != TR_OK)
@@ -288,6 +289,7 @@ static tr_status take_step(tr_session *s, bool *stop) {
     if (s->trace) tr_record_step(s->trace, traced >= 0 ? (int32_t)traced : -1);
     tr_first_fault_begin(&s->fault);
     if (tr_guard_prevents(c)) tr_engine_set_limits(s->engine, limits.loss, limits.norm);
+    tr_engine_set_loss_scale(s->engine, tr_loss_scale_next(c, &s->state->scale));
     tr_engine_set_batch(s->engine, batch, tr_config_batch_at(c, step + 1));
     s->waits.on = tr_device_on_host(s->device);
     TR_TRY(tr_engine_step(s->engine, step, s->state->optimizer_step + 1 - s->state->moments_since,
@@ -298,6 +300,7 @@ static tr_status take_step(tr_session *s, bool *stop) {
     const double seconds = tr_now_s() - begin;
     if (s->waits.on) s->waits.sum.steps += seconds;
     s->waits.on = false;
+    tr_loss_scale_judge(c, result.finite, &s->state->scale);
     TR_TRY(apply_guard(s, step, &limits, &result, &counts));
     s->state->next_sample += batch;
     tr_same_data_advance(s->data, s->state);

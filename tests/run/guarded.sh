@@ -15,7 +15,7 @@ from() {
     train 0 "$3" "$1" --resume "${@:4}"
 }
 
-for precision in fp32 bf16; do
+for precision in fp32 bf16 fp16; do
     options=(train.precision="$precision")
     train 0 1 "cpu-$precision" "${options[@]}"
     train 0 1 "guarded-$precision" "${options[@]}" device.name=guarded

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Tests guard.*: a run over data with one window unlike the others warns, skips the step, or goes back to its
-# newest checkpoint; and a run that diverges skips steps until it ends.
+# newest checkpoint; a run that diverges skips steps until it ends; and the loss scale of FP16.
 # usage: spikes.sh TRIREME SCRATCH_DIR
 set -euo pipefail
 trireme=$1 scratch=$2
@@ -91,6 +91,59 @@ grep -q 'diverged: 3 steps in a row were skipped (guard.skips), and at step [0-9
     "$scratch/broken.err" || fail "broken: $(tail -n 1 "$scratch/broken.err")"
 [[ $(grep -c '"skipped":true' "$scratch/broken/metrics.jsonl") == 2 ]] || fail "broken: not two records of skipped steps"
 grep -qi 'nan\|inf' "$scratch/broken/metrics.jsonl" && fail "broken: NaN in the records"
+
+# FP16: a step with gradients that overflow is skipped with every guard.action, on all ranks alike, and halves
+# the loss scale; the layout changes neither the steps that are skipped nor, where it changes none, a bit.
+half=(train.precision=fp16 train.steps=40 checkpoint.every=20 guard.sigma=0)
+# forged RUN SCALE RANKS ARGUMENTS...: continues the run `half` from step 20 as RUN, with that loss scale.
+forged() {
+    mkdir -p "$scratch/$1/ckpt"
+    cp -r "$(step_dir half 20)" "$scratch/$1/ckpt"
+    "$tools/ckpt_forge" "$(step_dir "$1" 20)" loss_scale "$2" || fail "$1: the scale was not set"
+    head -n 20 "$scratch/half/metrics.jsonl" >"$scratch/$1/metrics.jsonl"
+    train 0 "$3" "$1" --resume "${half[@]}" "${@:4}"
+}
+skipped() { grep -n '"skipped":true' "$scratch/$1/metrics.jsonl" | cut -d : -f 1 | tr '\n' ' '; }
+
+train 0 1 half "${half[@]}"
+train 0 2 half-2 "${half[@]}" parallel.pp=2
+same_lines half half-2 40
+same_tensors half half-2 40
+[[ $(field half loss_scale | wc -l) == 40 && $(field half loss_scale | head -n 1) == 4096 ]] ||
+    fail "half: no scale, or not from 4096: $(field half loss_scale | head -n 1)"
+[[ $(grep -c 'CPUs store it and multiply in fp32' "$scratch/half-2.out") == 1 ]] || fail "half-2: $(head -n 1 "$scratch/half-2.out")"
+as_planned half-2
+# Resumed with its scale: the same bits on both layouts. With one at which no gradient of a label fits: both steps
+# after it are lost everywhere, and the run goes on.
+forged half-again "$(field half loss_scale | sed -n 21p)" 1
+same_lines half-again half 40
+same_tensors half-again half 40
+forged over 262144 1
+forged over-pp 262144 2 parallel.pp=2
+forged over-dp 262144 2 parallel.dp=2
+forged over-zero 262144 2 parallel.dp=2 parallel.zero=1 guard.action=rollback
+forged over-tp 262144 2 parallel.tp=2 guard.action=skip
+[[ $(skipped over) == "21 22 "* && $(field over loss_scale | sed -n 23p) == 65536 ]] ||
+    fail "over: steps $(skipped over)were skipped, then the scale is $(field over loss_scale | sed -n 23p)"
+grep -q 'warning: step 21: gradients overflow FP16 with the loss scale 262144; the step is skipped$' "$scratch/over.err" ||
+    fail "over: $(head -n 1 "$scratch/over.err")"
+[[ $(state_of over 40 optimizer_step) == $((40 - $(skipped over | wc -w))) ]] || fail "over: the checkpoint counts other steps"
+[[ $(state_of over 40 loss_scale) == $(field over loss_scale | tail -n 1) ]] || fail "over: the checkpoint has the scale $(state_of over 40 loss_scale)"
+grep -qi 'nan\|inf' "$scratch/over/metrics.jsonl" && fail "over: NaN in the records"
+for run in over-pp over-dp over-zero over-tp; do
+    [[ $(skipped $run) == "$(skipped over)" ]] || fail "$run: steps $(skipped $run)were skipped, not $(skipped over)"
+    diff <(field $run loss_scale) <(field over loss_scale) >"$scratch/diff" || fail "$run: $(head -n 3 "$scratch/diff")"
+done
+same_lines over over-pp 40
+same_tensors over over-pp 40
+same_lines over-dp over-zero 40
+same_tensors over-dp over-zero 40
+# As many in a row as guard.skips end the run.
+mkdir -p "$scratch/ends/ckpt"
+cp -r "$(step_dir over 20)" "$scratch/ends/ckpt"
+train 65 1 ends --resume "${half[@]}" guard.skips=2
+grep -q 'diverged: 2 steps in a row were skipped (guard.skips), and at step 22 gradients overflow FP16' "$scratch/ends.err" ||
+    fail "ends: $(tail -n 1 "$scratch/ends.err")"
 
 # --debug-nan names where it begins, the same on two ranks, and changes no bit.
 for ranks in 1 2; do

@@ -189,8 +189,8 @@ static void a_wrong_value_has_its_place(void **state) {
 
 static void an_unknown_choice_has_its_place(void **state) {
     (void)state;
-    refused("train.precision: fp16\n",
-            "x.yaml:1:18: train.precision must be one of fp32, bf16, fp64, not 'fp16'");
+    refused("train.precision: int8\n",
+            "x.yaml:1:18: train.precision must be one of fp32, bf16, fp16, fp64, not 'int8'");
     refused_beginning("parallel.schedule: zb\n",
                       "x.yaml:1:20: parallel.schedule must be one of gpipe, 1f1b");
     refused("parallel.transport: ncl\n",

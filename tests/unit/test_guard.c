@@ -151,11 +151,44 @@ static void skips_in_a_row_end_the_run(void **state) {
     assert_int_equal(judge(&c, &g, 9, 1, text), TR_VERDICT_DIVERGED);
 }
 
+/* FP16 skips steps that are not finite under every action. */
+static void overflows_in_a_row_end_the_run(void **state) {
+    (void)state;
+    static const char *const actions[] = {"warn", "skip", "rollback"};
+    char text[TR_GUARD_TEXT];
+    for (size_t i = 0; i < sizeof actions / sizeof *actions; i++) {
+        tr_config c = config_of(actions[i], 6, 3);
+        strcpy(c.train.precision, "fp16");
+        const bool counts_both = !strcmp(actions[i], "skip");
+        tr_ckpt_guard g = {0};
+        take_steps(&c, &g, 50);
+        for (int k = 0; k < 5; k++) {
+            assert_int_equal(judge(&c, &g, 3, INFINITY, text), TR_VERDICT_SKIPPED);
+            assert_non_null(strstr(text, "gradients overflow FP16"));
+            assert_int_equal(judge(&c, &g, NAN, NAN, text), TR_VERDICT_SKIPPED);
+            assert_int_equal(judge(&c, &g, 3, 1, text), TR_VERDICT_TAKEN);
+        }
+        tr_guard_saved(&c, &g);
+        if (!strcmp(actions[i], "warn")) {
+            assert_int_equal(judge(&c, &g, 9, 1, text), TR_VERDICT_WARNED);
+        } else { /* counts as a skip, not as a return */
+            (void)judge(&c, &g, 9, 1, text);
+            assert_int_equal(g.skips, 1);
+        }
+        assert_int_equal(judge(&c, &g, 3, NAN, text), TR_VERDICT_SKIPPED);
+        assert_int_equal(judge(&c, &g, 3, NAN, text),
+                         counts_both ? TR_VERDICT_DIVERGED : TR_VERDICT_SKIPPED);
+        assert_int_equal(judge(&c, &g, 3, NAN, text), TR_VERDICT_DIVERGED);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(first_steps_have_the_plain_mean_and_variance),
-        cmocka_unit_test(later_steps_fade), cmocka_unit_test(nothing_is_out_of_line_at_first),
+        cmocka_unit_test(later_steps_fade),
+        cmocka_unit_test(nothing_is_out_of_line_at_first),
         cmocka_unit_test(each_action_has_its_verdict),
-        cmocka_unit_test(skips_in_a_row_end_the_run)};
+        cmocka_unit_test(skips_in_a_row_end_the_run),
+        cmocka_unit_test(overflows_in_a_row_end_the_run)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
