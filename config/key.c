@@ -176,13 +176,20 @@ bool tr_key_share(const char *text, double *share) {
     return parse_number(text, share);
 }
 
-/* Stores the steps with one space between them. Items of a list in a file are in quotes. */
+/* Copies a list without the quotes that a file may have around its items. Returns false if it is
+ * too long. */
+static bool copy_bare(const char *value, char *bare, size_t size) {
+    if (strlen(value) >= size) return false;
+    memcpy(bare, value, strlen(value) + 1);
+    for (char *c = bare; (c = strchr(c, '"'));) *c = ' ';
+    return true;
+}
+
+/* Stores the steps with one space between them. */
 static tr_status set_points(const tr_key *key, const char *value, tr_config *config) {
     int64_t point[TR_CONFIG_POINTS];
     char bare[TR_CONFIG_POINTS * 24], *text = field(key, config);
-    (void)snprintf(bare, sizeof bare, "%s", value);
-    for (char *c = bare; (c = strchr(c, '"'));) *c = ' ';
-    const int count = strlen(value) < sizeof bare ? tr_config_points(bare, point) : -1;
+    const int count = copy_bare(value, bare, sizeof bare) ? tr_config_points(bare, point) : -1;
     if (count < 0) return wrong_type(key, value, NULL);
     text[0] = '\0';
     for (int i = 0; i < count; i++)
@@ -190,14 +197,11 @@ static tr_status set_points(const tr_key *key, const char *value, tr_config *con
     return TR_OK;
 }
 
-/* Stores the pairs with one space between their numbers. A list in a file has the steps in quotes.
- */
+/* Stores the pairs with one space between their numbers. */
 static tr_status set_batches(const tr_key *key, const char *value, tr_config *config) {
     tr_batch_size batch[TR_CONFIG_WARMUPS];
     char bare[TR_CONFIG_WARMUPS * 48], *text = field(key, config);
-    (void)snprintf(bare, sizeof bare, "%s", value);
-    for (char *c = bare; (c = strchr(c, '"'));) *c = ' ';
-    const int count = strlen(value) < sizeof bare ? tr_config_warmup(bare, batch) : -1;
+    const int count = copy_bare(value, bare, sizeof bare) ? tr_config_warmup(bare, batch) : -1;
     if (count < 0) return wrong_type(key, value, NULL);
     text[0] = '\0';
     for (int i = 0; i < count; i++)

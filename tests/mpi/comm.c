@@ -1,10 +1,12 @@
-/* comm/ over MPI: the checks of tests/comm_checks.h as one rank of mpirun.
+/* comm/ over MPI: the checks of support/comm_checks.h as one rank of mpirun.
  * usage: comm [DEVICE [nccl]] */
 #include "base/cores.h"
 #include "support/comm_checks.h"
 #include "tests/unit/support/seed.h"
 
 #include <mpi.h>
+#include <stdlib.h>
+#include <string.h>
 
 /* CUDA_MODULE_LOADING was set before an MPI library could have started CUDA. */
 static bool loading_was_set;

@@ -1,10 +1,13 @@
 /* Tests NCCL on GPUs. One rank: the all-reduce of a group of one, which the program itself does not
- * use. Several: the checks of tests/comm_checks.h. NCCL refuses several ranks on one GPU, unless
+ * use. Several: the checks of support/comm_checks.h. NCCL refuses several ranks on one GPU, unless
  * NCCL_HOSTID makes them appear to be on different machines. Exit code 77: no GPU. usage: gpu_nccl
  * [DEVICE] */
 #include "comm/nccl_impl.h"
 #include "support/comm_checks.h"
 #include "tests/unit/support/seed.h"
+
+#include <stdlib.h>
+#include <string.h>
 
 enum { COUNT = 1000 };
 

@@ -1,85 +1,10 @@
 #include "support/comm_checks.h"
 
-bool both_new(const checks *k, size_t bytes, both *out) {
-    *out = (both){.bytes = bytes};
-    CHECK_OK(tr_device_alloc(k->device, TR_MEMORY_DATA, bytes, (void **)&out->device));
-    CHECK_OK(tr_device_staging_alloc(k->device, bytes, (void **)&out->host));
-    return true;
-}
+#include "support/comm_part_checks.h"
 
-void both_free(const checks *k, both *b) {
-    tr_device_free(k->device, b->device);
-    tr_device_staging_free(k->device, b->host);
-}
-
-bool upload(tr_stream *stream, const both *b) {
-    CHECK_OK(tr_stream_copy(stream, b->device, b->host, b->bytes));
-    return true;
-}
-
-bool download(const checks *k, tr_stream *stream, const both *b) {
-    CHECK_OK(tr_stream_copy(stream, b->host, b->device, b->bytes));
-    CHECK_OK(tr_world_sync(k->world, stream));
-    return true;
-}
-
-/* Returns a number of a rank's position, which every rank can compute. */
-static uint32_t hash_of(uint32_t seed, int rank, int64_t i) {
-    uint32_t x = seed ^ (uint32_t)rank * 0x9E3779B9u ^ (uint32_t)i * 0x85EBCA6Bu;
-    x ^= x >> 16;
-    x *= 0x7FEB352Du;
-    x ^= x >> 15;
-    x *= 0x846CA68Bu;
-    return x ^ (x >> 16);
-}
-
-/* Returns an element's value. Crafted values are small integers with sums that are exact in every
- * dtype; random ones span six orders of magnitude, so that their sums depend on the order. */
-static double value_of(bool crafted, uint32_t seed, int rank, int64_t i) {
-    if (crafted) return (double)((rank + 1) * (int)(i % 7 + 1));
-    uint32_t h = hash_of(seed, rank, i);
-    static const double scale[] = {1e-3, 1e-2, 0.1, 1, 10, 100, 1e3, 0.3};
-    return ((double)(h >> 3) / (1 << 28) - 1) * scale[h & 7];
-}
-
-void store(void *to, tr_dtype dtype, int64_t i, double x) {
-    if (dtype == TR_F32) ((float *)to)[i] = (float)x;
-    else if (dtype == TR_F64) ((double *)to)[i] = x;
-    else ((uint16_t *)to)[i] = tr_narrow_round(dtype, (float)x);
-}
-
-static double load(const void *from, tr_dtype dtype, int64_t i) {
-    if (dtype == TR_F32) return (double)((const float *)from)[i];
-    if (dtype == TR_F64) return ((const double *)from)[i];
-    return (double)tr_narrow_load(dtype, ((const uint16_t *)from)[i]);
-}
-
-static void fill(void *to, tr_dtype dtype, int64_t count, bool crafted, uint32_t seed, int rank) {
-    for (int64_t i = 0; i < count; i++) store(to, dtype, i, value_of(crafted, seed, rank, i));
-}
-
-/* Writes element i of the reduction over `n` ranks, computed as comm.h promises, to to[i]. */
-static void expect(void *to, tr_dtype dtype, tr_reduce op, bool crafted, uint32_t seed,
-                   const int *ranks, int n, int64_t i) {
-    double one = 0, sum = 0;
-    for (int r = 0; r < n; r++) {
-        store(&one, dtype, 0, value_of(crafted, seed, ranks[r], i));
-        double x = load(&one, dtype, 0);
-        if (r == 0) sum = x;
-        else if (op == TR_REDUCE_MAX) sum = x > sum ? x : sum;
-        else if (dtype == TR_F64) sum += x;
-        else sum = (double)(float)((float)sum + (float)x);
-    }
-    store(to, dtype, i, sum);
-}
-
-static size_t wrong(const void *a, const void *b, size_t element, int64_t count) {
-    size_t bad = 0;
-    for (int64_t i = 0; i < count; i++)
-        bad += memcmp((const char *)a + (size_t)i * element, (const char *)b + (size_t)i * element,
-                      element) != 0;
-    return bad;
-}
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
 
 /* Checks one all-reduce of `count` elements, `shift` elements into the buffer. An element's place
  * in the random sequence depends on the element alone, so equal places must give equal bits
@@ -139,17 +64,23 @@ static bool check_wrong_stream(const checks *k, tr_stream *stream) {
     return true;
 }
 
+enum { TICKET_GROUPS = 3, TICKETS = 5, IN_FLIGHT = TICKET_GROUPS * TICKETS };
+
+/* A reduction that has been started, with its data. */
+typedef struct flight {
+    tr_group *group;
+    const int *ranks;
+    int n;
+    int64_t count, ticket;
+    both data;
+} flight;
+
 static double random_delay(void *context, int group, size_t bytes) {
     (void)group;
     uint32_t *state = context;
     (void)bytes;
     *state = *state * 1664525u + 1013904223u;
     return (double)(*state >> 16) / 65536 * 2e-3;
-}
-
-static void slow_work(void *unused) {
-    (void)unused;
-    usleep(2000);
 }
 
 /* Starts reduction `i` after work that computes its data. */
@@ -227,189 +158,6 @@ static bool check_tickets(const checks *k, bool delayed, bool own_stream) {
     return true;
 }
 
-/* Several gathers of a group are in flight among its reductions, with many ranges, empty ones and
- * ones larger than a pinned buffer. Each member has computed its ranges; elements of the others
- * begin with other bytes. */
-static bool check_gathers(const checks *k, const int *ranks, int n, int id) {
-    enum { RANGES = 60, GATHERS = 3, LARGE = 150000 };
-    tr_gather_range range[GATHERS][RANGES];
-    both data[GATHERS], sum;
-    int64_t ticket[GATHERS + 1];
-    tr_group *g;
-    const int rank = tr_world_rank(k->world);
-    CHECK_OK(tr_group_open(k->world, k->device, ranks, n, id, 5000, &g));
-    CHECK(both_new(k, 4 * sizeof(float), &sum));
-    fill(sum.host, TR_F32, 4, true, k->seed, rank);
-    for (int i = 0; i < GATHERS; i++) {
-        CHECK(both_new(k, RANGES * 500 + 2 * LARGE, &data[i]));
-        size_t at = 0;
-        for (int j = 0; j < RANGES; j++) {
-            const uint32_t h = hash_of(k->seed + (uint32_t)i, 0, j);
-            const size_t bytes = j == 7 || j == 30 ? LARGE : h % 5 == 0 ? 0 : h / 8 % 500;
-            /* With i == 2 one member has all. */
-            const int owner = i == 2 ? n - 1 : (int)(h / 4096 % (uint32_t)n);
-            for (size_t b = 0; b < bytes; b++)
-                data[i].host[at + b] = (char)hash_of(k->seed, ranks[owner] == rank, (int64_t)b);
-            range[i][j] = (tr_gather_range){data[i].device + at, bytes, owner};
-            at += bytes;
-        }
-        if (i == 1) CHECK_OK(tr_stream_call(k->stream, slow_work, NULL));
-        CHECK(upload(k->stream, &data[i]));
-        CHECK_OK(tr_group_gather(g, k->stream, range[i], RANGES, &ticket[i]));
-        if (i != 0) continue;
-        CHECK(upload(k->stream, &sum));
-        CHECK_OK(
-            tr_group_start(g, k->stream, sum.device, 4, TR_F32, TR_REDUCE_SUM, &ticket[GATHERS]));
-    }
-    for (int i = GATHERS; i >= 0; i--) CHECK_OK(tr_group_wait(g, k->stream, ticket[i]));
-    CHECK(download(k, k->stream, &sum));
-    float want[4];
-    for (int64_t i = 0; i < 4; i++) expect(want, TR_F32, TR_REDUCE_SUM, true, k->seed, ranks, n, i);
-    CHECK(memcmp(want, sum.host, sizeof want) == 0);
-    for (int i = 0; i < GATHERS; i++) {
-        CHECK(download(k, k->stream, &data[i]));
-        for (int j = 0; j < RANGES; j++) {
-            const char *got = data[i].host + ((char *)range[i][j].data - data[i].device);
-            for (size_t b = 0; b < range[i][j].bytes; b++)
-                CHECK(got[b] == (char)hash_of(k->seed, 1, (int64_t)b));
-        }
-        both_free(k, &data[i]);
-    }
-    range[0][0].rank = n;
-    CHECK(tr_group_gather(g, k->stream, range[0], 1, ticket) == TR_ERR_INTERNAL);
-    tr_group_close(g);
-    both_free(k, &sum);
-    return true;
-}
-
-/* Sums buffers of n parts, of which each member gets its own, with the bits of an all-reduce, and
- * gathers parts; all are in flight at the same time. */
-static bool check_parts(const checks *k, const int *ranks, int n, int id, size_t max_bytes) {
-    static const int64_t counts[] = {1, 3, 1025, 4501};
-    static const tr_dtype dtypes[] = {TR_F32, TR_BF16, TR_F16, TR_F64};
-    enum { CASES = 16 };
-    both whole[CASES], part[CASES], gathered[CASES];
-    int64_t ticket[2 * CASES];
-    tr_group *g;
-    int place = 0;
-    while (ranks[place] != tr_world_rank(k->world)) place++;
-    CHECK_OK(tr_group_open(k->world, k->device, ranks, n, id, max_bytes, &g));
-    for (int i = 0; i < CASES; i++) {
-        const tr_dtype dtype = dtypes[i % 4];
-        const int64_t count = counts[i / 4];
-        const size_t bytes = (size_t)count * tr_dtype_size(dtype), own = (size_t)place * bytes;
-        CHECK(both_new(k, (size_t)n * bytes, &whole[i]) && both_new(k, bytes, &part[i]) &&
-              both_new(k, (size_t)n * bytes, &gathered[i]));
-        fill(whole[i].host, dtype, n * count, false, k->seed, tr_world_rank(k->world));
-        memset(gathered[i].host, 0, (size_t)n * bytes);
-        for (size_t b = 0; b < bytes; b++)
-            gathered[i].host[own + b] = (char)hash_of(k->seed, place, (int64_t)b);
-        if (i % 4 == 0) CHECK_OK(tr_stream_call(k->stream, slow_work, NULL));
-        CHECK(upload(k->stream, &whole[i]) && upload(k->stream, &gathered[i]));
-        CHECK_OK(tr_group_scatter(g, k->stream, whole[i].device, part[i].device, count, dtype,
-                                  &ticket[2 * i]));
-        CHECK_OK(tr_group_gather_parts(g, k->stream, gathered[i].device, count, dtype,
-                                       &ticket[2 * i + 1]));
-    }
-    for (int i = 2 * CASES; i-- > 0;) CHECK_OK(tr_group_wait(g, k->stream, ticket[i]));
-    for (int i = 0; i < CASES; i++) {
-        const tr_dtype dtype = dtypes[i % 4];
-        const int64_t count = counts[i / 4];
-        const size_t e = tr_dtype_size(dtype), bytes = (size_t)count * e;
-        char *want = malloc((size_t)n * bytes);
-        CHECK(want && download(k, k->stream, &part[i]) && download(k, k->stream, &gathered[i]));
-        for (int64_t j = 0; j < n * count; j++)
-            expect(want, dtype, TR_REDUCE_SUM, false, k->seed, ranks, n, j);
-        CHECK(wrong(part[i].host, want + (size_t)place * bytes, e, count) == 0);
-        for (int r = 0; r < n; r++)
-            for (size_t b = 0; b < bytes; b++)
-                CHECK(gathered[i].host[(size_t)r * bytes + b] ==
-                      (char)hash_of(k->seed, r, (int64_t)b));
-        both_free(k, &whole[i]);
-        both_free(k, &part[i]);
-        both_free(k, &gathered[i]);
-        free(want);
-    }
-    CHECK(tr_group_scatter(g, k->stream, NULL, NULL, 3, TR_I32, ticket) == TR_ERR_INTERNAL);
-    tr_group_close(g);
-    return true;
-}
-
-/* Fails unless range j of data, from element `first` on, has the sum where this member gets it, and
- * otherwise (over a host transport) this rank's summand. */
-static bool check_scattered(const checks *k, const both *data, const tr_scatter_range *range,
-                            int64_t first, tr_dtype dtype, uint32_t seed, const int *ranks, int n,
-                            int place) {
-    const bool gets = place >= range->rank && place < range->rank + range->ranks;
-    if (!gets && tr_world_uses_nccl(k->world)) return true;
-    const size_t e = tr_dtype_size(dtype);
-    char *want = malloc(data->bytes);
-    CHECK(want);
-    for (int64_t i = first; i < first + range->count; i++) {
-        if (gets) expect(want, dtype, TR_REDUCE_SUM, false, seed, ranks, n, i);
-        else store(want, dtype, i, value_of(false, seed, ranks[place], i));
-    }
-    CHECK(wrong(want + (size_t)first * e, data->host + (size_t)first * e, e, range->count) == 0);
-    free(want);
-    return true;
-}
-
-/* Several reduce-scatters of a group are in flight among its other collectives: with sums for one
- * member, for neighbours and for all, many ranges, empty ones and ones larger than a round. */
-static bool check_scattered_ranges(const checks *k, const int *ranks, int n, int id) {
-    enum { RANGES = 70, SCATTERS = 3, LARGE = 30000 };
-    static const tr_dtype dtypes[SCATTERS] = {TR_F32, TR_BF16, TR_F64};
-    tr_scatter_range range[SCATTERS][RANGES];
-    const int run[SCATTERS] = {1, n % 2 ? n : 2, n};
-    both data[SCATTERS], sum;
-    int64_t ticket[SCATTERS + 1];
-    tr_group *g;
-    int place = 0;
-    while (ranks[place] != tr_world_rank(k->world)) place++;
-    CHECK_OK(tr_group_open(k->world, k->device, ranks, n, id, 5000, &g));
-    CHECK(both_new(k, 4 * sizeof(float), &sum));
-    fill(sum.host, TR_F32, 4, true, k->seed, ranks[place]);
-    for (int i = 0; i < SCATTERS; i++) {
-        const size_t e = tr_dtype_size(dtypes[i]);
-        int64_t at = 0;
-        CHECK(both_new(k, (RANGES * 500 + 2 * LARGE) * e, &data[i]));
-        for (int j = 0; j < RANGES; j++) {
-            const uint32_t h = hash_of(k->seed + (uint32_t)i, 1, j);
-            const int64_t count = j == 7 || j == 30 ? LARGE : h % 5 == 0 ? 0 : h / 8 % 500;
-            const int first = (int)(h / 4096 % (uint32_t)(n / run[i])) * run[i];
-            range[i][j] = (tr_scatter_range){data[i].device + (size_t)at * e, count, first, run[i]};
-            at += count;
-        }
-        fill(data[i].host, dtypes[i], at, false, k->seed + (uint32_t)i, ranks[place]);
-        if (i == 1) CHECK_OK(tr_stream_call(k->stream, slow_work, NULL));
-        CHECK(upload(k->stream, &data[i]));
-        CHECK_OK(tr_group_scatter_ranges(g, k->stream, range[i], RANGES, dtypes[i], &ticket[i]));
-        if (i != 0) continue;
-        CHECK(upload(k->stream, &sum));
-        CHECK_OK(
-            tr_group_start(g, k->stream, sum.device, 4, TR_F32, TR_REDUCE_SUM, &ticket[SCATTERS]));
-    }
-    for (int i = SCATTERS; i >= 0; i--) CHECK_OK(tr_group_wait(g, k->stream, ticket[i]));
-    CHECK(download(k, k->stream, &sum));
-    float want[4];
-    for (int64_t i = 0; i < 4; i++) expect(want, TR_F32, TR_REDUCE_SUM, true, k->seed, ranks, n, i);
-    CHECK(memcmp(want, sum.host, sizeof want) == 0);
-    for (int i = 0; i < SCATTERS; i++) {
-        CHECK(download(k, k->stream, &data[i]));
-        int64_t first = 0;
-        for (int j = 0; j < RANGES; first += range[i][j++].count)
-            if (!check_scattered(k, &data[i], &range[i][j], first, dtypes[i], k->seed + (uint32_t)i,
-                                 ranks, n, place))
-                return false;
-        both_free(k, &data[i]);
-    }
-    range[0][0] = (tr_scatter_range){.count = 1, .rank = n, .ranks = 1};
-    CHECK(tr_group_scatter_ranges(g, k->stream, range[0], 1, TR_F32, ticket) == TR_ERR_INTERNAL);
-    tr_group_close(g);
-    both_free(k, &sum);
-    return true;
-}
-
 static bool check_groups(const checks *k) {
     int size = tr_world_size(k->world), rank = tr_world_rank(k->world);
     int ranks[64];
@@ -465,6 +213,8 @@ static bool check_control(const checks *k) {
     CHECK(strcmp(tr_error_message(), want) == 0);
     return true;
 }
+
+enum { MESSAGES = 12, MESSAGE_BYTES = 20000 };
 
 static size_t message_size(int number) {
     return number % 4 == 0 ? 0 : number % 4 == 1 ? 5 : (size_t)MESSAGE_BYTES - (size_t)number;
