@@ -328,7 +328,7 @@ static tr_status run(bench *b, tr_world *world) {
         .seed = 1,
         .max_norm = 1,
         .optimizer = {.beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .weight_decay = 0.1f},
-        .zero = o->zero > 0,
+        .zero = (int)o->zero,
         .fetch = copy_sample,
         .fetch_context = b,
         .observe = observe,

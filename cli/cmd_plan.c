@@ -61,6 +61,23 @@ static const char *flop(double amount, const char *unit, char *text, size_t size
     return text;
 }
 
+/* Prints whether the order lets parallel.zero 2 save memory: of the rank with the most gradients
+ * alive at one time. */
+static void print_whole_gradients(const tr_run_plan *p) {
+    const tr_program_set *set = p->layout->program[TR_LAYOUT_TRAIN];
+    const tr_program *most = &set->program[0];
+    for (int r = 1; r < set->ranks; r++)
+        if (set->program[r].bucket_peak > most->bucket_peak) most = &set->program[r];
+    if (most->buckets == 0) return;
+    (void)printf("zero     at most %.1f of a rank's %.1f MiB of whole gradients are alive at one "
+                 "time, in the activations",
+                 (double)most->bucket_peak / MIB, (double)most->bucket_bytes / MIB);
+    if (most->bucket_peak == most->bucket_bytes)
+        (void)printf("; this order saves nothing over parallel.zero 1: use parallel.schedule bfs "
+                     "with parallel.virtual 3 or more");
+    (void)printf("\n");
+}
+
 /* here: this machine has the config's device. */
 static void print_head(const tr_config *c, const tr_run_plan *p, bool here) {
     const tr_model *model = p->layout->model;
@@ -85,9 +102,9 @@ static void print_head(const tr_config *c, const tr_run_plan *p, bool here) {
     (void)printf("layout   pp %lld x tp %lld%s x dp %lld%s, %s, %d micro-batches of %lld\n",
                  (long long)c->parallel.pp, (long long)c->parallel.tp,
                  c->model.sequence && c->parallel.tp > 1 ? " (sequence)" : "",
-                 (long long)c->parallel.dp,
-                 c->parallel.zero && c->parallel.dp > 1 ? " (zero 1)" : "", c->parallel.schedule,
+                 (long long)c->parallel.dp, tr_config_zero_text(c), c->parallel.schedule,
                  p->layout->micro_batches, (long long)c->train.micro_batch);
+    print_whole_gradients(p);
     if (c->device.memory)
         (void)printf("limit    %.1f MiB a rank (device.memory)\n\n", (double)p->limit / MIB);
     else
@@ -290,12 +307,19 @@ static messages messages_of(const tr_program *program, const tr_simulated_links 
     return all;
 }
 
+/* Returns true when data ranks that divide the updates are expected to sum whole gradients. */
+static bool sums_whole(const tr_config *c, const tr_layout *l) {
+    const tr_plane plane = tr_request_plane(c);
+    const bool nccl = plane == TR_PLANE_NCCL || (plane == TR_PLANE_AUTO && tr_config_on_gpu(c));
+    return tr_layout_sums_whole(l, nccl, c->train.deterministic);
+}
+
 /* Prints what the messages take of the pipeline rank that sends longest, and by how much they make
  * the step longer. */
 static tr_status print_messages(const tr_config *c, const tr_run_plan *p, double rate) {
     const tr_layout *l = p->layout;
     const tr_program_set *set = l->program[TR_LAYOUT_TRAIN];
-    tr_simulated_links links = tr_network_links(c, &l->desc.mesh, rate);
+    tr_simulated_links links = tr_network_links(c, &l->desc.mesh, false, rate);
     messages most = {0};
     char what[64], longer[32];
     tr_simulation *t;
@@ -338,7 +362,8 @@ static void print_tensor_sums(const tr_config *c, const tr_run_plan *p, double r
 static tr_status print_reductions(const tr_config *c, const tr_run_plan *p, double rate) {
     const tr_layout *l = p->layout;
     const tr_program_set *set = l->program[TR_LAYOUT_TRAIN];
-    const tr_simulated_links links = {.sum = tr_network_reduce(c, &l->desc.mesh, rate)};
+    const bool whole = sums_whole(c, l);
+    const tr_simulated_links links = {.sum = tr_network_reduce(c, &l->desc.mesh, whole, rate)};
     int rank = 0, buckets = 0;
     double bytes = 0, moving = 0;
     tr_simulation *t;
@@ -358,6 +383,10 @@ static tr_status print_reductions(const tr_config *c, const tr_run_plan *p, doub
         print_moving(c, "reduce", bytes, what, tr_network_is_far(c, &l->desc.mesh, TR_AXIS_DP),
                      moving / rate);
         print_exposed(t->exposed[rank] / rate);
+        if (whole)
+            (void)printf("         each rank gets the whole sums, because with train.deterministic "
+                         "NCCL must add them as with parallel.zero 0: twice the bytes of its "
+                         "portions\n");
     }
     tr_simulation_destroy(t);
     return TR_OK;

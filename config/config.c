@@ -377,17 +377,18 @@ static tr_status check_batch(const tr_config *c) {
 
 static tr_status check_zero(const tr_config *c) {
     const bool by_tensor = c->model.tuning.apart; /* lamb, muon, adafactor */
-    if (c->parallel.zero > 1)
+    if (c->parallel.zero > 2)
         REFUSE("parallel.zero",
                "parallel.zero %" PRId64
-               " is not available: 1 divides the optimizer's state among the data ranks, and "
-               "parallel.tp or parallel.pp divides parameters and gradients",
+               " is not available: 2 divides the optimizer's state and the gradients among the "
+               "data ranks, and parallel.tp or parallel.pp divides parameters",
                c->parallel.zero);
-    if (c->parallel.zero == 1 && by_tensor)
+    if (c->parallel.zero > 0 && by_tensor)
         REFUSE("parallel.zero",
-               "parallel.zero 1 does not work with optim.name %s, which needs whole tensors on "
+               "parallel.zero %" PRId64
+               " does not work with optim.name %s, which needs whole tensors on "
                "every rank: set parallel.zero to 0, or optim.name to adamw",
-               c->optim.name);
+               c->parallel.zero, c->optim.name);
     return TR_OK;
 }
 
@@ -497,6 +498,11 @@ double tr_config_validation(const tr_config *config, const char **path) {
 bool tr_config_validates(const tr_config *config) {
     const char *path;
     return tr_config_validation(config, &path) > 0 || path;
+}
+
+const char *tr_config_zero_text(const tr_config *config) {
+    static const char *const text[] = {"", " (zero 1)", " (zero 2)"};
+    return text[config->parallel.dp > 1 ? config->parallel.zero : 0];
 }
 
 tr_dtype tr_config_dtype(const tr_config *config) {

@@ -63,7 +63,7 @@ typedef struct tr_config {
     } optim;
     struct {
         int64_t pp, tp, dp;
-        int64_t zero;                  /* 0, or 1: data ranks divide the optimizer's state */
+        int64_t zero;                  /* what data ranks divide: 1 updates, 2 gradients, too */
         int64_t virtual_stages;        /* key: parallel.virtual; 0: as the schedule has */
         char schedule[TR_CONFIG_PATH]; /* a name or the path of a CSV file */
         double deadline;   /* seconds that a rank may wait for another one that is alive */
@@ -161,5 +161,7 @@ double tr_config_validation(const tr_config *config, const char **path);
 bool tr_config_validates(const tr_config *config);
 /* Returns the step at which the learning rate's schedule ends. */
 int64_t tr_config_horizon(const tr_config *config);
+/* Returns " (zero 1)" or " (zero 2)" when data ranks divide something, or "". */
+const char *tr_config_zero_text(const tr_config *config);
 /* Returns the storage type of train.precision. */
 tr_dtype tr_config_dtype(const tr_config *config);

@@ -293,8 +293,9 @@ const tr_key tr_schema[] = {
     {"parallel.zero", INT(parallel.zero, 0, 3), .fallback = "0",
      .help =
          "What data ranks divide among them (ZeRO): 0: nothing; 1: the optimizer's state, and in "
-         "bf16 the fp32 copies of parameters, with the same bits as 0. Not with optim.name "
-         "lamb, muon and adafactor. 2 and 3 are not available."},
+         "bf16 the fp32 copies of parameters; 2: the gradients, too, which saves memory with "
+         "parallel.schedule bfs and three stages a rank or more. The same bits with all. Not with "
+         "optim.name lamb, muon and adafactor. 3 is not available."},
     {"parallel.virtual", INT(parallel.virtual_stages, 0, 4096), .fallback = "0",
      .help = "Stages of each rank; 0: the schedule's own number (2 for zbv, v-half, v-min, 1f1b-v "
              "and dualpipev, 1 for most others)."},

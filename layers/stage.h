@@ -34,6 +34,10 @@ typedef struct tr_edge {
 typedef struct tr_bucket {
     size_t bytes; /* that this rank reduces with other ranks; 0: none */
     double w, b;  /* complete after this share of the time of the stage's last W; of its last B */
+    /* Bytes of its gradients if they are in the arena, from the first action that writes them until
+     * their sum has been waited for; 0: they have memory of their own. */
+    size_t arena;
+    bool in_forward; /* F writes them, too */
 } tr_bucket;
 
 /* What one micro-batch takes on a stage. Orders are made, estimated and simulated with its times

@@ -53,13 +53,15 @@ static tr_status find_recompute(tr_config *c, tr_device *device, bool *fits) {
     return TR_OK;
 }
 
-/* Divides the optimizer's state, where there are ranks to divide it. */
+/* Divides the optimizer's state, or the gradients, too, where there are ranks to divide them. */
 static tr_status find_zero(tr_config *c, tr_device *device, bool *fits) {
+    const int64_t from = c->parallel.zero;
     *fits = false;
-    if (c->parallel.zero > 0 || c->parallel.dp < 2) return TR_OK;
-    c->parallel.zero = 1;
-    TR_TRY(try_change(c, device, fits));
-    if (!*fits) c->parallel.zero = 0;
+    for (int64_t zero = from + 1; zero <= 2 && c->parallel.dp > 1 && !*fits; zero++) {
+        c->parallel.zero = zero;
+        TR_TRY(try_change(c, device, fits));
+    }
+    if (!*fits) c->parallel.zero = from;
     return TR_OK;
 }
 

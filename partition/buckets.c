@@ -2,6 +2,7 @@
 
 #include "base/memory.h"
 #include "layers/param_layout.h"
+#include "partition/param_memory.h"
 
 /* Adds the bytes of the layer's gradients that this rank sums with other ranks. */
 static tr_status add_bytes(const tr_layer *layer, const tr_mesh *mesh, tr_dtype dtype,
@@ -17,26 +18,45 @@ static tr_status add_bytes(const tr_layer *layer, const tr_mesh *mesh, tr_dtype 
     return TR_OK;
 }
 
+/* Returns the bytes of the layer's gradients as the store places them, in any order. */
+static size_t bytes_in_arena(const tr_layer *layer, tr_dtype dtype) {
+    size_t end = 0;
+    for (int k = 0; k < layer->params_count; k++)
+        if (layer->params[k].has_grad)
+            end = tr_memory_params_begin(&layer->params[k], end) + (size_t)layer->params[k].count;
+    return tr_memory_params_align(end) * tr_dtype_size(tr_dtype_acc(dtype));
+}
+
+static bool writes_in_forward(const tr_layer *layer) {
+    for (int k = 0; k < layer->inputs; k++)
+        if (layer->input[k].f_writes_dx) return true;
+    return false;
+}
+
 static double share(double part, double whole) {
     return whole > 0 ? part / whole : 1;
 }
 
 static tr_status fill_stage(const tr_model *model, const tr_placement *placement, int stage,
-                            const tr_mesh *mesh, tr_dtype dtype, tr_stage_cost *cost) {
+                            const tr_mesh *mesh, tr_dtype dtype, bool in_arena,
+                            tr_stage_cost *cost) {
     const int end = placement->first[stage + 1];
     double i = 0, w = 0;
     for (int k = 0; k < cost->buckets; k++) {
         const tr_layer *layer = model->layers[end - 1 - k];
         i += layer->flops_i;
         w += layer->flops_w;
-        cost->bucket[k] = (tr_bucket){.w = share(w, cost->w), .b = share(i + w, cost->i + cost->w)};
+        cost->bucket[k] = (tr_bucket){.w = share(w, cost->w),
+                                      .b = share(i + w, cost->i + cost->w),
+                                      .arena = in_arena ? bytes_in_arena(layer, dtype) : 0,
+                                      .in_forward = writes_in_forward(layer)};
         TR_TRY(add_bytes(layer, mesh, dtype, &cost->bucket[k].bytes));
     }
     return TR_OK;
 }
 
 tr_status tr_buckets_make(const tr_model *model, const tr_placement *placement, const tr_mesh *mesh,
-                          tr_dtype dtype, tr_stage_table *table) {
+                          tr_dtype dtype, bool in_arena, tr_stage_table *table) {
     TR_TRY(tr_calloc((size_t)model->count, sizeof *table->bucket, &table->bucket));
     for (int s = 0; s < table->stages; s++) {
         tr_mesh of = *mesh; /* of a rank that has the stage */
@@ -44,7 +64,7 @@ tr_status tr_buckets_make(const tr_model *model, const tr_placement *placement, 
         of.index[TR_AXIS_PP] = placement->owner[s];
         cost->buckets = placement->first[s + 1] - placement->first[s];
         cost->bucket = table->bucket + placement->first[s];
-        TR_TRY(fill_stage(model, placement, s, &of, dtype, cost));
+        TR_TRY(fill_stage(model, placement, s, &of, dtype, in_arena, cost));
     }
     return TR_OK;
 }

@@ -5,6 +5,7 @@
 #include "layers/stage.h"
 #include "pipeline/program/simulate.h"
 
-/* Adds the buckets of all stages to a table of the model's stages: one for each layer. */
+/* Adds the buckets of all stages to a table of the model's stages: one for each layer. in_arena: as
+ * of tr_memory_in_arena. */
 tr_status tr_buckets_make(const tr_model *model, const tr_placement *placement, const tr_mesh *mesh,
-                          tr_dtype dtype, tr_stage_table *table);
+                          tr_dtype dtype, bool in_arena, tr_stage_table *table);

@@ -66,8 +66,8 @@ static bool is_valid(const search *x) {
 }
 
 /* Estimates the trial's time, and the memory of its fullest rank: parameters, their state, and the
- * peak of its activations before they are placed. The state counts as a whole, also when data ranks
- * divide it, so that parallel.zero does not move the cut. */
+ * peak of its activations before they are placed. State and gradients count as a whole, also when
+ * data ranks divide them, so that parallel.zero does not move the cut. */
 static tr_status estimate(search *x, double *time, double *memory) {
     const tr_schedule *s = x->s;
     tr_stage_table table = {0};
@@ -78,7 +78,8 @@ static tr_status estimate(search *x, double *time, double *memory) {
     *memory = 0;
     for (int r = 0; r < s->ranks && status == TR_OK; r++) {
         size_t values, gradients, moments;
-        tr_param_memory params = tr_memory_of_params(x->model, &placement, r, NULL, x->optimizer);
+        tr_param_memory params =
+            tr_memory_of_params(x->model, &placement, r, NULL, false, x->optimizer);
         tr_memory_params_bytes(&params, x->model->shape.dtype, &values, &gradients, &moments);
         *memory = fmax(*memory, (double)(values + gradients + moments) + e->peak[r]);
         x->actions += s->count[r];

@@ -3,6 +3,7 @@
 #include "base/memory.h"
 #include "layers/cached.h"
 #include "layers/layer_stage.h"
+#include "layers/param_layout.h"
 #include "partition/buckets.h"
 #include "partition/cut_for_schedule.h"
 #include "partition/param_memory.h"
@@ -185,7 +186,8 @@ tr_status tr_layout_lower(tr_layout *l) {
     tr_schedule *forward = NULL;
     tr_stage_table_free(&l->table); /* made again, because the operators' scratch is known now */
     TR_TRY(tr_layer_table_make(l->model, l->first, l->placement.stages, &l->table));
-    TR_TRY(tr_buckets_make(l->model, &l->placement, &l->desc.mesh, l->desc.dtype, &l->table));
+    TR_TRY(tr_buckets_make(l->model, &l->placement, &l->desc.mesh, l->desc.dtype,
+                           tr_memory_in_arena(&l->desc.mesh, l->desc.zero), &l->table));
     TR_TRY(tr_schedule_forward_of(l->desc.schedule, &l->table, l->micro_batches, &forward));
     tr_status status = TR_OK;
     if (!l->desc.forward_only)
@@ -247,6 +249,19 @@ size_t tr_layout_step_bytes(const tr_layout *l, const tr_flow *input) {
     return bytes * (size_t)l->micro_batches;
 }
 
+bool tr_layout_sums_whole(const tr_layout *l, bool nccl, bool deterministic) {
+    if (!tr_memory_divided(&l->desc.mesh, l->desc.zero)) return false;
+    for (int i = 0; i < l->model->count; i++)
+        for (int k = 0; k < l->model->layers[i]->params_count; k++) {
+            const tr_param *param = &l->model->layers[i]->params[k];
+            tr_param_layout layout;
+            if (!param->frozen && tr_param_layout_make(param, &l->desc.mesh, &layout) == TR_OK &&
+                tr_param_layout_sums_whole(&layout, nccl, deterministic))
+                return true;
+        }
+    return false;
+}
+
 void tr_layout_memory_known(const tr_layout *l, int pp_rank, int dp_rank, tr_memory_plan *out) {
     tr_mesh mesh = l->desc.mesh;
     tr_flow input[TR_STEP_INPUTS];
@@ -256,9 +271,9 @@ void tr_layout_memory_known(const tr_layout *l, int pp_rank, int dp_rank, tr_mem
     for (int i = 0; i < inputs; i++)
         out->of[TR_MEMORY_DATA] += tr_align_up(tr_layout_step_bytes(l, &input[i]));
     mesh.index[TR_AXIS_DP] = dp_rank;
-    tr_param_memory params =
-        tr_memory_of_params(l->model, &l->placement, pp_rank,
-                            tr_memory_divided(&mesh, l->desc.zero), l->desc.optimizer);
+    tr_param_memory params = tr_memory_of_params(
+        l->model, &l->placement, pp_rank, tr_memory_divided(&mesh, l->desc.zero),
+        tr_memory_in_arena(&mesh, l->desc.zero), l->desc.optimizer);
     tr_memory_params_bytes(&params, l->desc.dtype, &out->of[TR_MEMORY_PARAMETERS],
                            &out->of[TR_MEMORY_GRADIENTS], &out->of[TR_MEMORY_OPTIMIZER]);
     if (l->desc.forward_only) out->of[TR_MEMORY_GRADIENTS] = out->of[TR_MEMORY_OPTIMIZER] = 0;

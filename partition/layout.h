@@ -20,7 +20,7 @@ typedef struct tr_layout_desc {
     tr_dtype dtype;
     tr_optim_memory optimizer;
     bool noise;     /* a step measures the noise scale (train/noise.h) */
-    bool zero;      /* the data ranks divide the optimizer's masters and states */
+    int zero;       /* parallel.zero: what the data ranks divide */
     bool documents; /* see tr_model_shape */
     int64_t seq;    /* tokens of a sequence; 0: model.context */
     /* Only validates: without gradients, optimizer state and the program of a training step. */
@@ -79,6 +79,10 @@ size_t tr_layout_step_bytes(const tr_layout *layout, const tr_flow *input);
 /* Returns the programs of a training step with this batch, the whole one or one of the smaller;
  * after tr_layout_lower. */
 const tr_program_set *tr_layout_step(const tr_layout *layout, int64_t batch);
+
+/* Returns true when data ranks divide the updates and yet sum whole gradients
+ * (tr_param_layout_sums_whole), so that twice as many bytes travel. */
+bool tr_layout_sums_whole(const tr_layout *layout, bool nccl, bool deterministic);
 
 /* Fills the bytes that do not depend on prepared layers: parameters, gradients, optimizer state,
  * step inputs. */

@@ -96,7 +96,9 @@ typedef struct need {
     double total, arena;
 } need;
 
-/* Measures everything except the operators' scratch, which only prepared layers know. */
+/* Measures everything except the operators' scratch, which only prepared layers know. Gradients
+ * count as a whole, also with parallel.zero 2: orders that are made here have those of all stages
+ * at one time. */
 static tr_status measure(const tr_model *model, const tr_schedule *s, const tr_mesh *divided,
                          tr_optim_memory optimizer, need *out) {
     cut x;
@@ -107,7 +109,8 @@ static tr_status measure(const tr_model *model, const tr_schedule *s, const tr_m
     tr_status status = tr_lower(s, &x.table, &set);
     for (int r = 0; r < s->ranks && status == TR_OK; r++) {
         size_t values, gradients, moments;
-        tr_param_memory params = tr_memory_of_params(model, &placement, r, divided, optimizer);
+        tr_param_memory params =
+            tr_memory_of_params(model, &placement, r, divided, false, optimizer);
         tr_memory_params_bytes(&params, model->shape.dtype, &values, &gradients, &moments);
         need n = {.arena = (double)set->program[r].arena_bytes};
         n.total = (double)values + (double)gradients + (double)moments + n.arena +
@@ -168,7 +171,7 @@ tr_status tr_order_make(const tr_config *c, tr_schedule_request *request, tr_sch
     const tr_mesh mesh = {.degree = {1, (int)c->parallel.dp, 1}};
     const tr_optim_config optimizer = tr_optim_of(c);
     if (status == TR_OK && c->device.memory)
-        status = make_under(model, tr_memory_divided(&mesh, c->parallel.zero > 0),
+        status = make_under(model, tr_memory_divided(&mesh, (int)c->parallel.zero),
                             tr_optim_memory_of(&optimizer), known * (double)c->device.memory,
                             request, out);
     else if (status == TR_OK) status = tr_schedule_make(request, out);

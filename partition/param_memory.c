@@ -26,13 +26,18 @@ size_t tr_memory_moments_length(tr_dtype dtype, int64_t numbers) {
     return dtype == TR_U8 ? tr_code8_bytes(numbers) : (size_t)numbers;
 }
 
-const tr_mesh *tr_memory_divided(const tr_mesh *mesh, bool zero) {
-    return zero && mesh->degree[TR_AXIS_DP] > 1 ? mesh : NULL;
+const tr_mesh *tr_memory_divided(const tr_mesh *mesh, int zero) {
+    return zero > 0 && mesh->degree[TR_AXIS_DP] > 1 ? mesh : NULL;
+}
+
+bool tr_memory_in_arena(const tr_mesh *mesh, int zero) {
+    return zero > 1 && tr_memory_divided(mesh, zero);
 }
 
 typedef struct measure {
     tr_param_memory sum;
     const tr_mesh *divided;
+    bool in_arena;
     tr_optim_memory optimizer;
 } measure;
 
@@ -42,10 +47,13 @@ static tr_status measure_param(void *context, int stage, tr_param *param, bool s
     tr_param_memory *sum = &m->sum;
     sum->params++;
     const size_t count = (size_t)param->count;
-    if (param->has_grad) sum->grads = tr_memory_params_begin(param, sum->grads) + count;
+    const size_t own = (size_t)tr_param_portion(param, m->divided).extent;
+    if (!m->in_arena && param->has_grad)
+        sum->grads = tr_memory_params_begin(param, sum->grads) + count;
+    if (m->in_arena && !param->frozen && own > 0)
+        sum->grads = tr_memory_params_align(sum->grads) + own;
     if (shares) return TR_OK;
     sum->values = tr_memory_params_begin(param, sum->values) + count;
-    const size_t own = (size_t)tr_param_portion(param, m->divided).extent;
     if (param->frozen || own == 0) return TR_OK;
     sum->masters = tr_memory_states_begin(param, m->divided, sum->masters) + own;
     const tr_optim_kind kind = tr_optim_kind_for(m->optimizer.kind, param);
@@ -58,9 +66,9 @@ static tr_status measure_param(void *context, int stage, tr_param *param, bool s
 }
 
 tr_param_memory tr_memory_of_params(const tr_model *model, const tr_placement *placement,
-                                    int pp_rank, const tr_mesh *divided,
+                                    int pp_rank, const tr_mesh *divided, bool in_arena,
                                     tr_optim_memory optimizer) {
-    measure m = {.divided = divided, .optimizer = optimizer};
+    measure m = {.divided = divided, .in_arena = in_arena, .optimizer = optimizer};
     (void)tr_placement_visit(placement, model, pp_rank, measure_param, &m); /* cannot fail */
     tr_param_memory sum = m.sum;
     sum.values = tr_memory_params_align(sum.values);

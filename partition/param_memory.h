@@ -10,17 +10,22 @@ typedef struct tr_param_memory {
     size_t values;
     size_t masters;                /* of trained parameters, or their portions */
     size_t state[TR_OPTIM_STATES]; /* of those with an optimizer that has it */
-    size_t grads;                  /* every use of a tied parameter has its own */
-    int params;                    /* parameters of the rank, every use counted */
+    size_t grads; /* every use of a tied parameter has its own; without those in the arena */
+    int params;   /* parameters of the rank, every use counted */
     tr_optim_memory optimizer;
 } tr_param_memory;
 
 /* Measures the parameters of pipeline rank pp_rank; allocates nothing. divided: the mesh with the
- * data ranks that divide masters and states, seen from one of them (tr_param_portion), or NULL. */
+ * data ranks that divide masters and states, seen from one of them (tr_param_portion), or NULL.
+ * in_arena: as of tr_memory_in_arena. */
 tr_param_memory tr_memory_of_params(const tr_model *model, const tr_placement *placement,
-                                    int pp_rank, const tr_mesh *divided, tr_optim_memory optimizer);
+                                    int pp_rank, const tr_mesh *divided, bool in_arena,
+                                    tr_optim_memory optimizer);
 /* Returns the mesh if its data ranks divide masters and states (parallel.zero), or NULL. */
-const tr_mesh *tr_memory_divided(const tr_mesh *mesh, bool zero);
+const tr_mesh *tr_memory_divided(const tr_mesh *mesh, int zero);
+/* Returns true when a rank keeps only the sums of its portions of gradients, and whole gradients
+ * are in the arena (parallel.zero 2). */
+bool tr_memory_in_arena(const tr_mesh *mesh, int zero);
 /* Returns the bytes of a master; 0 in FP32 and FP64, where the value is the master. */
 size_t tr_memory_master_size(tr_dtype dtype);
 /* Computes bytes by class: values and masters, gradients, the optimizer's states. */

@@ -97,7 +97,7 @@ tr_layout_desc tr_request_layout(const tr_config *c, const tr_orders *orders, co
                             .dtype = tr_config_dtype(c),
                             .optimizer = optimizer_of(c),
                             .noise = c->log.noise_scale,
-                            .zero = c->parallel.zero > 0,
+                            .zero = (int)c->parallel.zero,
                             .documents = tr_config_packed(c),
                             .decodes = c->train.sample_every > 0,
                             .schedule = orders->schedule,

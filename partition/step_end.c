@@ -258,7 +258,7 @@ static tr_status measure_param(void *context, int stage, tr_param *param, bool s
 }
 
 tr_status tr_step_end_bytes(tr_device *device, const tr_model *model, const tr_placement *placement,
-                            const tr_mesh *mesh, tr_dtype dtype, int micro_batches, bool zero,
+                            const tr_mesh *mesh, tr_dtype dtype, int micro_batches, int zero,
                             bool forward_only, tr_optim_memory optimizer, bool noise,
                             size_t *bytes) {
     tr_status status = TR_OK;

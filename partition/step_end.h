@@ -68,9 +68,9 @@ int64_t tr_step_end_tensor_norms(tr_optim_kind optimizer, const tr_param *param,
 tr_op_desc tr_step_end_finish_op(const tr_step_end_vector *vector, int64_t losses);
 
 /* Computes the device bytes that tr_optimizer_create takes on the rank at mesh->index. Prepares its
- * operators temporarily, and allocates no device memory. zero: the data ranks divide the updates.
+ * operators temporarily, and allocates no device memory. zero: parallel.zero.
  * forward_only: no step updates parameters. noise: the noise scale is measured. */
 tr_status tr_step_end_bytes(tr_device *device, const tr_model *model, const tr_placement *placement,
-                            const tr_mesh *mesh, tr_dtype dtype, int micro_batches, bool zero,
+                            const tr_mesh *mesh, tr_dtype dtype, int micro_batches, int zero,
                             bool forward_only, tr_optim_memory optimizer, bool noise,
                             size_t *bytes);

@@ -206,6 +206,17 @@ static tr_status make_runner(tr_engine *e, bool trains, tr_stage *const *stage,
     return tr_runner_create(&options, out);
 }
 
+/* Places the gradients where the program of the next training step has its buckets. */
+static void place_buckets(tr_engine *e) {
+    const tr_program_set *set = tr_layout_step(e->layout, e->now->batch);
+    const tr_program *program = &set->program[e->desc.mesh.index[TR_AXIS_PP]];
+    for (int b = 0; b < program->buckets; b++) {
+        const tr_program_bucket *place = &program->bucket[b];
+        tr_store_place_bucket(e->store, local_stage(e, place->stage), place->bucket,
+                              e->arena + place->offset);
+    }
+}
+
 static tr_status open_links(tr_engine *e) {
     const tr_mesh *mesh = &e->desc.mesh;
     int pp = mesh->degree[TR_AXIS_PP], *line;
@@ -222,6 +233,7 @@ static tr_status make_runners(tr_engine *e) {
     TR_TRY(tr_device_alloc(e->desc.device, TR_MEMORY_ACTIVATIONS,
                            tr_layout_arena(e->layout, e->desc.mesh.index[TR_AXIS_PP]),
                            (void **)&e->arena));
+    if (!e->desc.forward_only) place_buckets(e);
     for (int k = 0; k <= e->desc.smaller_count && !e->desc.forward_only; k++)
         TR_TRY(make_runner(e, true, e->size[k].stage, tr_layout_step(e->layout, e->size[k].batch),
                            &e->size[k].runner));
@@ -530,8 +542,10 @@ static const step_size *size_of(const tr_engine *e, int64_t batch) {
 }
 
 void tr_engine_set_batch(tr_engine *e, int64_t batch, int64_t next) {
+    const step_size *before = e->now;
     e->now = size_of(e, batch);
     e->next = size_of(e, next);
+    if (e->now != before) place_buckets(e);
 }
 
 void tr_engine_set_limits(tr_engine *e, double loss, double norm) {
@@ -605,6 +619,11 @@ const tr_program_set *tr_engine_programs(const tr_engine *e, int64_t batch) {
 
 const tr_stage_table *tr_engine_table(const tr_engine *e) {
     return &e->layout->table;
+}
+
+bool tr_engine_sums_whole(const tr_engine *e) {
+    return tr_layout_sums_whole(e->layout, tr_world_uses_nccl(e->desc.world),
+                                e->desc.deterministic);
 }
 
 void tr_engine_plan(const tr_engine *e, tr_memory_plan *out) {

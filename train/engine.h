@@ -33,7 +33,7 @@ typedef struct tr_engine_desc {
     double max_norm; /* 0: no clipping */
     tr_optim_config optimizer;
     bool noise;    /* steps measure the noise scale */
-    bool zero;     /* the data ranks divide its updates, masters and states */
+    int zero;      /* parallel.zero: what the data ranks divide */
     size_t memory; /* bytes that this rank may plan; 0: no limit */
     /* Reads the step inputs that the layers of this rank ask for. A thread of the engine calls it
      * for the next training step, until the engine is destroyed, and never at the same time as
@@ -111,6 +111,8 @@ const tr_model *tr_engine_model(const tr_engine *engine);
 const tr_program_set *tr_engine_programs(const tr_engine *engine, int64_t batch);
 /* Returns the computed costs of the stages, and the edges between them. */
 const tr_stage_table *tr_engine_table(const tr_engine *engine);
+/* Returns tr_layout_sums_whole of its world. */
+bool tr_engine_sums_whole(const tr_engine *engine);
 /* Fills *out with the plan by which memory was allocated, including NCCL's memory. */
 void tr_engine_plan(const tr_engine *engine, tr_memory_plan *out);
 /* Writes the layers of each stage to text[size]: "0-3 | 4-6 | ...". */

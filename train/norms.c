@@ -95,10 +95,8 @@ static tr_status take_blocks(const tr_norms *n, int i, tr_stream *stream, void *
     const tr_store_slot *slot = &store->slot[i];
     const slot_norm *norm = &n->slot[i];
     const tr_range own = slot->portion;
-    const size_t size = tr_dtype_size(store->acc);
-    char *first = (char *)slot->param->grad + (size_t)own.begin * size;
     const tr_op_args args = {
-        .t = {[TR_SUMSQ_X] = tr_tensor_vector(first, store->acc, own.extent),
+        .t = {[TR_SUMSQ_X] = tr_tensor_vector(slot->grad, store->acc, own.extent),
               [TR_SUMSQ_SUMS] = tr_tensor_vector(norm->all + own.begin / TR_PARAM_BLOCK, TR_F64,
                                                  tr_sumsq_blocks(own.extent))},
         .scratch = scratch};

@@ -161,7 +161,7 @@ void tr_optimizer_destroy(tr_optimizer *o) {
 /* Gradients need no clearing: every program runs W of every stage and micro-batch, and the first W
  * of a stage writes every element of its gradients, also where no token counts (tr_layer_io.adds).
  * The gaps between gradients, which sums and steps take along, are never written: memory is zeroed
- * when it is allocated. */
+ * when it is allocated. Those in the arena have any contents, and steps do not read them. */
 tr_status tr_optimizer_begin(tr_optimizer *o, int micro_batches) {
     for (int k = 0; k <= o->desc.smaller_count; k++)
         if (o->finish[k].micro_batches == micro_batches) o->now = &o->finish[k];
@@ -214,9 +214,7 @@ tr_status tr_optimizer_wait(tr_optimizer *o, int local_stage, int bucket) {
 
 /* Returns this rank's portion of the slot's gradient. */
 static tr_tensor portion_of(const tr_store *store, const tr_store_slot *slot) {
-    char *first = slot->param->grad;
-    return tr_tensor_vector(first + (size_t)slot->portion.begin * tr_dtype_size(store->acc),
-                            store->acc, slot->portion.extent);
+    return tr_tensor_vector(slot->grad, store->acc, slot->portion.extent);
 }
 
 /* Sums tied gradients: the portions that this rank steps, which are the same of all uses. Both

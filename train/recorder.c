@@ -137,13 +137,16 @@ void tr_recorder_show_plan(tr_recorder *r, const tr_engine *engine, const tr_mes
             "layout   pp %d x tp %d%s x dp %d%s, %s, %lld micro-batches; stages of layers %s\n",
             mesh->degree[TR_AXIS_PP], mesh->degree[TR_AXIS_TP],
             c->model.sequence && mesh->degree[TR_AXIS_TP] > 1 ? " (sequence)" : "",
-            mesh->degree[TR_AXIS_DP], c->parallel.zero && c->parallel.dp > 1 ? " (zero 1)" : "",
-            c->parallel.schedule,
+            mesh->degree[TR_AXIS_DP], tr_config_zero_text(c), c->parallel.schedule,
             (long long)(c->train.batch / c->parallel.dp / c->train.micro_batch), cut);
     if (tr_config_batches_text(c, batches, sizeof batches)[0])
         fprintf(out, "batch    %s\n", batches);
     tr_memory_print_plan(&plan, out);
     if (transport[0]) fprintf(out, "transport %s\n", transport);
+    if (tr_engine_sums_whole(engine))
+        fprintf(out, "sums     every rank gets the whole sums of gradients, because with "
+                     "train.deterministic NCCL must add them as with parallel.zero 0: twice the "
+                     "bytes of its portions\n");
     if (fclose(out) == 0) print(r, r->out, text);
     free(text);
 }
@@ -208,7 +211,8 @@ tr_status tr_recorder_open_report(tr_recorder *r, tr_device *device, const tr_en
     TR_TRY(tr_world_agree(r->world, tr_calloc(ranks, sizeof *r->memory, &r->memory)));
     TR_TRY(tr_world_agree(r->world, tr_calloc(ranks, sizeof *r->waits, &r->waits)));
     TR_TRY(tr_recorder_gather_memory(r, device, engine));
-    const tr_simulated_links links = tr_network_links(r->config, mesh, 0);
+    const tr_simulated_links links =
+        tr_network_links(r->config, mesh, tr_engine_sums_whole(engine), 0);
     if (r->leads && tr_report_plan(tr_engine_programs(engine, r->config->train.batch),
                                    tr_engine_table(engine), &links, &r->planned) != TR_OK)
         tr_recorder_warn(r, "the report has no timeline: %s", tr_error_message());

@@ -161,12 +161,11 @@ static tr_status write_summary(const tr_report *r, const curves *c, FILE *out) {
                    config->model.family, config->model.layers, config->model.width,
                    config->train.precision);
     write_row(out, "model", text);
-    (void)snprintf(
-        text, sizeof text, "pp %" PRId64 " x tp %" PRId64 "%s x dp %" PRId64 "%s, schedule %s",
-        config->parallel.pp, config->parallel.tp,
-        config->model.sequence && config->parallel.tp > 1 ? " (sequence)" : "", config->parallel.dp,
-        config->parallel.zero && config->parallel.dp > 1 ? " (zero 1)" : "",
-        config->parallel.schedule);
+    (void)snprintf(text, sizeof text,
+                   "pp %" PRId64 " x tp %" PRId64 "%s x dp %" PRId64 "%s, schedule %s",
+                   config->parallel.pp, config->parallel.tp,
+                   config->model.sequence && config->parallel.tp > 1 ? " (sequence)" : "",
+                   config->parallel.dp, tr_config_zero_text(config), config->parallel.schedule);
     write_row(out, "layout", text);
     if (tr_config_batches_text(config, text, sizeof text)[0]) write_row(out, "batch", text);
     if (c->count) {

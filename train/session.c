@@ -204,7 +204,7 @@ static tr_status make_engine(tr_session *s) {
                            .max_norm = c->optim.clip,
                            .optimizer = tr_optim_of(c),
                            .noise = c->log.noise_scale,
-                           .zero = c->parallel.zero > 0,
+                           .zero = (int)c->parallel.zero,
                            .fetch = fetch,
                            .fetch_context = s->data,
                            .observe = observe,

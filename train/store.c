@@ -31,7 +31,7 @@ static tr_status open_tie(void *context, const tr_tie *t) {
 }
 
 tr_status tr_store_open_groups(tr_mesh_groups *groups, const tr_mesh *mesh, const tr_model *model,
-                               const tr_placement *placement, bool zero) {
+                               const tr_placement *placement, int zero) {
     opening o = {.groups = groups, .mesh = mesh, .divided = tr_memory_divided(mesh, zero)};
     TR_TRY(tr_placement_visit(placement, model, mesh->index[TR_AXIS_PP], open_sum, &o));
     return tr_placement_visit_ties(placement, model, mesh, open_tie, groups);
@@ -49,6 +49,8 @@ typedef struct place {
     /* The first elements of each kind of memory, and elements used of it. */
     char *master, *state[TR_OPTIM_STATES], *value, *grad;
     size_t values, masters, states[TR_OPTIM_STATES], grads;
+    size_t *used;             /* [stages * most buckets]: elements used of each in the arena */
+    int buckets;              /* most of a stage */
     size_t size;              /* bytes of an element, except of values and states */
     bool run_ends, span_ends; /* the next parameter begins another run; another span */
 } place;
@@ -93,44 +95,61 @@ static char *element(const place *at, char *memory, size_t offset) {
     return memory ? memory + offset * at->size : NULL;
 }
 
-/* Places the gradient after those already placed, in the last span if it has the same group. */
-static void place_grad(place *at, tr_store_slot *slot) {
+/* Adds the gradient to the last span if it has the same group, or begins another. end: of the
+ * gradients in its memory. */
+static void add_to_span(place *at, const tr_store_slot *slot, size_t end) {
     tr_store *store = at->store;
     tr_span *span = store->spans ? &store->span[store->spans - 1] : NULL;
-    slot->param->grad = NULL;
-    if (!at->grad || !slot->param->has_grad) return;
-    at->grads = tr_memory_params_begin(slot->param, at->grads);
-    slot->param->grad = element(at, at->grad, at->grads);
-    at->grads += (size_t)slot->param->count;
-    if (slot->param->frozen) {
-        at->span_ends = true;
-        return;
-    }
     if (!span || at->span_ends || span->stage != slot->stage || span->bucket != slot->bucket ||
         span->sum != slot->sum) {
         span = &store->span[store->spans++];
         *span = (tr_span){.stage = slot->stage,
                           .bucket = slot->bucket,
-                          .sum = slot->sum,
-                          .data = slot->param->grad};
+                          .slot = (int)(slot - store->slot),
+                          .sum = slot->sum};
     }
     at->span_ends = false;
-    span->count = (element(at, at->grad, at->grads) - span->data) / (int64_t)at->size;
+    span->count = (int64_t)(end - store->slot[span->slot].place);
+}
+
+/* Places the gradient after those already placed: in the store's memory, or in the arena, and
+ * there the sum of its portion in the store's memory. */
+static void place_grad(place *at, tr_store_slot *slot) {
+    tr_store *store = at->store;
+    tr_param *param = slot->param;
+    const bool owns = !param->frozen && slot->portion.extent > 0;
+    param->grad = NULL;
+    if (!at->groups || !param->has_grad) return;
+    size_t *end =
+        store->in_arena ? &at->used[slot->stage * at->buckets + slot->bucket] : &at->grads;
+    slot->place = tr_memory_params_begin(param, *end);
+    *end = slot->place + (size_t)param->count;
+    if (!store->in_arena) {
+        param->grad = element(at, at->grad, slot->place);
+        slot->grad = element(at, param->grad, (size_t)slot->portion.begin);
+    } else if (owns) {
+        at->grads = tr_memory_params_align(at->grads);
+        slot->grad = element(at, at->grad, at->grads);
+        at->grads += (size_t)slot->portion.extent;
+    }
+    if (!owns) slot->grad = NULL;
+    if (param->frozen) at->span_ends = true;
+    else add_to_span(at, slot, *end);
 }
 
 /* Adds the parameter to the last run, or begins another. */
 static void add_to_run(place *at, const tr_store_slot *slot) {
     tr_store *store = at->store;
+    const tr_param *param = slot->param;
     const size_t begin = (size_t)slot->portion.begin;
     if (slot->portion.extent == 0) return;
-    const tr_param *param = slot->param;
     tr_run *run = store->runs ? &store->run[store->runs - 1] : NULL;
     if (!run || at->run_ends || store->divided || store->state_dtype != store->acc ||
         run->decay != param->decay || run->lr_scale != param->lr_scale ||
         run->optimizer != slot->optimizer) {
         run = &store->run[store->runs++];
         *run = (tr_run){.slot = (int)(slot - store->slot),
-                        .grad = element(at, param->grad, begin),
+                        .grad = slot->grad,
                         .master = slot->master,
                         .value = (char *)param->value + begin * tr_dtype_size(store->dtype),
                         .optimizer = slot->optimizer,
@@ -230,11 +249,18 @@ static void place_stage(place *at, int stage, bool *placed) {
 }
 
 static tr_status place_all(place *at) {
-    bool *placed;
-    TR_TRY(tr_calloc((size_t)at->store->slots, sizeof *placed, &placed));
-    for (int s = 0; s < at->store->stages; s++) place_stage(at, s, placed);
+    const tr_store *store = at->store;
+    tr_status status = TR_OK;
+    bool *placed = NULL;
+    for (int i = 0; i < store->slots; i++)
+        if (store->slot[i].bucket >= at->buckets) at->buckets = store->slot[i].bucket + 1;
+    TR_TRY_OUT(tr_calloc((size_t)(store->stages * at->buckets), sizeof *at->used, &at->used));
+    TR_TRY_OUT(tr_calloc((size_t)store->slots, sizeof *placed, &placed));
+    for (int s = 0; s < store->stages; s++) place_stage(at, s, placed);
+out:
+    free(at->used);
     free(placed);
-    return TR_OK;
+    return status;
 }
 
 static tr_status alloc_store(tr_store *store, const tr_param_memory *sum, bool trains) {
@@ -265,13 +291,15 @@ static tr_status list_gathers(tr_store *store) {
 
 tr_status tr_store_create(tr_device *device, tr_world *world, const tr_mesh *mesh,
                           const tr_model *model, const tr_placement *placement, tr_dtype dtype,
-                          tr_mesh_groups *groups, tr_optim_memory optimizer, bool zero,
+                          tr_mesh_groups *groups, tr_optim_memory optimizer, int zero,
                           tr_store **out) {
     tr_status status = TR_OK;
     tr_store *store = NULL;
     int pp_rank = mesh->index[TR_AXIS_PP];
-    const tr_mesh *divided = tr_memory_divided(mesh, zero && groups != NULL);
-    tr_param_memory sum = tr_memory_of_params(model, placement, pp_rank, divided, optimizer);
+    const tr_mesh *divided = groups ? tr_memory_divided(mesh, zero) : NULL;
+    const bool in_arena = divided && tr_memory_in_arena(mesh, zero);
+    tr_param_memory sum =
+        tr_memory_of_params(model, placement, pp_rank, divided, in_arena, optimizer);
     TR_TRY(tr_calloc(1, sizeof *store, &store));
     store->device = device;
     store->world = world;
@@ -281,6 +309,7 @@ tr_status tr_store_create(tr_device *device, tr_world *world, const tr_mesh *mes
     store->state_dtype = tr_optim_state_dtype(optimizer, dtype);
     store->mesh = *mesh;
     store->divided = divided ? &store->mesh : NULL;
+    store->in_arena = in_arena;
     TR_TRY_OUT(alloc_store(store, &sum, groups != NULL));
     const size_t size = tr_dtype_size(store->acc);
     const bool masters = dtype != store->acc;
@@ -318,6 +347,14 @@ void tr_store_destroy(tr_store *store) {
     free(store->run);
     free(store->slot);
     free(store);
+}
+
+void tr_store_place_bucket(tr_store *store, int local_stage, int bucket, void *memory) {
+    for (int i = 0; i < store->slots; i++) {
+        tr_store_slot *slot = &store->slot[i];
+        if (slot->stage == local_stage && slot->bucket == bucket && slot->param->has_grad)
+            slot->param->grad = (char *)memory + slot->place * tr_dtype_size(store->acc);
+    }
 }
 
 void *tr_store_slot_saved(const tr_store *store, const tr_store_slot *slot, tr_dtype *dtype,

@@ -7,7 +7,11 @@
  * every step. A frozen parameter has only its value, and a gradient that is not read if it
  * has_grad. Every use of a tied parameter has its own gradient; uses on one rank share value and
  * state; uses on different pipeline ranks hold a copy each, and their gradients are summed through
- * a tie group. */
+ * a tie group.
+ *
+ * With parallel.zero 2 a rank also has memory only for its portions of the sums of gradients. Whole
+ * gradients lie in the arena, bucket by bucket, from the first W of the step until
+ * the sums have been waited for (pipeline/program/lower.h). */
 #pragma once
 
 #include "comm/mesh_groups.h"
@@ -25,8 +29,12 @@ typedef struct tr_store_slot {
      * in the store's state_dtype; frozen: no states, and in 16 bits no master. States that the
      * optimizer does not own are NULL, and all are if the portion is empty. */
     void *master, *state[TR_OPTIM_STATES];
-    int stage;               /* of this rank's: 0, 1, ... */
-    int bucket;              /* of its stage: the gradients that are reduced at the same time */
+    /* The portion's gradient, after its sum; NULL when the portion is empty or frozen. */
+    void *grad;
+    size_t place; /* the gradient's first element in its bucket in the arena, or in the store's
+                     gradients */
+    int stage;    /* of this rank's: 0, 1, ... */
+    int bucket;   /* of its stage: the gradients that are reduced at the same time */
     tr_optim_kind optimizer; /* that steps it */
     int shares;              /* slot of the use on this rank that has its value and state, or -1 */
     tr_group *sum;    /* group that sums its gradient; NULL without gradients, and if frozen */
@@ -37,8 +45,8 @@ typedef struct tr_store_slot {
 /* Adjacent gradients of trained parameters of one bucket that one group sums at once. */
 typedef struct tr_span {
     int stage, bucket;
+    int slot; /* of the first gradient */
     tr_group *sum;
-    char *data;
     int64_t count;
 } tr_span;
 
@@ -69,6 +77,7 @@ typedef struct tr_store {
     tr_span *span; /* [spans], local stages in ascending order */
     int spans;
     const tr_mesh *divided; /* NULL: updates are not divided */
+    bool in_arena;          /* whole gradients are in the arena */
     tr_mesh mesh;
     tr_gathers *gathers; /* of values, after updates; NULL: nothing is divided */
     tr_run *run;         /* [runs] */
@@ -78,20 +87,22 @@ typedef struct tr_store {
 } tr_store;
 
 /* Opens the groups that sum the gradients of this rank's parameters, those that divide the updates
- * (zero), and those of tied parameters with uses on other pipeline ranks. Collective over the
- * world. */
+ * (parallel.zero), and those of tied parameters with uses on other pipeline ranks. Collective over
+ * the world. */
 tr_status tr_store_open_groups(tr_mesh_groups *groups, const tr_mesh *mesh, const tr_model *model,
-                               const tr_placement *placement, bool zero);
+                               const tr_placement *placement, int zero);
 
 /* Allocates the memory and sets params' value and grad. With `groups`, opened by
  * tr_store_open_groups, the store is for training by the optimizer; with NULL it has only values,
- * without gradients and states. zero: the data ranks divide updates, masters and states. Not
- * collective. */
+ * without gradients and states. zero: parallel.zero. In the arena params have no gradients until
+ * tr_store_place_bucket. Not collective. */
 tr_status tr_store_create(tr_device *device, tr_world *world, const tr_mesh *mesh,
                           const tr_model *model, const tr_placement *placement, tr_dtype dtype,
-                          tr_mesh_groups *groups, tr_optim_memory optimizer, bool zero,
+                          tr_mesh_groups *groups, tr_optim_memory optimizer, int zero,
                           tr_store **out);
 void tr_store_destroy(tr_store *store);
+/* Places the gradients of a bucket of local stage k (0, 1, ... of this rank) in the arena. */
+void tr_store_place_bucket(tr_store *store, int local_stage, int bucket, void *memory);
 
 /* Returns the parameter's most precise copy, which checkpoints save, and which of its elements it
  * has: the master, or in 16 bits the value of a frozen one. */

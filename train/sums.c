@@ -4,19 +4,26 @@
 
 #include <stdlib.h>
 
+/* What a range is of: the range's address is set when the sum starts, because steps with another
+ * number of micro-batches may have their gradients in other places of the arena. */
+typedef struct portion {
+    const tr_param *param;
+    int64_t begin;
+} portion;
+
 /* What one group sums of a bucket. */
 typedef struct sum {
     int stage, bucket;
     tr_group *group;
-    char *data; /* [count]: adjacent gradients that all members get; NULL: `range` */
-    int64_t count;
+    const tr_span *span;     /* that all members get; NULL: `range` */
     tr_scatter_range *range; /* [ranges] */
-    size_t ranges, capacity;
+    portion *portion;        /* [ranges] */
+    size_t ranges, capacity, portions_capacity;
     int64_t ticket;
 } sum;
 
 struct tr_sums {
-    tr_dtype dtype;
+    const tr_store *store;
     sum *sum; /* [count] */
     size_t count, capacity;
 };
@@ -24,9 +31,9 @@ struct tr_sums {
 /* Returns true when each rank gets only the sums of its portions. */
 static bool scatters(const tr_store *store, bool deterministic) {
     if (!store->divided) return false;
-    if (!deterministic || !tr_world_uses_nccl(store->world)) return true;
+    const bool nccl = tr_world_uses_nccl(store->world);
     for (int i = 0; i < store->slots; i++)
-        if (tr_mesh_part_size(&store->slot[i].layout.sum) > 2) return false;
+        if (tr_param_layout_sums_whole(&store->slot[i].layout, nccl, deterministic)) return false;
     return true;
 }
 
@@ -53,16 +60,16 @@ static tr_status sum_of(tr_sums *s, const tr_store_slot *slot, sum **out) {
 static tr_status add_slot(tr_sums *s, const tr_store *store, const tr_store_slot *slot) {
     const tr_mesh_part *all = &slot->layout.sum;
     const int owners = tr_mesh_part_size(&slot->layout.owners), run = all->count[TR_AXIS_TP];
-    const size_t size = tr_dtype_size(store->acc);
     sum *to = NULL;
     TR_TRY(sum_of(s, slot, &to));
     for (int r = 0; r < owners; r++) {
-        const tr_range portion = tr_param_portion_of(slot->param, store->divided, r);
-        if (portion.extent == 0) continue;
+        const tr_range own = tr_param_portion_of(slot->param, store->divided, r);
+        if (own.extent == 0) continue;
         TR_TRY(tr_grow(&to->range, &to->capacity, to->ranges + 1, sizeof *to->range));
+        TR_TRY(tr_grow(&to->portion, &to->portions_capacity, to->ranges + 1, sizeof *to->portion));
+        to->portion[to->ranges] = (portion){.param = slot->param, .begin = own.begin};
         to->range[to->ranges++] = (tr_scatter_range){
-            .data = (char *)slot->param->grad + (size_t)portion.begin * size,
-            .count = portion.extent,
+            .count = own.extent,
             .rank = all->count[TR_AXIS_DP] > 1 ? r * run : 0, /* else all data ranks have the sum */
             .ranks = run};
     }
@@ -73,7 +80,7 @@ tr_status tr_sums_create(const tr_store *store, bool deterministic, tr_sums **ou
     tr_status status = TR_OK;
     tr_sums *s;
     TR_TRY(tr_calloc(1, sizeof *s, &s));
-    s->dtype = store->acc;
+    s->store = store;
     if (scatters(store, deterministic)) {
         for (int i = 0; i < store->slots; i++)
             if (store->slot[i].sum) TR_TRY_OUT(add_slot(s, store, &store->slot[i]));
@@ -83,8 +90,7 @@ tr_status tr_sums_create(const tr_store *store, bool deterministic, tr_sums **ou
             TR_TRY_OUT(add_sum(s, &(sum){.stage = span->stage,
                                          .bucket = span->bucket,
                                          .group = span->sum,
-                                         .data = span->data,
-                                         .count = span->count}));
+                                         .span = span}));
         }
     }
 out:
@@ -95,21 +101,44 @@ out:
 
 void tr_sums_destroy(tr_sums *s) {
     if (!s) return;
-    for (size_t i = 0; i < s->count; i++) free(s->sum[i].range);
+    for (size_t i = 0; i < s->count; i++) {
+        free(s->sum[i].range);
+        free(s->sum[i].portion);
+    }
     free(s->sum);
     free(s);
+}
+
+static tr_status start(const tr_store *store, tr_stream *stream, sum *one) {
+    const size_t size = tr_dtype_size(store->acc);
+    if (one->span)
+        return tr_group_start(one->group, stream, store->slot[one->span->slot].param->grad,
+                              one->span->count, store->acc, TR_REDUCE_SUM, &one->ticket);
+    for (size_t k = 0; k < one->ranges; k++)
+        one->range[k].data =
+            (char *)one->portion[k].param->grad + (size_t)one->portion[k].begin * size;
+    return tr_group_scatter_ranges(one->group, stream, one->range, (int)one->ranges, store->acc,
+                                   &one->ticket);
 }
 
 tr_status tr_sums_start(tr_sums *s, tr_stream *stream, int local_stage, int bucket) {
     for (size_t i = 0; i < s->count; i++) {
         sum *one = &s->sum[i];
-        if (one->stage != local_stage || one->bucket != bucket) continue;
-        if (one->data)
-            TR_TRY(tr_group_start(one->group, stream, one->data, one->count, s->dtype,
-                                  TR_REDUCE_SUM, &one->ticket));
-        else
-            TR_TRY(tr_group_scatter_ranges(one->group, stream, one->range, (int)one->ranges,
-                                           s->dtype, &one->ticket));
+        if (one->stage == local_stage && one->bucket == bucket)
+            TR_TRY(start(s->store, stream, one));
+    }
+    return TR_OK;
+}
+
+/* Copies the sums of this rank's portions out of the arena. */
+static tr_status keep_portions(const tr_store *store, tr_stream *stream, int local_stage,
+                               int bucket) {
+    const size_t size = tr_dtype_size(store->acc);
+    for (int i = 0; i < store->slots; i++) {
+        const tr_store_slot *slot = &store->slot[i];
+        if (slot->stage != local_stage || slot->bucket != bucket || !slot->grad) continue;
+        const char *from = (const char *)slot->param->grad + (size_t)slot->portion.begin * size;
+        TR_TRY(tr_stream_copy(stream, slot->grad, from, (size_t)slot->portion.extent * size));
     }
     return TR_OK;
 }
@@ -120,5 +149,5 @@ tr_status tr_sums_wait(tr_sums *s, tr_stream *stream, int local_stage, int bucke
         if (one->stage == local_stage && one->bucket == bucket)
             TR_TRY(tr_group_wait(one->group, stream, one->ticket));
     }
-    return TR_OK;
+    return s->store->in_arena ? keep_portions(s->store, stream, local_stage, bucket) : TR_OK;
 }

@@ -1,6 +1,7 @@
 /* The sums of gradients over the ranks that have computed parts of them, bucket by bucket. When
  * data ranks divide the updates (parallel.zero), a rank gets only the sums of its portions, with
- * the same bits; the rest of its gradients is then undefined. */
+ * the same bits; the rest of its gradients is then undefined. Gradients in the arena end with the
+ * wait, which copies the portions' sums to the store's memory (tr_store_slot.grad). */
 #pragma once
 
 #include "train/store.h"

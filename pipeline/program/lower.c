@@ -34,6 +34,7 @@ typedef struct builder {
     size_t *capacity; /* [ranks]: of instr */
     int *left;        /* [stages]: remaining W or B; below 0: a list places REDUCE */
     bool *begun;      /* [2 * stages]: the stage has had an F; a W or B */
+    int *awaited;     /* [ranks]: REDUCE_STARTs from this instruction on have not been waited for */
 } builder;
 
 static link *link_of(const builder *b, int from, int to) {
@@ -144,7 +145,7 @@ static tr_status push_starts(builder *b, int rank, tr_action a, bool here) {
     const tr_bucket all = {.bytes = 0, .w = 1, .b = 1};
     for (int k = 0; k < (cost->buckets ? cost->buckets : 1); k++) {
         const tr_bucket *bucket = cost->buckets ? &cost->bucket[k] : &all;
-        if (cost->buckets && !bucket->bytes) continue;
+        if (cost->buckets && !bucket->bytes && !bucket->arena) continue;
         TR_TRY(
             push(b, rank,
                  (tr_instr){
@@ -157,21 +158,41 @@ static tr_status push_starts(builder *b, int rank, tr_action a, bool here) {
     return TR_OK;
 }
 
-/* Adds a wait for every reduction that the rank has started, in the order of the starts. */
-static tr_status push_reduce_waits(builder *b, int rank) {
+/* Adds a wait for every reduction that the rank has started and not waited for, in the order of the
+ * starts; not `all`: except those of the stage that started last. */
+static tr_status push_reduce_waits(builder *b, int rank, bool all) {
     const tr_program *program = &b->set->program[rank];
-    for (int k = 0, count = program->count; k < count; k++) {
-        tr_instr instr = program->instr[k];
+    const int count = program->count;
+    int last = -1, *k = &b->awaited[rank];
+    for (int j = *k; j < count && !all; j++)
+        if (program->instr[j].action.type == TR_ACTION_REDUCE_START)
+            last = program->instr[j].action.stage;
+    for (; *k < count; ++*k) {
+        tr_instr instr = program->instr[*k];
         if (instr.action.type != TR_ACTION_REDUCE_START) continue;
+        if (instr.action.stage == last) break;
         instr.action.type = TR_ACTION_REDUCE_WAIT;
         TR_TRY(push(b, rank, instr));
     }
     return TR_OK;
 }
 
+/* Returns true when the action is the first of its stage that writes gradients in the arena. */
+static bool begins_buckets(const builder *b, tr_action a) {
+    const tr_stage_cost *cost = &b->t->cost[a.stage];
+    const bool forward = a.type == TR_ACTION_F;
+    if (b->s->forward_only || a.type == TR_ACTION_I || b->begun[2 * a.stage + !forward])
+        return false;
+    for (int k = 0; k < cost->buckets; k++)
+        if (cost->bucket[k].arena && (!forward || cost->bucket[k].in_forward)) return true;
+    return false;
+}
+
 /* Lowers F, I, W or B, or both actions of a pair, with their transfers unless a list has them. */
 static tr_status lower_cell(builder *b, int rank, const tr_action *cell, int actions) {
     for (int k = 0; k < actions && !b->s->listed; k++) TR_TRY(push_receives(b, rank, cell[k]));
+    for (int k = 0; k < actions; k++)
+        if (begins_buckets(b, cell[k])) TR_TRY(push_reduce_waits(b, rank, false));
     for (int k = 0; k < actions; k++) TR_TRY(push_action(b, rank, cell[k]));
     for (int k = 0; k < actions; k++) {
         bool weight = cell[k].type == TR_ACTION_W || cell[k].type == TR_ACTION_B;
@@ -208,7 +229,7 @@ static tr_status lower_all(builder *b) {
     memset(b->number, -1, 2 * (size_t)b->t->edges * (size_t)s->micro_batches * sizeof(int));
     TR_TRY(tr_walk_advance(&b->walk, &ended));
     for (int r = 0; r < s->ranks; r++) {
-        TR_TRY(push_reduce_waits(b, r));
+        TR_TRY(push_reduce_waits(b, r, true));
         TR_TRY(push_action(b, r,
                            (tr_action){.stage = -1, .type = TR_ACTION_FINISH, .micro_batch = -1}));
     }
@@ -329,12 +350,14 @@ static tr_status builder_open(builder *b) {
     TR_TRY(tr_calloc(ranks, sizeof *b->capacity, &b->capacity));
     TR_TRY(tr_calloc((size_t)b->s->stages, sizeof *b->left, &b->left));
     TR_TRY(tr_calloc(2 * (size_t)b->s->stages, sizeof *b->begun, &b->begun));
+    TR_TRY(tr_calloc(ranks, sizeof *b->awaited, &b->awaited));
     return tr_walk_open(&b->walk, b->s->ranks, b->s->count);
 }
 
 static void builder_close(builder *b) {
     size_t ranks = (size_t)b->s->ranks;
     for (size_t k = 0; b->link && k < ranks * ranks; k++) free(b->link[k].message);
+    free(b->awaited);
     free(b->begun);
     tr_walk_close(&b->walk);
     free(b->link);
@@ -370,6 +393,7 @@ void tr_program_set_destroy(tr_program_set *set) {
         free(program->place);
         free(program->item);
         free(program->key);
+        free(program->bucket);
     }
     free(set->program);
     free(set);

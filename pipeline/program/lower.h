@@ -62,13 +62,20 @@ typedef enum tr_item_kind {
     TR_ITEM_SEND_GRADIENT, /* a gradient until it is sent */
     TR_ITEM_GRADIENT,      /* an output's gradient, received or made on this rank */
     TR_ITEM_UNKEPT,        /* tensors of an F that are built again */
+    TR_ITEM_BUCKET,        /* a bucket's weight gradients (tr_program_bucket) */
     TR_ITEM_KINDS
 } tr_item_kind;
 typedef struct tr_item_key {
     tr_item_kind kind;
-    int owner; /* stage of a block, edge of a slot */
-    int micro_batch;
+    int owner;       /* stage of a block, edge of a slot */
+    int micro_batch; /* of weight gradients their bucket */
 } tr_item_key;
+
+/* The place of a bucket's weight gradients in the arena. */
+typedef struct tr_program_bucket {
+    int stage, bucket;
+    size_t offset, bytes;
+} tr_program_bucket;
 
 typedef struct tr_program {
     int rank, ranks, stages, micro_batches, edges;
@@ -84,6 +91,10 @@ typedef struct tr_program {
     int items;
     tr_arena_item *item;
     tr_item_key *key;
+    int buckets;                          /* of weight gradients in the arena; none in validation */
+    tr_program_bucket *bucket;            /* [buckets]: by stage and number */
+    size_t bucket_bytes;                  /* of all of them */
+    size_t bucket_peak;                   /* the most of them alive at one instruction */
     size_t scratch_bytes, scratch_offset; /* one block for all actions, at the arena's end */
     size_t arena_bytes;                   /* with scratch */
     size_t live_peak_bytes;               /* with scratch: most bytes alive at one instruction */
@@ -98,6 +109,12 @@ typedef struct tr_program_set {
  * keeps its RECV and SEND in place, and starts its reductions at its REDUCE. Otherwise the
  * reductions of a stage's buckets start in its last W. They are waited for before FINISH. Buckets
  * without bytes have no reduction.
+ *
+ * With gradients in the arena (tr_bucket) a wait also ends those of its bucket, so it comes
+ * earlier: before the first action that writes gradients of a stage, the rank waits for all
+ * reductions that it has started, except those of the stage that ended last, which hide behind this
+ * stage's backward. In a breadth-first order the gradients of two stages are then alive at one
+ * time; in an order that begins all stages before the first one ends, those of all stages.
  *
  * A WAIT_SENT comes before the first instruction that starts, in the step simulated without
  * latency, one mean action after the send is complete and the receiver has taken the message, and

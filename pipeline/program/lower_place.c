@@ -8,7 +8,9 @@ typedef struct placer {
     const tr_schedule *s;
     const tr_stage_table *t;
     tr_program *program;
-    int *index; /* item of (kind, owner, micro-batch), a block's first piece; or -1 */
+    int *index;        /* item of (kind, owner, micro-batch), a block's first piece; or -1 */
+    int *first_bucket; /* [stages + 1]: of the program's buckets, by stage */
+    int *bucket;       /* [program->buckets]: item of each, or -1 */
     size_t item_capacity, key_capacity, piece_capacity, place_capacity;
 } placer;
 
@@ -122,13 +124,74 @@ static tr_status touch_transfer(placer *p, const tr_instr *instr, int position) 
                  p->t->edge[instr->edge].bytes, position);
 }
 
+/* Lists the buckets in the arena of the rank's stages. */
+static tr_status list_buckets(placer *p) {
+    tr_program *program = p->program;
+    size_t most = 0;
+    TR_TRY(tr_calloc((size_t)p->s->stages + 1, sizeof *p->first_bucket, &p->first_bucket));
+    for (int s = 0; s < p->s->stages; s++) most += (size_t)p->t->cost[s].buckets;
+    TR_TRY(tr_calloc(most, sizeof *program->bucket, &program->bucket));
+    TR_TRY(tr_calloc(most, sizeof *p->bucket, &p->bucket));
+    for (int s = 0; s < p->s->stages; s++) {
+        const tr_stage_cost *cost = &p->t->cost[s];
+        const bool here = p->s->rank_of[s] == program->rank && !program->forward_only;
+        for (int k = 0; k < cost->buckets && here; k++) {
+            if (!cost->bucket[k].arena) continue;
+            const size_t bytes = tr_align_up(cost->bucket[k].arena);
+            p->bucket[program->buckets] = -1;
+            program->bucket[program->buckets++] =
+                (tr_program_bucket){.stage = s, .bucket = k, .bytes = bytes};
+            program->bucket_bytes += bytes;
+        }
+        p->first_bucket[s + 1] = program->buckets;
+    }
+    return TR_OK;
+}
+
+/* Touches the buckets of which the instruction writes the gradients, or ends the sum. */
+static tr_status touch_buckets(placer *p, const tr_instr *instr, int position) {
+    const tr_action a = instr->action;
+    if (a.type != TR_ACTION_F && a.type != TR_ACTION_W && a.type != TR_ACTION_B &&
+        a.type != TR_ACTION_REDUCE_WAIT)
+        return TR_OK;
+    for (int w = p->first_bucket[a.stage]; w < p->first_bucket[a.stage + 1]; w++) {
+        const tr_program_bucket *place = &p->program->bucket[w];
+        if (a.type == TR_ACTION_F && !p->t->cost[a.stage].bucket[place->bucket].in_forward)
+            continue;
+        if (a.type == TR_ACTION_REDUCE_WAIT && a.micro_batch != place->bucket) continue;
+        if (p->bucket[w] < 0) {
+            TR_TRY(add_item(p, TR_ITEM_BUCKET, a.stage, place->bucket, place->bytes, position));
+            p->bucket[w] = p->program->items - 1;
+        }
+        p->program->item[p->bucket[w]].end = position;
+    }
+    return TR_OK;
+}
+
 static tr_status find_lifetimes(placer *p) {
     for (int k = 0; k < p->program->count; k++) {
         const tr_instr *instr = &p->program->instr[k];
         if (instr->memory >= 0) TR_TRY(touch_action(p, instr, k));
         else if (tr_action_transfers(instr->action)) TR_TRY(touch_transfer(p, instr, k));
+        TR_TRY(touch_buckets(p, instr, k));
     }
     return TR_OK;
+}
+
+/* Returns the most bytes of buckets that are alive at one time: at the start of one of them. */
+static size_t bucket_peak(const placer *p) {
+    const tr_program *program = p->program;
+    size_t peak = 0;
+    for (int w = 0; w < program->buckets; w++) {
+        const int at = program->item[p->bucket[w]].start;
+        size_t alive = 0;
+        for (int v = 0; v < program->buckets; v++) {
+            const tr_arena_item *item = &program->item[p->bucket[v]];
+            if (item->start <= at && at <= item->end) alive += item->bytes;
+        }
+        if (alive > peak) peak = alive;
+    }
+    return peak;
 }
 
 /* --- offsets ---------------------------------------------------------------------------------- */
@@ -193,6 +256,9 @@ static tr_status fill_action(placer *p, const tr_instr *instr) {
 
 static tr_status fill_offsets(placer *p) {
     tr_program *program = p->program;
+    for (int w = 0; w < program->buckets; w++)
+        program->bucket[w].offset = program->item[p->bucket[w]].offset;
+    program->bucket_peak = bucket_peak(p);
     TR_TRY(tr_calloc((size_t)program->memories, sizeof *program->memory, &program->memory));
     for (int k = 0; k < program->count; k++) {
         tr_instr *instr = &program->instr[k];
@@ -211,6 +277,7 @@ tr_status tr_lower_place(const tr_schedule *s, const tr_stage_table *t, tr_progr
     size_t indices = owners * TR_ITEM_KINDS * (size_t)s->micro_batches, peak = 0;
     TR_TRY_OUT(tr_calloc(indices, sizeof *p.index, &p.index));
     for (size_t k = 0; k < indices; k++) p.index[k] = -1;
+    TR_TRY_OUT(list_buckets(&p));
     TR_TRY_OUT(find_lifetimes(&p));
     TR_TRY_OUT(tr_arena_pack(program->item, program->items, &program->scratch_offset, &peak));
     for (int k = 0; k < s->stages; k++) {
@@ -222,6 +289,8 @@ tr_status tr_lower_place(const tr_schedule *s, const tr_stage_table *t, tr_progr
     program->live_peak_bytes = peak + program->scratch_bytes;
     TR_TRY_OUT(fill_offsets(&p));
 out:
+    free(p.first_bucket);
+    free(p.bucket);
     free(p.index);
     return status;
 }

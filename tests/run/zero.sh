@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Tests parallel.zero 1: data ranks that divide the optimizer's state have the bits of those that do not, in losses,
-# norms, parameters and moments, with dropout and clipping; the planned memory is what is taken, and less; a run
-# continues with the other parallel.zero and on another number of data ranks.
+# Tests parallel.zero 1 and 2: data ranks that divide the optimizer's state, and gradients, have the bits of those that
+# do not, in losses, norms, parameters and moments, with dropout and clipping; the planned memory is what is taken, and
+# less; a run continues with another parallel.zero and on another number of data ranks.
 # usage: zero.sh TRIREME SCRATCH_DIR PRECISION
 set -euo pipefail
 trireme=$1 scratch=$2 precision=$3
@@ -12,14 +12,20 @@ options=(model.width=96 model.vocab=700 optim.clip=0.5 train.precision="$precisi
 
 optimizer_bytes() { sed -n 's/^memory .* took .* optimizer \([0-9.]*\),.*/\1/p' "$scratch/$1.out"; }
 
-# same_as_zero0 NAME RANKS ARGUMENTS...: runs with parallel.zero 0 and 1, as NAME-0 and NAME-1.
+# same_bits ZERO NAME REFERENCE RANKS ARGUMENTS...: runs with that parallel.zero as NAME-ZERO, like REFERENCE.
+same_bits() {
+    local name=$2-$1
+    train 0 "$4" "$name" "${options[@]}" "${@:5}" parallel.zero="$1"
+    same_curve "$name" "$3"
+    same_tensors "$name" "$3" 20
+    as_planned "$name"
+    intact "$name" 20
+}
+
+# same_as_zero0 ZERO NAME RANKS ARGUMENTS...: runs with parallel.zero 0, as NAME-0, and with that one.
 same_as_zero0() {
-    local name=$1 zero
-    for zero in 0 1; do train 0 "$2" "$name-$zero" "${options[@]}" "${@:3}" parallel.zero=$zero; done
-    same_curve "$name-1" "$name-0"
-    same_tensors "$name-1" "$name-0" 20
-    as_planned "$name-1"
-    intact "$name-1" 20
+    train 0 "$3" "$2-0" "${options[@]}" "${@:4}"
+    same_bits "$1" "$2" "$2-0" "${@:3}"
 }
 
 # less NAME FACTOR: the optimizer's state of rank 0 is at most that part of the undivided one.
@@ -28,37 +34,44 @@ less() {
         fail "$1: optimizer $(optimizer_bytes "$1-1") MiB, undivided $(optimizer_bytes "$1-0")"
 }
 
-same_as_zero0 dp2 2 parallel.dp=2
+same_as_zero0 1 dp2 2 parallel.dp=2
 less dp2 0.6
-same_as_zero0 dp4 4 parallel.dp=4 parallel.schedule=gpipe
+same_as_zero0 1 dp4 4 parallel.dp=4 parallel.schedule=gpipe
 less dp4 0.35
-same_as_zero0 pp2 4 parallel.pp=2 parallel.dp=2
-same_as_zero0 pp2-dp3 6 parallel.pp=2 parallel.dp=3 parallel.schedule=gpipe
-same_as_zero0 zbv 4 parallel.pp=2 parallel.dp=2 parallel.schedule=zbv
-same_as_zero0 interleaved 4 parallel.pp=2 parallel.dp=2 parallel.schedule=interleaved parallel.virtual=2
-same_as_zero0 tp2 4 parallel.tp=2 parallel.dp=2
+same_as_zero0 1 pp2 4 parallel.pp=2 parallel.dp=2
+same_as_zero0 2 pp2-dp3 6 parallel.pp=2 parallel.dp=3 parallel.schedule=gpipe
+# Neither the order nor the cut changes a bit.
+same_bits 2 zbv pp2-0 4 parallel.pp=2 parallel.dp=2 parallel.schedule=zbv
+same_bits 1 interleaved pp2-0 4 parallel.pp=2 parallel.dp=2 parallel.schedule=interleaved parallel.virtual=2
+same_as_zero0 1 tp2 4 parallel.tp=2 parallel.dp=2
 # Tensor ranks that share a key head, and a head of its own.
-same_as_zero0 llama 4 parallel.tp=2 parallel.dp=2 model.family=llama model.kv_heads=1
+same_as_zero0 2 llama 4 parallel.tp=2 parallel.dp=2 model.family=llama model.kv_heads=1
 # An uneven number of data ranks, and more of them than blocks of most parameters.
-same_as_zero0 dp3 3 parallel.dp=3 model.width=32
+same_as_zero0 2 dp3 3 parallel.dp=3 model.width=32
 # A tied table of one block, of which some ranks own nothing.
-same_as_zero0 small 2 parallel.dp=2 model.width=8 model.heads=2
-same_as_zero0 small-pp2 4 parallel.pp=2 parallel.dp=2 model.width=8 model.heads=2
+same_as_zero0 2 small 2 parallel.dp=2 model.width=8 model.heads=2
+same_as_zero0 1 small-pp2 4 parallel.pp=2 parallel.dp=2 model.width=8 model.heads=2
 # Memory that the host cannot access, and messages that are staged.
-same_as_zero0 guarded 2 parallel.dp=2 device.name=guarded
+same_as_zero0 2 guarded 2 parallel.dp=2 device.name=guarded
+
+# Breadth-first orders, in which the gradients of two stages are alive at one time.
+bfs=(parallel.schedule=bfs parallel.virtual=4)
+same_bits 2 bfs-dp2 dp2-0 2 parallel.dp=2 "${bfs[@]}"
+same_bits 2 bfs-dp4 dp4-0 4 parallel.dp=4 "${bfs[@]}" train.recompute=full
+same_bits 2 bfs-pp2 pp2-0 4 parallel.pp=2 parallel.dp=2 parallel.schedule=bfs parallel.virtual=2
 
 for optim in "optim.name=sgd optim.momentum=0.9 optim.lr=0.1" "optim.name=sgd optim.lr=0.1" \
     "optim.name=lion optim.lr=0.0003" "optim.name=adam optim.l2=0.01"; do
     read -ra keys <<<"$optim"
-    same_as_zero0 "${optim//[!a-z0-9]/-}" 2 parallel.dp=2 "${keys[@]}"
+    same_as_zero0 1 "${optim//[!a-z0-9]/-}" 2 parallel.dp=2 "${keys[@]}"
 done
 # Frozen parameters among those that are trained, and rates of their own.
-same_as_zero0 frozen 2 parallel.dp=2 train.freeze='*.ln_1.* transformer.h.1.*' train.lr_scale='0.1 *.c_fc.*'
-same_as_zero0 lora 2 parallel.dp=2 model.lora.rank=4
+same_as_zero0 2 frozen 2 parallel.dp=2 train.freeze='*.ln_1.* transformer.h.1.*' train.lr_scale='0.1 *.c_fc.*'
+same_as_zero0 2 lora 2 parallel.dp=2 model.lora.rank=4
 
 # A measurement of the gradients.
-same_as_zero0 noise 2 parallel.dp=2 log.noise_scale=true
-same_as_zero0 tied-noise 4 parallel.pp=2 parallel.dp=2 log.noise_scale=true
+same_as_zero0 2 noise 2 parallel.dp=2 log.noise_scale=true
+same_as_zero0 2 tied-noise 4 parallel.pp=2 parallel.dp=2 log.noise_scale=true
 
 # A run continues with the other value, and with other data ranks, as one continues that never divided anything.
 # continued RUN REFERENCE RANKS ARGUMENTS...: continues REFERENCE from its step 10 as RUN.
@@ -71,7 +84,8 @@ continued() {
 continued from-0 dp2-0 2 parallel.dp=2 parallel.zero=1
 continued from-1 dp2-1 2 parallel.dp=2 parallel.zero=0
 continued again dp2-1 2 parallel.dp=2 parallel.zero=1
-for run in from-0 from-1 again; do
+continued from-2 bfs-dp2-2 2 parallel.dp=2 parallel.zero=1
+for run in from-0 from-1 again from-2; do
     same_curve "$run" dp2-0
     same_tensors "$run" dp2-0 20
 done
@@ -86,7 +100,7 @@ done
 
 # Weights that a run starts from.
 (cd "$scratch" && "$trireme" ckpt export dp2-0 model >/dev/null) || fail "no export"
-same_as_zero0 start 2 parallel.dp=2 model.init_from="$scratch/model"
+same_as_zero0 1 start 2 parallel.dp=2 model.init_from="$scratch/model"
 
 # The run and its report name it.
 grep -q '^layout   pp 1 x tp 1 x dp 2 (zero 1), ' "$scratch/dp2-1.out" || fail "dp2-1: $(grep '^layout' "$scratch/dp2-1.out")"
@@ -111,17 +125,28 @@ reduce_of() { sed -n 's/^reduce   \([0-9.]*\) MiB of gradients in [0-9]* buckets
 awk -v a="$(reduce_of "$scratch/gather")" -v b="$(reduce_of "$scratch/undivided")" 'BEGIN {
     split(a, x, " "); split(b, y, " "); d = 2 * x[2] - y[2]; exit !(x[1] > 0.5 && x[1] == y[1] && x[2] > 1 && d < 0.2 && d > -0.2) }' ||
     fail "the reductions: $(grep -h '^reduce' "$scratch/gather" "$scratch/undivided")"
+# With parallel.zero 2 a rank has half the gradients, and the plan says whether whole ones are fewer, too.
+alive_of() { sed -n 's/^zero     at most \([0-9.]*\) of a rank.s \([0-9.]*\) MiB of whole gradients are alive at one time, in the activations\(.*\)$/\1 \2 \3/p' <("$trireme" plan "$scratch/base.yaml" "${options[@]}" --rate 100 "$@"); }
+read -r alive whole advice < <(alive_of parallel.dp=2 parallel.zero=2 "${bfs[@]}") || true
+awk -v a="${alive:-0}" -v w="${whole:-0}" 'BEGIN { exit !(a > 0 && a < 0.8 * w) }' && [[ -z $advice ]] || fail "bfs: $alive of $whole MiB $advice"
+read -r alive whole advice < <(alive_of parallel.dp=2 parallel.zero=2) || true
+[[ $alive == "$whole" && $advice == *"saves nothing over parallel.zero 1: use parallel.schedule bfs with parallel.virtual 3 or more" ]] ||
+    fail "1f1b: $alive of $whole MiB $advice"
+[[ -z $(alive_of parallel.dp=2 parallel.zero=1) ]] || fail "parallel.zero 1 has a line on whole gradients"
+gradient_bytes() { sed -n 's/^memory .* took .* gradients \([0-9.]*\),.*/\1/p' "$scratch/$1.out"; }
+awk -v a="$(gradient_bytes bfs-dp2-2)" -v b="$(gradient_bytes dp2-0)" 'BEGIN { exit !(a > 0 && a < 0.6 * b) }' ||
+    fail "gradients: $(gradient_bytes bfs-dp2-2) MiB, undivided $(gradient_bytes dp2-0)"
 train 76 2 large "${options[@]}" parallel.dp=2 device.memory=8MiB
 grep -q '8.0 MiB (device.memory): set parallel.zero to 1, raise parallel.pp' "$scratch/large.err" || fail "large: $(<"$scratch/large.err")"
 
 if [[ $precision == fp32 ]]; then
-    same_as_zero0 fp64 2 parallel.dp=2 train.precision=fp64 device.name=ref model.width=32 model.vocab=300
-    train 78 1 two parallel.zero=2
-    says two '.*parallel.zero 2 is not available: 1 divides the optimizer.s state among the data ranks'
+    same_as_zero0 2 fp64 2 parallel.dp=2 train.precision=fp64 device.name=ref model.width=32 model.vocab=300
+    train 78 1 three parallel.zero=3
+    says three '.*parallel.zero 3 is not available: 2 divides the optimizer.s state and the gradients among the data ranks'
     train 78 1 four parallel.zero=4
     for optim in lamb muon; do
-        train 78 1 $optim parallel.zero=1 optim.name=$optim
-        says $optim ".*parallel.zero 1 does not work with optim.name $optim.*set parallel.zero to 0, or optim.name to adamw"
+        train 78 1 $optim parallel.zero=2 optim.name=$optim
+        says $optim ".*parallel.zero 2 does not work with optim.name $optim.*set parallel.zero to 0, or optim.name to adamw"
     done
 fi
 finish

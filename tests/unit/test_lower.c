@@ -87,8 +87,73 @@ static void expect_matched(const tr_program_set *set) {
     }
 }
 
-/* Fails unless each bucket with bytes is reduced once, after the stage's last W or B, and all waits
- * for these sums come after all other instructions except WAIT_SENT and FINISH. */
+static bool has_buckets_in_arena(const tr_stage_table *t) {
+    return t->cost[0].buckets > 0 && t->cost[0].bucket[0].arena > 0;
+}
+
+/* Returns true when the instruction may write weight gradients of the bucket. */
+static bool writes(const tr_instr *instr, int stage, const tr_bucket *bucket) {
+    const tr_action a = instr->action;
+    return a.stage == stage && (a.type == TR_ACTION_W || a.type == TR_ACTION_B ||
+                                (a.type == TR_ACTION_F && bucket->in_forward));
+}
+
+/* Fails unless the bucket is alive from the first instruction that writes its gradients until the
+ * wait for their sum, in an item of its own, and two stages that have ended never keep theirs when
+ * it begins. */
+static void expect_bucket(const tr_stage_table *t, const tr_program *p,
+                          const tr_program_bucket *w) {
+    const tr_bucket *bucket = &t->cost[w->stage].bucket[w->bucket];
+    int first = -1, wait = -1, items = 0, left[64] = {0}, kept = -1;
+    for (int k = 0; k < p->count; k++) {
+        const tr_action a = p->instr[k].action;
+        if (first < 0 && writes(&p->instr[k], w->stage, bucket)) first = k;
+        if (a.type == TR_ACTION_REDUCE_WAIT && a.stage == w->stage && a.micro_batch == w->bucket)
+            wait = k;
+    }
+    assert_true(first >= 0 && first < wait && w->bytes >= bucket->arena);
+    for (int k = 0; k < p->items; k++) {
+        const tr_item_key *key = &p->key[k];
+        if (key->kind != TR_ITEM_BUCKET || key->owner != w->stage || key->micro_batch != w->bucket)
+            continue;
+        items++;
+        assert_true(p->item[k].start == first && p->item[k].end == wait);
+        assert_true(p->item[k].offset == w->offset && p->item[k].bytes == w->bytes);
+    }
+    assert_int_equal(items, 1);
+    for (int k = 0; k < first; k++) {
+        const tr_action a = p->instr[k].action;
+        if (a.type == TR_ACTION_REDUCE_START) left[a.stage]++;
+        if (a.type == TR_ACTION_REDUCE_WAIT) left[a.stage]--;
+    }
+    for (int s = 0; s < t->stages; s++) {
+        if (left[s] == 0) continue;
+        assert_int_equal(kept, -1);
+        kept = s;
+    }
+}
+
+static void expect_buckets(const tr_schedule *s, const tr_stage_table *t,
+                           const tr_program_set *set) {
+    for (int r = 0; r < set->ranks; r++) {
+        const tr_program *p = &set->program[r];
+        int buckets = 0;
+        size_t bytes = 0;
+        for (int stage = 0; stage < s->stages && has_buckets_in_arena(t) && !s->forward_only;
+             stage++)
+            if (s->rank_of[stage] == r) buckets += t->cost[stage].buckets;
+        assert_int_equal(p->buckets, buckets);
+        for (int w = 0; w < p->buckets; w++) {
+            expect_bucket(t, p, &p->bucket[w]);
+            bytes += p->bucket[w].bytes;
+        }
+        assert_true(p->bucket_bytes == bytes && p->bucket_peak <= bytes);
+    }
+}
+
+/* Fails unless each bucket with bytes or in the arena is reduced once, after the stage's last W or
+ * B, and, without buckets in the arena, all waits for these sums come after all other instructions
+ * except WAIT_SENT and FINISH. */
 static void expect_reductions(const tr_schedule *s, const tr_stage_table *t,
                               const tr_program_set *set) {
     for (int stage = 0; stage < s->stages; stage++) {
@@ -101,7 +166,7 @@ static void expect_reductions(const tr_schedule *s, const tr_stage_table *t,
             if (a.type == TR_ACTION_REDUCE_START) starts[a.micro_batch]++;
             if (a.type != TR_ACTION_REDUCE_WAIT) continue;
             waits[a.micro_batch] += starts[a.micro_batch] == 1 && k > last;
-            for (int j = k + 1; j < p->count; j++)
+            for (int j = k + 1; j < p->count && !has_buckets_in_arena(t); j++)
                 assert_true(tr_action_is_added(p->instr[j].action));
         }
         for (int b = 0; b < TEST_BUCKETS; b++) {
@@ -116,6 +181,7 @@ static void expect_sound(const tr_schedule *s, const tr_stage_table *t) {
     for (int r = 0; r < set->ranks; r++) expect_no_overlap(&set->program[r]);
     expect_matched(set);
     expect_reductions(s, t, set);
+    expect_buckets(s, t, set);
     /* Whether a program ends does not depend on time: try other costs and latencies. */
     static const double latencies[] = {0, 1e-3, 100};
     for (int k = 0; k < 3; k++) tr_simulation_destroy(simulate(set, t, latencies[k]));
@@ -290,7 +356,10 @@ static void test_reductions_have_a_link(void **state) {
     tr_stage_table t;
     tr_schedule *s = NULL;
     const tr_simulated_links links = {.sum = {.latency = 0.1, .per_byte = 0.01}};
-    const tr_bucket bucket[] = {{50, 0, 0.25}, {0, 0, 0.25}, {100, 0, 0.5}, {50, 1, 1}};
+    const tr_bucket bucket[] = {{.bytes = 50, .w = 0, .b = 0.25},
+                                {.bytes = 0, .w = 0, .b = 0.25},
+                                {.bytes = 100, .w = 0, .b = 0.5},
+                                {.bytes = 50, .w = 1, .b = 1}};
     const double begins[] = {1.5, 2.1, 3.2}, ends[] = {2.1, 3.2, 3.8};
     test_table_chain(1, 256, 256, 256, &t);
     t.cost[0].buckets = 4;
@@ -364,6 +433,45 @@ static void test_waits_can_deadlock(void **state) {
     tr_stage_table_free(&t);
 }
 
+/* Breadth-first: the gradients of two stages are alive at one time; without several micro-batches
+ * too. Depth-first: those of all stages. */
+static void test_buckets_follow_the_order(void **state) {
+    (void)state;
+    enum { STAGES = 6, BYTES = 4096 };
+    static const struct {
+        const char *name;
+        int ranks, micro_batches, peak;
+    } orders[] = {{"bfs", 1, 1, 2},
+                  {"bfs", 1, 5, 2},
+                  {"bfs", 2, 4, 2},
+                  {"interleaved", 2, 4, 3},
+                  {"interleaved", 1, 4, 6}};
+    for (size_t n = 0; n < sizeof orders / sizeof *orders; n++) {
+        tr_stage_table t;
+        tr_schedule *s = NULL;
+        test_table_chain(STAGES, 256, 256, 256, &t);
+        t.bucket = calloc(STAGES, sizeof *t.bucket);
+        assert_non_null(t.bucket);
+        for (int k = 0; k < STAGES; k++) {
+            t.bucket[k] = (tr_bucket){.bytes = 1, .w = 1, .b = 1, .arena = BYTES};
+            t.cost[k].buckets = 1;
+            t.cost[k].bucket = &t.bucket[k];
+        }
+        assert_int_equal(
+            generate_order(orders[n].name, orders[n].ranks, STAGES, orders[n].micro_batches, &s),
+            TR_OK);
+        tr_program_set *set = lower(s, &t);
+        expect_sound(s, &t);
+        for (int r = 0; r < set->ranks; r++) {
+            assert_int_equal(set->program[r].bucket_bytes, STAGES / set->ranks * BYTES);
+            assert_int_equal(set->program[r].bucket_peak, orders[n].peak * BYTES);
+        }
+        tr_program_set_destroy(set);
+        tr_schedule_destroy(s);
+        tr_stage_table_free(&t);
+    }
+}
+
 static void test_bad_tables(void **state) {
     (void)state;
     tr_stage_table t;
@@ -390,6 +498,7 @@ int main(void) {
         cmocka_unit_test(test_reductions_have_a_link),
         cmocka_unit_test(test_messages_have_links),
         cmocka_unit_test(test_waits_can_deadlock),
+        cmocka_unit_test(test_buckets_follow_the_order),
         cmocka_unit_test(test_bad_tables),
         cmocka_unit_test(test_forward_only_holds_little),
     };

@@ -18,7 +18,14 @@
 #include <unistd.h>
 
 enum { WIDTH = 12, HEAD = 4, HEADS = 8, KV_HEADS = 2, MLP = 18, VOCAB = 11, EXPERTS = 16 };
-enum { LAYERS = 4, MOST_PARAMS = 16, MOST_TENSORS = 64, MOST_RANKS = 16, SEED = 9 };
+enum {
+    LAYERS = 4,
+    MOST_PARAMS = 16,
+    MOST_TENSORS = 64,
+    MOST_RANKS = 16,
+    SEED = 9,
+    MOST_BUCKETS = 2 * LAYERS
+};
 
 /* --- the model -------------------------------------------------------------------------------- */
 
@@ -208,7 +215,7 @@ static double expected_norm(void) {
 typedef struct team {
     int pp, dp, tp;
     tr_dtype dtype;
-    bool zero;               /* data ranks divide updates */
+    int zero;                /* parallel.zero: what data ranks divide */
     const char *save, *load; /* load: what an earlier team saved; NULL: nothing */
     tr_world *world[MOST_RANKS];
     pthread_mutex_t lock;
@@ -226,6 +233,8 @@ typedef struct member {
     tr_model *model;
     tr_mesh_groups *groups;
     tr_store *store;
+    char *bucket[MOST_BUCKETS]; /* of whole gradients, as those in the arena; NULL: none */
+    size_t bucket_bytes[MOST_BUCKETS];
     tr_optimizer *optimizer;
     tr_step_state state;
     char error[512];
@@ -235,6 +244,34 @@ typedef struct member {
     do {                                                                                           \
         if (!(condition)) return TR_FAIL(TR_ERR_INTERNAL, "line %d: " #condition, __LINE__);       \
     } while (0)
+
+static int bucket_of(const tr_store_slot *slot) {
+    return slot->stage * LAYERS + slot->bucket;
+}
+
+/* Makes memory for the buckets, when the store has no memory for these. */
+static tr_status open_buckets(member *m) {
+    for (int i = 0; i < m->store->slots && m->store->in_arena; i++) {
+        const tr_store_slot *slot = &m->store->slot[i];
+        const size_t end = (slot->place + (size_t)slot->param->count) * sizeof(float);
+        size_t *bytes = &m->bucket_bytes[bucket_of(slot)];
+        EXPECT(!slot->param->grad);
+        if (end > *bytes) *bytes = end;
+    }
+    for (int b = 0; b < MOST_BUCKETS; b++) {
+        if (!m->bucket_bytes[b]) continue;
+        TR_TRY(tr_calloc(m->bucket_bytes[b], 1, &m->bucket[b]));
+        memset(m->bucket[b], 0xff, m->bucket_bytes[b]);
+        tr_store_place_bucket(m->store, b / LAYERS, b % LAYERS, m->bucket[b]);
+    }
+    return TR_OK;
+}
+
+/* Overwrites the buckets with NaN, as other tensors may once the sums have been waited for. */
+static void end_buckets(member *m) {
+    for (int b = 0; b < MOST_BUCKETS; b++)
+        if (m->bucket[b]) memset(m->bucket[b], 0xff, m->bucket_bytes[b]);
+}
 
 /* A walk over the elements of a slot. */
 typedef struct walk {
@@ -294,7 +331,7 @@ static void check_gradient(void *context, int64_t global, int64_t local) {
     const tr_param *param = w->slot->param;
     const int64_t place = local - w->slot->portion.begin;
     if (place < 0 || place >= w->slot->portion.extent) return; /* another rank gets the sum */
-    w->wrong += ((float *)param->grad)[local] != (float)gradient(w->first + global, param->use);
+    w->wrong += ((float *)w->slot->grad)[place] != (float)gradient(w->first + global, param->use);
 }
 
 static void count_element(void *context, int64_t global, int64_t local) {
@@ -345,6 +382,7 @@ static tr_status take_step(member *m) {
                                     : tr_optimizer_wait)(m->optimizer, slot->stage, slot->bucket));
     }
     TR_TRY(tr_stream_sync(stream));
+    end_buckets(m);
     TR_TRY(for_slots(m, check_gradient));
     m->state = (tr_step_state){.step = 1,
                                .train = 1,
@@ -466,6 +504,7 @@ static tr_status work(member *m) {
     TR_TRY(tr_store_open_groups(m->groups, &m->mesh, m->model, &placement, t->zero));
     TR_TRY(tr_store_create(m->device, world, &m->mesh, m->model, &placement, t->dtype, m->groups,
                            (tr_optim_memory){.kind = TR_OPTIM_ADAMW}, t->zero, &m->store));
+    TR_TRY(open_buckets(m));
     tr_optimizer_desc desc = {.device = m->device,
                               .store = m->store,
                               .model = m->model,
@@ -492,6 +531,7 @@ static void *member_main(void *argument) {
     }
     tr_optimizer_destroy(m->optimizer);
     tr_store_destroy(m->store);
+    for (int b = 0; b < MOST_BUCKETS; b++) free(m->bucket[b]);
     tr_mesh_groups_destroy(m->groups);
     tr_model_destroy(m->model);
     if (m->device) tr_device_close(m->device);
@@ -559,12 +599,12 @@ static const struct {
 static void test_every_mesh(void **state) {
     (void)state;
     enum { TEAMS = sizeof teams / sizeof *teams };
-    char root[] = "/tmp/trireme-ownership.XXXXXX", folder[2 * TEAMS][64], command[128];
+    char root[] = "/tmp/trireme-ownership.XXXXXX", folder[3 * TEAMS][64], command[128];
     assert_non_null(mkdtemp(root));
-    for (int i = 0; i < 2 * TEAMS; i++) { /* the second time data ranks divide updates */
+    for (int i = 0; i < 3 * TEAMS; i++) { /* with each parallel.zero */
         static member rank[MOST_RANKS];
         const int k = i % TEAMS;
-        team t = {.pp = teams[k].pp, .dp = teams[k].dp, .tp = teams[k].tp, .zero = i >= TEAMS};
+        team t = {.pp = teams[k].pp, .dp = teams[k].dp, .tp = teams[k].tp, .zero = i / TEAMS};
         (void)snprintf(folder[i], sizeof folder[i], "%s/%d", root, i);
         t.dtype = teams[k].dtype;
         t.save = folder[i];

@@ -495,6 +495,48 @@ static void test_tensor_ranks_cut_the_same_stages(void **state) {
     tr_schedule_destroy(schedule);
 }
 
+/* --- parallel.zero 2 -------------------------------------------------------------------------- */
+
+/* The head's F writes its gradients, so these are in the arena from its first F on; those of other
+ * layers from the first B. A breadth-first order has few of them at one time, and takes less memory
+ * than with parallel.zero 1. */
+static void test_gradients_in_the_arena(void **state) {
+    (void)state;
+    static const char *const sizes[] = {
+        "model.layers=6",        "model.dropout=0",    "train.batch=16",       "parallel.dp=4",
+        "parallel.schedule=bfs", "parallel.virtual=6", "train.recompute=full", "parallel.zero=2"};
+    const int count = (int)(sizeof sizes / sizeof *sizes);
+    tr_config config;
+    tr_device *device;
+    tr_run_plan *plan, *one;
+    assert_int_equal(tr_device_open("ref", &(tr_device_options){.threads = 1}, &device), TR_OK);
+    read_config(&config, count, sizes);
+    assert_int_equal(tr_run_plan_make(&config, device, &plan), TR_OK);
+    const tr_program *p = &plan->layout->program[TR_LAYOUT_TRAIN]->program[0];
+    int items = 0;
+    for (int k = 0; k < p->items; k++) {
+        const tr_item_key *key = &p->key[k];
+        if (key->kind != TR_ITEM_BUCKET) continue;
+        const bool head = key->owner == 5 && key->micro_batch == 0;
+        int first = 0;
+        while (p->instr[first].action.stage != key->owner ||
+               p->instr[first].action.type != (head ? TR_ACTION_F : TR_ACTION_B))
+            first++;
+        assert_int_equal(p->item[k].start, first);
+        items++;
+    }
+    assert_int_equal(items, 8);
+    assert_true(2 * p->bucket_peak < p->bucket_bytes + p->bucket_bytes / 5);
+    read_config(&config, count - 1, sizes);
+    config.parallel.zero = 1;
+    assert_int_equal(tr_run_plan_make(&config, device, &one), TR_OK);
+    assert_true(plan->memory[0].total < one->memory[0].total);
+    assert_true(plan->memory[0].of[TR_MEMORY_OPTIMIZER] == one->memory[0].of[TR_MEMORY_OPTIMIZER]);
+    tr_run_plan_destroy(one);
+    tr_run_plan_destroy(plan);
+    tr_device_close(device);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_bytes_of_training),
@@ -510,6 +552,7 @@ int main(void) {
         cmocka_unit_test(test_what_fits),
         cmocka_unit_test(test_auto_takes_the_cheapest_that_fits),
         cmocka_unit_test(test_hopeless_plans_do_not_fit),
+        cmocka_unit_test(test_gradients_in_the_arena),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

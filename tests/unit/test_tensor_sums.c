@@ -73,8 +73,7 @@ static tr_status fetch_tokens(void *context, bool validation, int64_t sample,
 static void leave_out_gradients(rank_state *r, const tr_mesh *mesh) {
     const tr_store *store = tr_engine_store(r->engine);
     for (int i = 0; i < store->spans; i++) {
-        int k = 0;
-        while (store->slot[k].param->grad != store->span[i].data) k++;
+        const int k = store->span[i].slot;
         if (tr_mesh_part_id(mesh, &store->slot[k].layout.sum) != r->group) continue;
         r->count--;
         r->bytes -= (double)store->span[i].count * sizeof(float);
