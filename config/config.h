@@ -60,6 +60,7 @@ typedef struct tr_config {
         bool nesterov;
         double clip_value, l1, l2; /* clip_value 0: none */
         char moments[8];           /* their type: fp32, bf16, int8 */
+        char master[8];            /* of parameters in bf16: fp32, none */
     } optim;
     struct {
         int64_t pp, tp, dp;

@@ -89,6 +89,22 @@ static tr_status check_moments(const tr_config *c) {
     return TR_OK;
 }
 
+static tr_status check_master(const tr_config *c) {
+    if (!strcmp(c->optim.master, "fp32")) return TR_OK;
+    if (strcmp(c->train.precision, "bf16") != 0)
+        REFUSE("optim.master",
+               "optim.master none works with train.precision bf16, not %s: leave optim.master out, "
+               "or set train.precision to bf16",
+               c->train.precision);
+    if (!strcmp(c->optim.name, "lamb") || !strcmp(c->optim.name, "muon") ||
+        !strcmp(c->optim.name, "adafactor"))
+        REFUSE("optim.master",
+               "optim.name %s steps whole tensors, for which optim.master none is not available: "
+               "leave optim.master out",
+               c->optim.name);
+    return TR_OK;
+}
+
 tr_status tr_config_check_optim(const tr_config *c) {
     int64_t point[TR_CONFIG_POINTS];
     const int restarts = tr_config_points(c->optim.restarts, point);
@@ -100,6 +116,7 @@ tr_status tr_config_check_optim(const tr_config *c) {
                point[restarts - 1], tr_config_horizon(c));
     TR_TRY(check_own_keys(c));
     TR_TRY(check_moments(c));
+    TR_TRY(check_master(c));
     if (c->optim.nesterov && c->optim.momentum == 0)
         REFUSE("optim.nesterov",
                "optim.nesterov needs optim.momentum above 0: set it, or leave optim.nesterov out");

@@ -278,6 +278,11 @@ const tr_key tr_schema[] = {
              "int8 (8 bits, with a scale for every 256) about a quarter. Each is rounded up or "
              "down at random, so that the mean is exact. Not with optim.name adafactor, and sgd "
              "without momentum, which have no such moments; int8 not with muon."},
+    {"optim.master", TR_KEY_CHOICE, AT(optim.master), .fallback = "fp32", .choices = "fp32 none",
+     .help = "With train.precision bf16: fp32 keeps a copy of the parameters that has all bits of "
+             "small steps; none steps the bf16 parameters themselves, each rounded up or down at "
+             "random, so that the mean is exact, and saves two thirds of their memory. none not "
+             "with optim.name lamb, muon and adafactor."},
 
     {"parallel.pp", INT(parallel.pp, 1, 4096), .fallback = "1",
      .help = "Pipeline-parallel ranks: each has some of the layers."},

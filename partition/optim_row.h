@@ -51,6 +51,7 @@ typedef struct tr_optim_memory {
     tr_optim_kind kind;
     tr_dtype moments; /* of its states: TR_F32 (in an FP64 model FP64), TR_BF16, or TR_U8:
                          base/code8.h */
+    bool no_master;   /* a BF16 model has no FP32 copies of its parameters */
 } tr_optim_memory;
 
 /* Returns the type of the states in a model of this storage type. */
@@ -61,6 +62,7 @@ typedef struct tr_optim_config {
     double beta1, beta2, eps, weight_decay;
     tr_optim_kind kind;
     tr_dtype moments; /* as in tr_optim_memory */
+    bool no_master;   /* likewise */
     double momentum, clip_value, l1, l2;
     bool nesterov;
 } tr_optim_config;

@@ -55,7 +55,8 @@ static tr_status measure_param(void *context, int stage, tr_param *param, bool s
     if (shares) return TR_OK;
     sum->values = tr_memory_params_begin(param, sum->values) + count;
     if (param->frozen || own == 0) return TR_OK;
-    sum->masters = tr_memory_states_begin(param, m->divided, sum->masters) + own;
+    if (!m->optimizer.no_master)
+        sum->masters = tr_memory_states_begin(param, m->divided, sum->masters) + own;
     const tr_optim_kind kind = tr_optim_kind_for(m->optimizer.kind, param);
     for (int k = 0; k < tr_optim_states(kind); k++)
         sum->state[k] =
@@ -95,7 +96,7 @@ void tr_memory_params_bytes(const tr_param_memory *memory, tr_dtype dtype, size_
 
 /* Returns the bytes of a number in a checkpoint when it has this type in memory. */
 static double saved_size(tr_dtype dtype) {
-    return (double)tr_dtype_size(dtype == TR_F64 ? TR_F32 : dtype == TR_U8 ? TR_BF16 : dtype);
+    return (double)tr_dtype_size(dtype == TR_BF16 || dtype == TR_U8 ? TR_BF16 : TR_F32);
 }
 
 double tr_memory_of_checkpoint(const tr_model *model, tr_optim_memory optimizer) {
@@ -106,7 +107,7 @@ double tr_memory_of_checkpoint(const tr_model *model, tr_optim_memory optimizer)
             const tr_param *param = &model->layers[i]->params[j];
             const tr_optim_kind kind = tr_optim_kind_for(optimizer.kind, param);
             for (int k = 0; k < param->tensors && param->use == 0; k++) {
-                bytes += saved_size(param->frozen ? dtype : TR_F32) *
+                bytes += saved_size(param->frozen || optimizer.no_master ? dtype : TR_F32) *
                          (double)tr_global_count(&param->tensor[k]);
                 if (!param->frozen)
                     bytes += saved_size(tr_optim_state_dtype(optimizer, dtype)) *

@@ -8,7 +8,7 @@
 /* The elements of all parameters of one rank, including gaps between them. */
 typedef struct tr_param_memory {
     size_t values;
-    size_t masters;                /* of trained parameters, or their portions */
+    size_t masters;                /* of trained parameters, or their portions, if they have some */
     size_t state[TR_OPTIM_STATES]; /* of those with an optimizer that has it */
     size_t grads; /* every use of a tied parameter has its own; without those in the arena */
     int params;   /* parameters of the rank, every use counted */
@@ -33,8 +33,8 @@ void tr_memory_params_bytes(const tr_param_memory *memory, tr_dtype dtype, size_
                             size_t *grads, size_t *states);
 
 /* Returns the bytes of the elements that a checkpoint of the model holds: trained parameters in
- * FP32, frozen ones in FP32 or, if they are kept so, BF16, and the optimizer's states in FP32, or
- * BF16 where they are kept in that or in 8 bits. */
+ * FP32, frozen ones and those without a master in BF16 if they have that type, and the optimizer's
+ * states in FP32, or BF16 where they are kept in that or in 8 bits. */
 double tr_memory_of_checkpoint(const tr_model *model, tr_optim_memory optimizer);
 
 /* Rounds an offset in elements up so that 16-bit values are aligned to TR_ALIGN, too. */

@@ -1,13 +1,13 @@
-/* The steps of parameters when the optimizer keeps its states in fewer bits than FP32
- * (partition/quantized.h). They take the place of the optimizer's UPDATE, or DIRECTION, of whole
- * runs. */
+/* The steps of parameters when the optimizer keeps its states in fewer bits than FP32, or no
+ * masters of BF16 parameters (partition/quantized.h). They take the place of the optimizer's
+ * UPDATE, or DIRECTION, of whole runs. */
 #pragma once
 
 #include "train/store.h"
 
 typedef struct tr_moments tr_moments;
 
-/* Makes the steps of the store's parameters; *out is NULL when its states are not quantized.
+/* Makes the steps of the store's parameters; *out is NULL when nothing is quantized.
  * *scratch becomes at least the bytes that tr_moments_run needs. */
 tr_status tr_moments_create(const tr_store *store, const tr_optim_config *config, size_t *scratch,
                             tr_moments **out);

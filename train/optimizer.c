@@ -19,7 +19,7 @@ struct tr_optimizer {
     tr_op **step;        /* [store->runs] */
     tr_sums *sums;       /* of gradients; forward_only: NULL, as are the norms */
     tr_norms *norms;     /* of those sums that this rank counts */
-    tr_moments *moments; /* NULL: states are in FP32, and `step` steps them */
+    tr_moments *moments; /* NULL: all numbers are in FP32, and `step` steps them */
     tr_pace *pace;       /* NULL: `step` does all */
     tr_noise *noise;     /* NULL: not measured */
     finish_op *finish;   /* [1 + desc.smaller_count]: the whole batch's, then those of `smaller` */

@@ -284,11 +284,12 @@ static void keep_horizon(tr_session *s, const tr_config *then) {
     s->kept_horizon = tr_lr_has_horizon(&lr);
 }
 
-/* Notes the saved moments' type if this run's has fewer bits. */
+/* Notes the types of saved moments and parameters if this run's have fewer bits. */
 static void keep_narrowed(tr_session *s, const tr_config *then) {
     const tr_dtype before = tr_optim_of(then).moments, now = tr_optim_of(s->config).moments;
     if (tr_dtype_size(now) < tr_dtype_size(before))
         (void)snprintf(s->narrowed, sizeof s->narrowed, "%s", then->optim.moments);
+    s->unmastered = tr_optim_of(s->config).no_master && !tr_optim_of(then).no_master;
     s->reblocked = now == TR_U8 && before == TR_U8 && then->parallel.tp != s->config->parallel.tp;
 }
 
@@ -314,6 +315,10 @@ static void say_changes(tr_session *s) {
             "optim.moments is %s: the checkpoint's moments, which were kept in %s, are "
             "rounded to it and lose bits",
             s->config->optim.moments, s->narrowed);
+    if (s->unmastered)
+        tr_recorder_warn(&s->recorder,
+                         "optim.master is none: the checkpoint's parameters, which were kept in "
+                         "fp32, are rounded to bf16 and lose bits");
     if (s->reblocked)
         tr_recorder_warn(&s->recorder,
                          "parallel.tp is not that of the checkpoint: the blocks of optim.moments "

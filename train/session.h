@@ -43,6 +43,7 @@ typedef struct tr_session {
     char new_states[TR_OPTIM_NAMES]; /* and another optimizer: states that begin at zero, or "" */
     bool reblocked;                  /* and 8-bit moments in blocks of another parallel.tp, */
     char narrowed[8];                /* and moments of more bits: their optim.moments, or "" */
+    bool unmastered;                 /* and masters, which this run rounds to BF16 */
     bool unlabelled;                 /* it was said that validation has no label that counts */
     tr_ckpt_state *state;
     int64_t saved_step;  /* newest step that is saved; -1: none */

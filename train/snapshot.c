@@ -146,7 +146,7 @@ static tr_status add_slot(listing *l, const tr_store_slot *slot, const tr_mesh *
         void *local = k ? slot->state[k - 1] : weights;
         if (!local) break;
         /* Of memory that data ranks have divided, each has elements that no other one has. */
-        const bool divided = slot->owners && (k > 0 || store->dtype != store->acc);
+        const bool divided = slot->owners && (k > 0 || dtype != store->dtype);
         const bool write = divided ? slot->layout.saves
                                    : tr_param_layout_takes_turn(&slot->layout, mesh, size, load);
         add(l, slot, k ? tr_optim_row_of(slot->optimizer)->state[k - 1] : "weights", local,

@@ -145,7 +145,7 @@ static void add_to_run(place *at, const tr_store_slot *slot) {
     if (slot->portion.extent == 0) return;
     tr_run *run = store->runs ? &store->run[store->runs - 1] : NULL;
     if (!run || at->run_ends || store->divided || store->state_dtype != store->acc ||
-        run->decay != param->decay || run->lr_scale != param->lr_scale ||
+        store->no_master || run->decay != param->decay || run->lr_scale != param->lr_scale ||
         run->optimizer != slot->optimizer) {
         run = &store->run[store->runs++];
         *run = (tr_run){.slot = (int)(slot - store->slot),
@@ -159,7 +159,8 @@ static void add_to_run(place *at, const tr_store_slot *slot) {
         for (int k = 0; k < states; k++) run->state[k] = slot->state[k];
     }
     at->run_ends = false;
-    run->count = ((char *)slot->master - run->master) / (int64_t)at->size + slot->portion.extent;
+    const int64_t before = run->master ? (char *)slot->master - run->master : 0; /* bytes */
+    run->count = before / (int64_t)at->size + slot->portion.extent;
 }
 
 /* Places master and states of the portion. */
@@ -167,9 +168,11 @@ static void place_states(place *at, tr_store_slot *slot) {
     const tr_param *param = slot->param;
     const tr_mesh *divided = at->store->divided;
     const int64_t own = slot->portion.extent;
-    at->masters = tr_memory_states_begin(param, divided, at->masters);
-    if (at->master) slot->master = element(at, at->master, at->masters);
-    at->masters += (size_t)own;
+    if (at->master) {
+        at->masters = tr_memory_states_begin(param, divided, at->masters);
+        slot->master = element(at, at->master, at->masters);
+        at->masters += (size_t)own;
+    }
     for (int k = 0; k < tr_optim_states(slot->optimizer); k++) {
         at->states[k] =
             tr_memory_moments_begin(param, divided, at->store->state_dtype, at->states[k]);
@@ -307,12 +310,13 @@ tr_status tr_store_create(tr_device *device, tr_world *world, const tr_mesh *mes
     store->acc = tr_dtype_acc(dtype);
     store->optimizer = optimizer.kind;
     store->state_dtype = tr_optim_state_dtype(optimizer, dtype);
+    store->no_master = optimizer.no_master && dtype != store->acc;
     store->mesh = *mesh;
     store->divided = divided ? &store->mesh : NULL;
     store->in_arena = in_arena;
     TR_TRY_OUT(alloc_store(store, &sum, groups != NULL));
     const size_t size = tr_dtype_size(store->acc);
-    const bool masters = dtype != store->acc;
+    const bool masters = dtype != store->acc && !store->no_master;
     place at = {.store = store,
                 .mesh = mesh,
                 .groups = groups,
@@ -359,7 +363,7 @@ void tr_store_place_bucket(tr_store *store, int local_stage, int bucket, void *m
 
 void *tr_store_slot_saved(const tr_store *store, const tr_store_slot *slot, tr_dtype *dtype,
                           tr_range *held) {
-    const bool has_master = store->dtype != store->acc && !slot->param->frozen;
+    const bool has_master = store->dtype != store->acc && !slot->param->frozen && !store->no_master;
     *dtype = has_master ? store->acc : store->dtype;
     *held = has_master ? slot->portion : (tr_range){.extent = slot->param->count};
     return has_master ? slot->master : slot->param->value;
@@ -498,7 +502,8 @@ tr_status tr_store_clear_states(tr_store *store) {
 }
 
 tr_status tr_store_publish(tr_store *store) {
-    if (!store->gathers || store->dtype == store->acc) return cast_masters(store);
+    if (!store->gathers || store->dtype == store->acc || store->no_master)
+        return cast_masters(store);
     TR_TRY(tr_world_agree(store->world, cast_masters(store))); /* all ranks gather, or none */
     TR_TRY(tr_gathers_run(store->gathers, tr_device_compute(store->device)));
     return tr_world_sync(store->world, tr_device_compute(store->device));

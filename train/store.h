@@ -1,7 +1,8 @@
 /* The parameter store of one rank: memory for the parameters of its layers.
  *
- * Each parameter has a value in the model's dtype, an FP32 gradient, an FP32 master and the states
- * of the optimizer (partition/optim_row.h) in FP32; in an FP64 model all are FP64. In FP32 and FP64
+ * Each parameter has a value in the model's dtype, an FP32 gradient, an FP32 master (not with
+ * optim.master none) and the states of the optimizer (partition/optim_row.h) in FP32 or fewer bits;
+ * in an FP64 model all are FP64. In FP32 and FP64
  * the value is the master. Data ranks may divide the updates (parallel.zero): then a rank has
  * master and states of its portion of each parameter, and gathers the values of the others after
  * every step. A frozen parameter has only its value, and a gradient that is not read if it
@@ -26,8 +27,9 @@ typedef struct tr_store_slot {
     tr_param_layout layout;
     tr_range portion; /* of its elements: those that this rank updates; all, if not divided */
     /* The portion's, the master in the store's acc, and of each state tr_optim_state_count numbers
-     * in the store's state_dtype; frozen: no states, and in 16 bits no master. States that the
-     * optimizer does not own are NULL, and all are if the portion is empty. */
+     * in the store's state_dtype; frozen: no states, and in 16 bits no master; no_master: none
+     * either. States that the optimizer does not own are NULL, and all are if the portion is empty.
+     */
     void *master, *state[TR_OPTIM_STATES];
     /* The portion's gradient, after its sum; NULL when the portion is empty or frozen. */
     void *grad;
@@ -51,7 +53,8 @@ typedef struct tr_span {
 } tr_span;
 
 /* Adjacent trained parameters of one stage that all decay, or all do not, and have one optimizer
- * and lr_scale; if updates are divided, or states are not in acc, the portion of one parameter.
+ * and lr_scale; if updates are divided, states are not in acc or there are no masters, the portion
+ * of one parameter.
  * They have the same offsets from the first in each kind of memory, with zeros between them, so the
  * optimizer steps them as one. States: those of the rule (device/op.h). */
 typedef struct tr_run {
@@ -70,6 +73,7 @@ typedef struct tr_store {
     tr_dtype dtype; /* of values */
     tr_dtype acc;   /* of gradients and masters */
     tr_dtype state_dtype;
+    bool no_master; /* the values are stepped, in a type other than acc */
     tr_optim_kind optimizer;
     tr_store_slot *slot; /* in registry order */
     int slots;
@@ -105,7 +109,7 @@ void tr_store_destroy(tr_store *store);
 void tr_store_place_bucket(tr_store *store, int local_stage, int bucket, void *memory);
 
 /* Returns the parameter's most precise copy, which checkpoints save, and which of its elements it
- * has: the master, or in 16 bits the value of a frozen one. */
+ * has: the master, or in 16 bits the value of one that is frozen or has no master. */
 void *tr_store_slot_saved(const tr_store *store, const tr_store_slot *slot, tr_dtype *dtype,
                           tr_range *held);
 

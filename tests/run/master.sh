@@ -1,0 +1,75 @@
+#!/usr/bin/env bash
+# Tests optim.master none in whole runs: the same bits on every cut and for data ranks that divide the state, the memory
+# that was planned, checkpoints that hold BF16, runs that are continued with and without masters, and refusals.
+# usage: master.sh TRIREME SCRATCH_DIR     (ckpt_compare is next to the tests' programs)
+set -euo pipefail
+trireme=$1 scratch=$2
+source "$(dirname "$0")/common.sh"
+
+options=(model.width=96 model.vocab=700 optim.clip=0.5 train.precision=bf16 optim.master=none)
+
+# same RUN REFERENCE RANKS ARGUMENTS...: the run has the reference's bits, and the planned memory.
+same() {
+    train 0 "$3" "$1" "${options[@]}" "${@:4}"
+    same_curve "$1" "$2"
+    same_tensors "$1" "$2" 20
+    as_planned "$1"
+}
+parameter_bytes() { sed -n 's/^memory .* took .* parameters \([0-9.]*\),.*/\1/p' "$scratch/$1.out"; }
+payload() { cat "$(step_dir "$1" 20)"/shard-* | wc -c; }
+# is_part WHAT A B SHARE: A is that share of B.
+is_part() {
+    awk -v a="$2" -v b="$3" -v f="$4" 'BEGIN { d = a / b - f; exit !(d < 0.04 && d > -0.04) }' || fail "$1: $2 of $3, not $4"
+}
+
+train 0 1 wide "${options[@]}" optim.master=fp32
+train 0 1 one "${options[@]}"
+as_planned one
+diff <(field one loss) <(field wide loss) >/dev/null && fail "optim.master=none changes no loss"
+near one wide loss 0.02
+is_part parameters "$(parameter_bytes one)" "$(parameter_bytes wide)" 0.333
+is_part "a checkpoint" "$(payload one)" "$(payload wide)" 0.833 # 10 of 12 bytes a parameter
+same pp2 one 2 parallel.pp=2 parallel.schedule=gpipe
+train 0 2 dp2 "${options[@]}" parallel.dp=2
+as_planned dp2
+same dp2-zero dp2 4 parallel.dp=2 parallel.pp=2 parallel.zero=1
+same dp2-zero2 dp2 2 parallel.dp=2 parallel.zero=2
+train 0 2 tp2 "${options[@]}" parallel.tp=2
+as_planned tp2
+near tp2 one loss 0.02
+# With moments in BF16, and of another optimizer: 6 and 4 bytes a parameter.
+train 0 1 small "${options[@]}" optim.moments=bf16
+same small-pp2 small 2 parallel.pp=2 optim.moments=bf16
+is_part "a checkpoint of BF16" "$(payload small)" "$(payload wide)" 0.5
+train 0 1 sgd "${options[@]}" optim.name=sgd optim.momentum=0 optim.lr=0.1
+as_planned sgd
+same sgd-pp2 sgd 2 parallel.pp=2 optim.name=sgd optim.momentum=0 optim.lr=0.1
+
+# continued RUN REFERENCE RANKS ARGUMENTS...: continues REFERENCE from its step 10 as RUN.
+continued() {
+    cp -r "$scratch/$2" "$scratch/$1"
+    rm -r "$(step_dir "$1" 20)"
+    train 0 "$3" "$1" --resume "${options[@]}" "${@:4}"
+}
+continued on one 2 parallel.pp=2
+same_curve on one
+same_tensors on one 20
+[[ ! -s $scratch/on.err ]] || fail "on: said '$(<"$scratch/on.err")'"
+continued on-zero dp2-zero 2 parallel.dp=2 parallel.zero=1
+same_curve on-zero dp2
+continued narrowed wide 1
+says narrowed "warning: optim.master is none: the checkpoint's parameters, which were kept in fp32, are rounded to bf16 and lose bits"
+near narrowed wide loss 0.02
+continued widened one 1 optim.master=fp32
+[[ ! -s $scratch/widened.err ]] || fail "widened: said '$(<"$scratch/widened.err")'"
+
+# Weights leave and come back as they are, and a step of length 0 rounds none of them.
+"$trireme" ckpt export "$scratch/one" "$scratch/hf" --dtype bf16 >"$scratch/export.out" 2>&1 || fail "export: $(<"$scratch/export.out")"
+train 0 1 from "${options[@]}" model.init_from="$scratch/hf" train.steps=1 optim.lr=0
+"$tools/ckpt_compare" weights "$(step_dir one 20)" "$(step_dir from 1)" || fail "model.init_from: other weights than were exported"
+
+train 78 1 f32 "${options[@]}" train.precision=fp32
+says f32 ".*optim.master none works with train.precision bf16, not fp32: leave optim.master out, or set train.precision to bf16"
+train 78 1 lamb "${options[@]}" optim.name=lamb
+says lamb ".*optim.name lamb steps whole tensors, for which optim.master none is not available"
+finish
