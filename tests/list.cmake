@@ -93,6 +93,8 @@ set_tests_properties(run.hosts PROPERTIES LABELS run TIMEOUT 900 SKIP_RETURN_COD
 # Layout equivalence: the same losses and parameters on every layout and schedule.
 trireme_run_test(equivalence fp32)
 trireme_run_test(equivalence bf16)
+trireme_run_test(equivalence fp16)
+set_property(TEST run.equivalence.fp16 APPEND PROPERTY ENVIRONMENT TRIREME_TEST_RANKS=4)
 trireme_run_test(zero fp32)
 trireme_run_test(zero bf16)
 trireme_run_test(moments bf16)

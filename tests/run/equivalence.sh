@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Tests layout equivalence: the same small GPT, 20 steps, with dropout, one thread a rank, on every layout pp
-# x tp x dp of at most 8 ranks (TRIREME_TEST_RANKS) and both schedules, in FP32 and BF16.
+# x tp x dp of at most 8 ranks (TRIREME_TEST_RANKS) and both schedules, in FP32, BF16 or FP16.
 #
 #   at fixed tp and dp: losses and final parameters bit-identical across pp and schedules
 #   across tp and dp (FP32): loss of step 1 within 1e-6, of all steps within 1e-5 relative; gradients of

@@ -95,6 +95,10 @@ static const struct {
     {"guard_steps", offsetof(tr_ckpt_state, guard.steps), 1001},
     {"guard_skips", offsetof(tr_ckpt_state, guard.skips), -1},
     {"guard_skips", offsetof(tr_ckpt_state, guard.skips), INT64_MAX},
+    {"guard_overflows", offsetof(tr_ckpt_state, guard.overflows), -1},
+    {"guard_overflows", offsetof(tr_ckpt_state, guard.overflows), 1001},
+    {"loss_scale_steps", offsetof(tr_ckpt_state, scale.steps), -1},
+    {"loss_scale_steps", offsetof(tr_ckpt_state, scale.steps), 1001},
     {"noise_steps", offsetof(tr_ckpt_state, noise.steps), -1},
     {"noise_steps", offsetof(tr_ckpt_state, noise.steps), 1001},
 };
@@ -107,7 +111,8 @@ static const struct {
                {"loss_mean", offsetof(tr_ckpt_state, guard.loss_mean)},
                {"loss_variance", offsetof(tr_ckpt_state, guard.loss_variance)},
                {"norm_mean", offsetof(tr_ckpt_state, guard.norm_mean)},
-               {"norm_variance", offsetof(tr_ckpt_state, guard.norm_variance)}};
+               {"norm_variance", offsetof(tr_ckpt_state, guard.norm_variance)},
+               {"loss_scale", offsetof(tr_ckpt_state, scale.value)}};
 
 /* Fails unless the state is refused with one sentence that names the field. */
 static void refused(const tr_ckpt_state *s, const char *name) {
@@ -140,6 +145,14 @@ static void what_no_run_can_have_is_refused(void **state) {
         s.noise.square = -1;
         s.noise.variance = values[i];
         refused(&s, "noise_variance");
+    }
+    static const double scales[] = {0.5, 3, 4095, 1.5 * 4096};
+    for (size_t i = 0; i < sizeof scales / sizeof *scales; i++) {
+        tr_ckpt_state s = good_state();
+        s.scale.value = 32768;
+        assert_int_equal(tr_state_check(&s, "x", TR_ERR_DATA), TR_OK);
+        s.scale.value = scales[i];
+        refused(&s, "loss_scale");
     }
     tr_ckpt_state s = good_state();
     s.tokens_seen = (double)s.optimizer_step; /* a sample may have no label that counts */
