@@ -49,7 +49,20 @@ compare_layout tp2 2 parallel.tp=2 train.precision=bf16
 compare_layout dp3 3 parallel.dp=3 train.batch=12
 compare_layout zero 3 parallel.dp=3 train.batch=12 parallel.zero=1
 same_bits nccl-zero nccl-dp3
-compare_layout pp2-zero 4 parallel.pp=2 parallel.dp=2 parallel.zero=1 train.precision=bf16
+train 0 3 nccl-zero2 "${by_nccl[@]}" parallel.dp=3 train.batch=12 parallel.zero=2 parallel.schedule=bfs parallel.virtual=4
+same_bits nccl-zero2 nccl-dp3
+compare_layout pp2-zero 4 parallel.pp=2 parallel.dp=2 parallel.zero=2 parallel.schedule=bfs parallel.virtual=4 train.precision=bf16
+# Three ranks that must have the bits of whole sums get these, and the run and the plan say so.
+grep -q '^sums     every rank gets the whole sums of gradients, because with train.deterministic' nccl-zero.out || fail "zero: $(<nccl-zero.out)"
+grep -q '^sums ' nccl-pp2-zero.out && fail "pp2-zero: $(grep '^sums ' nccl-pp2-zero.out)"
+reduce_ms() { # KEY=VALUE...
+    "$trireme" plan base.yaml "${by_nccl[@]}" device.link=0.01 --rate 1 train.batch=12 parallel.dp=3 "$@" >plan.out 2>&1 || true
+    sed -n 's/^reduce .* take \([0-9.]*\) ms.*/\1/p' plan.out
+}
+whole=$(reduce_ms parallel.zero=1)
+grep -q '^ *each rank gets the whole sums, because with train.deterministic' plan.out || fail "the plan: $(<plan.out)"
+awk -v w="${whole:-0}" -v zero="$(reduce_ms)" -v half="$(reduce_ms parallel.zero=1 train.deterministic=false)" \
+    'BEGIN { exit !(w > 1 && w == zero && w > 1.98 * half && w < 2.02 * half) }' || fail "the plan's sums: $whole ms"
 compare_layout pp2-tp2-dp2 8 parallel.pp=2 parallel.tp=2 parallel.dp=2 parallel.schedule=zbv train.batch=16
 
 # --- the choice of the transport
