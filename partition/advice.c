@@ -53,15 +53,29 @@ static tr_status find_recompute(tr_config *c, tr_device *device, bool *fits) {
     return TR_OK;
 }
 
-/* Divides the optimizer's state, or the gradients, too, where there are ranks to divide them. */
+/* Divides the optimizer's state, where there are ranks to divide it; then gradients, too, in an
+ * order that has few of them at one time, with as many stages a rank as it has blocks. */
 static tr_status find_zero(tr_config *c, tr_device *device, bool *fits) {
-    const int64_t from = c->parallel.zero;
+    const int64_t from = c->parallel.zero, virtual = c->parallel.virtual_stages;
+    const int64_t stages = c->model.layers / c->parallel.pp;
+    char schedule[TR_CONFIG_PATH];
+    (void)snprintf(schedule, sizeof schedule, "%s", c->parallel.schedule);
     *fits = false;
-    for (int64_t zero = from + 1; zero <= 2 && c->parallel.dp > 1 && !*fits; zero++) {
-        c->parallel.zero = zero;
+    if (c->parallel.dp < 2) return TR_OK;
+    if (from == 0) {
+        c->parallel.zero = 1;
         TR_TRY(try_change(c, device, fits));
     }
-    if (!*fits) c->parallel.zero = from;
+    if (!*fits && stages > 2) {
+        c->parallel.zero = 2;
+        c->parallel.virtual_stages = stages;
+        (void)snprintf(c->parallel.schedule, sizeof c->parallel.schedule, "bfs");
+        TR_TRY(try_change(c, device, fits));
+    }
+    if (*fits) return TR_OK;
+    c->parallel.zero = from;
+    c->parallel.virtual_stages = virtual;
+    (void)snprintf(c->parallel.schedule, sizeof c->parallel.schedule, "%s", schedule);
     return TR_OK;
 }
 
@@ -102,13 +116,17 @@ static void add_change(advice *a, const tr_config *from, const tr_config *to) {
     } change[] = {{"parallel.zero", from->parallel.zero, to->parallel.zero},
                   {"train.micro_batch", from->train.micro_batch, to->train.micro_batch},
                   {"parallel.pp", from->parallel.pp, to->parallel.pp},
-                  {"parallel.tp", from->parallel.tp, to->parallel.tp}};
-    char text[160] = "";
+                  {"parallel.tp", from->parallel.tp, to->parallel.tp},
+                  {"parallel.virtual", from->parallel.virtual_stages, to->parallel.virtual_stages}};
+    char text[TR_CONFIG_PATH + 160] = "";
     size_t used = 0;
     for (size_t i = 0; i < sizeof change / sizeof *change; i++)
         if (change[i].from != change[i].to)
             used += (size_t)snprintf(text + used, sizeof text - used, "%s%s=%lld", used ? " " : "",
                                      change[i].key, (long long)change[i].to);
+    if (strcmp(from->parallel.schedule, to->parallel.schedule) != 0)
+        used += (size_t)snprintf(text + used, sizeof text - used, " parallel.schedule=%s",
+                                 to->parallel.schedule);
     if (strcmp(from->model.recompute, to->model.recompute) != 0)
         used += (size_t)snprintf(text + used, sizeof text - used, "%strain.recompute=%s",
                                  used ? " " : "", to->model.recompute);

@@ -114,6 +114,11 @@ for memory in "8MiB adamw" "8MiB lamb" "1MiB adamw"; do
     [[ $(<"$scratch/advice") == *"it fits with parallel.zero=1"* ]] || [[ $memory != "8MiB adamw" ]] || fail "$memory: $(<"$scratch/advice")"
     [[ $(<"$scratch/advice") != *parallel.zero* ]] || [[ $memory == "8MiB adamw" ]] || fail "$memory: $(<"$scratch/advice")"
 done
+"$trireme" plan "$scratch/base.yaml" "${options[@]}" train.precision=fp32 train.batch=4 parallel.dp=4 device.memory=6MiB >/dev/null 2>"$scratch/advice" &&
+    fail "one micro-batch: it fits"
+[[ $(<"$scratch/advice") == *"it fits with parallel.zero=2 parallel.virtual=4 parallel.schedule=bfs"* ]] || fail "one micro-batch: $(<"$scratch/advice")"
+"$trireme" plan "$scratch/base.yaml" "${options[@]}" train.precision=fp32 train.batch=4 parallel.dp=4 device.memory=6MiB "${bfs[@]}" \
+    parallel.zero=2 >/dev/null || fail "one micro-batch: it does not fit"
 # At 1 GB/s each of 4 ranks gets 3/4 of its values from the others.
 "$trireme" plan "$scratch/base.yaml" "${options[@]}" parallel.dp=4 parallel.zero=1 device.link=1 --rate 100 >"$scratch/gather"
 read -r mib ms < <(sed -n 's/^gather   \([0-9.]*\) MiB of updated parameters take \([0-9.]*\) ms at 1 GB.s, of which \2 ms stay exposed$/\1 \2/p' "$scratch/gather")
