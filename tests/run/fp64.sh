@@ -18,5 +18,5 @@ train 0 1 one "${options[@]}" --resume train.steps=8
 intact one 8
 "$trireme" sample "$scratch/one" -p A -n 4 >"$scratch/sample" 2>&1 || fail "sample: $(<"$scratch/sample")"
 train 78 1 cpu train.precision=fp64
-says cpu '.*train.precision fp64 needs device.name ref: cpu computes in fp32 and bf16'
+says cpu '.*train.precision fp64 needs device.name ref: cpu computes in fp32, bf16 and fp16'
 finish

@@ -41,8 +41,8 @@ awk '/^(\.visible |\.weak )?\.entry/ { name = $NF; sub(/\(.*/, "", name); print 
 count=0
 while read -r kernel _; do
     count=$((count + 1))
-    # A cast from BF16 to FP32 reads half as many bytes as it writes, and a cast back twice as many.
-    narrow=$(grep -cE 'identityELi4E(7tr_bf16f|f7tr_bf16)E' <<<"$kernel" || true)
+    # A cast from BF16 or FP16 to FP32 reads half as many bytes as it writes, and a cast back twice as many.
+    narrow=$(grep -cE 'identityELi4E((7tr_bf16|6tr_f16)f|f(7tr_bf16|6tr_f16))E' <<<"$kernel" || true)
     [[ $narrow == 1 ]] || grep -qxF "$kernel load" "$scratch/accesses" || fail "$kernel: no load of 16 bytes"
     [[ $narrow == 1 ]] || [[ $kernel =~ $sums ]] || grep -qxF "$kernel store" "$scratch/accesses" ||
         fail "$kernel: no store of 16 bytes"
