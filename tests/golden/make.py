@@ -8,9 +8,10 @@ random tokens. In FP64: logits, loss and every gradient of step 1, parameters af
 computes norms, rotary angles and softmax in FP32 even in a double model; double_everywhere() makes the
 same code compute all of this in FP64, and main() compares the result with that of the unchanged code.
 
-In BF16: the distance of PyTorch from these FP64 values. Mode: the model in torch.bfloat16 with FP32 master
-weights, which are rounded before each step; its BF16 gradients update the masters in FP32. Attention is torch's
-scaled_dot_product_attention, the default of transformers.
+In BF16 and FP16: the distance of PyTorch from these FP64 values. Mode: the model in torch.bfloat16 or torch.float16
+with FP32 master weights, which are rounded before each step; its narrow gradients update the masters in FP32.
+Attention is torch's scaled_dot_product_attention, the default of transformers. In FP16 the loss of a step is scaled
+by LOSS_SCALE for each counted label, or by the first half of that, quarter, ... with finite gradients.
 
 --eager writes no files. It prints how much farther from FP64 PyTorch's BF16 is with transformers' eager
 attention than with the default one: the ratio of two programs of which neither is better.
@@ -27,6 +28,7 @@ HDF5 datasets of a file:
     gradients, after           f64[n], of step 1 before clipping; parameters after the last step
     bf16/logits, bf16/loss     f64: PyTorch's distance from the values above (2-norm)
     bf16/gradients, after      f64[parameters]: likewise for each parameter
+    fp16/...                   the same four in FP16
 With low-rank updates (keys lora.rank, alpha and targets) peft makes the model; the parameters also have A and B,
 under peft's names without their prefix, and only these are trained: the gradients of the others are 0 in the file.
 Attributes: seed, torch, transformers, and peft with updates. Doubles are rounded to 37 bits, to keep the files small."""
@@ -44,6 +46,7 @@ import transformers
 from transformers.activations import ACT2FN
 
 STEPS, BATCH, SEQ = 3, 4, 12
+LOSS_SCALE = 4096  # Trireme's first
 LR = [0.002, 0.004, 0.003]
 OPTIMIZER = {"beta1": 0.9, "beta2": 0.95, "eps": 1e-8, "weight_decay": 0.1, "clip": 1.0}
 # One layer has every part of a block; two layers also have edges between blocks.
@@ -132,9 +135,9 @@ def build(case, dtype, attention="sdpa"):
     torch.set_default_dtype(dtype)  # unlike model.to(dtype) it leaves the rotary frequencies in FP32
     model = gpt2(case) if case["family"] == "gpt2" else llama_like(case)
     torch.set_default_dtype(default)
-    # BF16 uses transformers' default attention. "eager" rounds differently: it computes the gradient of the
+    # BF16 and FP16 use transformers' default attention. "eager" rounds differently: it computes the gradient of the
     # scores from FP32 probabilities, sdpa and Trireme from the rounded output.
-    model.config._attn_implementation = attention if dtype == torch.bfloat16 else "eager"
+    model.config._attn_implementation = "eager" if dtype == torch.float64 else attention
     if "lora.rank" in case:
         updates = peft.LoraConfig(r=case["lora.rank"], lora_alpha=case["lora.alpha"],
                                   target_modules=case["lora.targets"].split(), fan_in_fan_out=case["family"] == "gpt2")
@@ -202,6 +205,19 @@ def loss_of(logits, labels):
     return F.cross_entropy(logits.to(wide).flatten(0, 1), torch.tensor(labels).flatten(), ignore_index=-1)
 
 
+def gradients_of(model, loss, scale):
+    """Returns the gradients in the loss's type: those of the scaled loss, which it divides by the scale. It halves
+    the scale until they are finite."""
+    while True:
+        model.zero_grad()
+        (scale * loss).backward(retain_graph=True)
+        gradients = {n: torch.zeros_like(p, dtype=loss.dtype) if p.grad is None else p.grad.to(loss.dtype) / scale
+                     for n, p in parameters(model)}
+        if all(g.isfinite().all() for g in gradients.values()):
+            return gradients
+        scale /= 2
+
+
 def train(case, weights, inputs, dtype, attention="sdpa"):
     """Takes three steps of AdamW with master weights; returns all recorded values as double arrays."""
     model = build(case, dtype, attention)
@@ -217,12 +233,9 @@ def train(case, weights, inputs, dtype, attention="sdpa"):
         with torch.no_grad():
             for n, p in parameters(model):
                 p.copy_(masters[n])
-        model.zero_grad()
         logits = logits_of(model, case, tokens, starts, dtype)
         loss = loss_of(logits, labels)
-        loss.backward()
-        gradients = {n: torch.zeros_like(p, dtype=wide) if p.grad is None else p.grad.to(wide)
-                     for n, p in parameters(model)}
+        gradients = gradients_of(model, loss, LOSS_SCALE * (labels >= 0).sum() if dtype == torch.float16 else 1)
         norm = torch.sqrt(sum((g.double() ** 2).sum() for g in gradients.values()))
         if step == 0:
             out["logits"] = logits.detach().double().numpy()
@@ -255,7 +268,16 @@ def config_lines(case):
     return "".join(f"{k}={text[v] if isinstance(v, bool) else v}\n" for k, v in keys.items())
 
 
-def write(path, case, seed, weights, inputs, truth, bf16):
+def write_distances(f, precision, names, narrow, truth):
+    f[f"{precision}/logits"] = [distance(narrow["logits"], truth["logits"])]
+    f[f"{precision}/loss"] = [distance(narrow["losses"][0], truth["losses"][0])]
+    f[f"{precision}/gradients"] = [distance(narrow["gradients"][n], truth["gradients"][n]) for n in names]
+    noise = 1e-12 * truth["norms"][0]
+    moved = {n: np.abs(truth["gradients"][n]) > noise for n in names}
+    f[f"{precision}/after"] = [distance(narrow["after"][n][moved[n]], truth["after"][n][moved[n]]) for n in names]
+
+
+def write(path, case, seed, weights, inputs, truth, bf16, fp16):
     names = list(weights)
     flat = lambda tensors: np.concatenate([tensors[n].ravel() for n in names])
     with h5py.File(path, "w", libver=("v110", "v110")) as f:
@@ -275,10 +297,8 @@ def write(path, case, seed, weights, inputs, truth, bf16):
         put("logits", rounded(truth["logits"]))
         put("gradients", rounded(flat(truth["gradients"])))
         put("after", rounded(flat(truth["after"])))
-        f["bf16/logits"] = [distance(bf16["logits"], truth["logits"])]
-        f["bf16/loss"] = [distance(bf16["losses"][0], truth["losses"][0])]
-        for what in ("gradients", "after"):
-            f[f"bf16/{what}"] = [distance(bf16[what][n], truth[what][n]) for n in names]
+        write_distances(f, "bf16", names, bf16, truth)
+        write_distances(f, "fp16", names, fp16, truth)
 
 
 def check_double(name, case, weights, inputs, truth):
@@ -321,7 +341,7 @@ def main():
             print_ratios(name, truth, bf16, train(case, weights, inputs, torch.bfloat16, "eager"))
             continue
         path = options.out / f"{name}.h5"
-        write(path, case, options.seed, weights, inputs, truth, bf16)
+        write(path, case, options.seed, weights, inputs, truth, bf16, train(case, weights, inputs, torch.float16))
         print(f"{name}: {sum(w.size for w in weights.values())} parameters, {path.stat().st_size} bytes, "
               f"losses {truth['losses']}, norms {truth['norms']}")
 

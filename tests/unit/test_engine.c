@@ -2,11 +2,11 @@
  * step is enqueued without waiting for the device. */
 #include "base/memory.h"
 #include "device/device_impl.h"
+#include "support/engine_ranks.h"
 #include "support/small_engine.h"
 
 #include <errno.h>
 #include <math.h>
-#include <pthread.h>
 #include <semaphore.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -88,13 +88,12 @@ typedef struct names {
 } names;
 
 typedef struct rank_state {
-    tr_world *world;
     tr_schedule *schedule;
-    int rank, dp, tp;
+    int dp, tp;
+    tr_device_ops ops;    /* the device's, with marks */
     sem_t enqueued;       /* the whole step, except reading its result */
     bool waited;          /* the thread had to wait for the device */
     names actions, marks; /* of the step; names that the profiler got */
-    char error[256];
 } rank_state;
 
 static _Thread_local rank_state *thread_rank; /* the rank that this thread works for */
@@ -130,39 +129,21 @@ static void on_observe(void *context, const tr_instr *instr, bool begin) {
     if (instr->action.type == TR_ACTION_FINISH) (void)sem_post(&r->enqueued);
 }
 
-static tr_status take_held_step(rank_state *r, tr_device *device) {
-    tr_engine *engine = NULL;
+static tr_status take_held_step(engine_rank *rank, void *state) {
+    rank_state *r = state;
     tr_step_result result;
-    tr_engine_desc desc = small(r->world, device, r->schedule);
-    TR_TRY(tr_mesh_make(RANKS / r->dp / r->tp, r->dp, r->tp, r->rank, RANKS, &desc.mesh));
+    tr_engine_desc desc = small(rank->world, rank->device, r->schedule);
+    r->ops = *rank->device->ops;
+    r->ops.mark = mark;
+    rank->device->ops = &r->ops;
+    TR_TRY(tr_mesh_make(RANKS / r->dp / r->tp, r->dp, r->tp, rank->rank, RANKS, &desc.mesh));
     desc.fetch = fetch;
     desc.observe = on_observe;
     desc.observe_context = r;
-    TR_TRY(tr_engine_create(&desc, &engine));
-    tr_status status = tr_stream_sync(tr_device_compute(device));
-    if (status == TR_OK) status = tr_stream_call(tr_device_compute(device), hold, r);
-    if (status == TR_OK) status = tr_engine_step(engine, 1, 1, 0, 1e-3f, &result);
-    tr_engine_destroy(engine);
-    return status;
-}
-
-static void *rank_main(void *argument) {
-    rank_state *r = argument;
-    tr_device *device;
-    tr_status status = tr_device_open("guarded", &(tr_device_options){.threads = 1}, &device);
-    if (status == TR_OK) {
-        tr_device_ops with_marks = *device->ops;
-        with_marks.mark = mark;
-        device->ops = &with_marks;
-        status = take_held_step(r, device);
-        tr_device_close(device);
-    }
-    if (status != TR_OK) {
-        (void)snprintf(r->error, sizeof r->error, "%s", tr_error_message());
-        tr_world_abort(r->world, TR_ERR_INTERNAL);
-    }
-    tr_world_close(r->world);
-    return NULL;
+    TR_TRY(tr_engine_create(&desc, &rank->engine));
+    TR_TRY(tr_stream_sync(tr_device_compute(rank->device)));
+    TR_TRY(tr_stream_call(tr_device_compute(rank->device), hold, r));
+    return tr_engine_step(rank->engine, 1, 1, 0, 1e-3f, &result);
 }
 
 /* The training thread waits for nothing inside a step: the whole step, including transfers,
@@ -173,19 +154,13 @@ static void test_enqueues_ahead(void **state) {
     for (int layout = 0; layout < 2; layout++) {
         const int dp = 1 + layout, tp = 2 - layout;
         rank_state rank[RANKS];
-        pthread_t thread[RANKS];
-        tr_world *world[RANKS];
         tr_schedule *schedule = schedule_of(layout ? "1f1b" : "zb-h1", 2, 4 / dp);
-        assert_int_equal(tr_world_open_local(RANKS, world), TR_OK);
         for (int i = 0; i < RANKS; i++) {
-            rank[i] = (rank_state){
-                .world = world[i], .schedule = schedule, .rank = i, .dp = dp, .tp = tp};
+            rank[i] = (rank_state){.schedule = schedule, .dp = dp, .tp = tp};
             assert_int_equal(sem_init(&rank[i].enqueued, 0, 0), 0);
-            assert_int_equal(pthread_create(&thread[i], NULL, rank_main, &rank[i]), 0);
         }
-        for (int i = 0; i < RANKS; i++) assert_int_equal(pthread_join(thread[i], NULL), 0);
+        run_engine_ranks(RANKS, "guarded", take_held_step, rank, sizeof *rank);
         for (int i = 0; i < RANKS; i++) {
-            if (rank[i].error[0]) fail_msg("rank %d: %s", i, rank[i].error);
             if (rank[i].waited) fail_msg("rank %d waits for its device inside a step", i);
             assert_true(rank[i].actions.count >= 2 * 4 / dp);
             assert_memory_equal(&rank[i].actions, &rank[i].marks, sizeof(names));
@@ -198,13 +173,11 @@ static void test_enqueues_ahead(void **state) {
 /* --- a rank without its samples --------------------------------------------------------------- */
 
 typedef struct reader {
-    tr_world *world;
     tr_schedule *schedule;
-    int rank, dp;
+    int rank, dp, failing; /* the rank without its samples; -1: none */
     int64_t without;       /* the fetch of training sample `without` fails, once; -1: none */
     bool held_out_without; /* the next fetch of validation fails */
     double loss;           /* of the step after the failed one */
-    char error[256];
 } reader;
 
 static tr_status fetch_or_fail(void *context, bool validation, int64_t sample,
@@ -248,27 +221,29 @@ static tr_status step_over_nan(tr_engine *engine, int64_t step, int64_t optimize
     return tr_engine_step(engine, step, optimizer_step, first_sample, lr, out);
 }
 
-/* Takes steps of which step 2 and the validation after it fail on rank `failing` (-1: on none). */
-static tr_status take_unread_steps(reader *r, tr_device *device, tr_engine **out, int failing) {
+/* Takes steps of which step 2 and the validation after it fail on rank r->failing. */
+static tr_status take_unread_steps(engine_rank *rank, void *state) {
     char says[64];
+    reader *r = state;
+    tr_engine **out = &rank->engine;
     tr_step_result result;
-    tr_engine_desc desc = small(r->world, device, r->schedule);
+    tr_engine_desc desc = small(rank->world, rank->device, r->schedule);
     TR_TRY(tr_mesh_make(RANKS / r->dp, r->dp, 1, r->rank, RANKS, &desc.mesh));
     desc.fetch = fetch_or_fail;
     desc.fetch_context = r;
     TR_TRY(tr_engine_create(&desc, out));
     TR_TRY(tr_store_init(tr_engine_store(*out), 1, NULL));
-    r->without = r->rank == failing ? 8 : -1; /* of step 2, which is read during step 1 */
+    r->without = r->rank == r->failing ? 8 : -1; /* of step 2, which is read during step 1 */
     TR_TRY(step_over_nan(*out, 1, 1, 0, 1e-3f, &result));
     EXPECT(result.finite && result.unread == TR_OK);
-    (void)snprintf(says, sizeof says, "rank %d has no sample", failing);
-    if (failing >= 0) {
+    (void)snprintf(says, sizeof says, "rank %d has no sample", r->failing);
+    if (r->failing >= 0) {
         uint64_t before = hash_store(tr_engine_store(*out));
         TR_TRY(step_over_nan(*out, 2, 2, 8, 1e-3f, &result));
         EXPECT(result.unread == TR_ERR_DATA && !result.finite);
         EXPECT(strstr(tr_error_message(), says));
         EXPECT(hash_store(tr_engine_store(*out)) == before);
-        r->held_out_without = r->rank == failing;
+        r->held_out_without = r->rank == r->failing;
         TR_TRY(tr_engine_validate(*out, 3, &result));
         EXPECT(result.unread == TR_ERR_DATA && strstr(tr_error_message(), says));
     }
@@ -281,41 +256,13 @@ static tr_status take_unread_steps(reader *r, tr_device *device, tr_engine **out
     return TR_OK;
 }
 
-static int failing_rank;
-
-static void *reader_main(void *argument) {
-    reader *r = argument;
-    tr_device *device;
-    tr_engine *engine = NULL;
-    tr_status status = tr_device_open("cpu", &(tr_device_options){.threads = 1}, &device);
-    if (status == TR_OK) {
-        status = take_unread_steps(r, device, &engine, failing_rank);
-        if (status != TR_OK) {
-            (void)snprintf(r->error, sizeof r->error, "%s", tr_error_message());
-            tr_world_abort(r->world, TR_ERR_INTERNAL);
-        }
-        tr_engine_destroy(engine);
-        tr_device_close(device);
-    }
-    tr_world_close(r->world);
-    return NULL;
-}
-
 static double loss_with(int failing, int dp) {
     reader rank[RANKS];
-    pthread_t thread[RANKS];
-    tr_world *world[RANKS];
     tr_schedule *schedule = schedule_of("1f1b", RANKS / dp, 4 / dp);
-    failing_rank = failing;
-    assert_int_equal(tr_world_open_local(RANKS, world), TR_OK);
-    for (int i = 0; i < RANKS; i++) {
-        rank[i] =
-            (reader){.world = world[i], .schedule = schedule, .rank = i, .dp = dp, .without = -1};
-        assert_int_equal(pthread_create(&thread[i], NULL, reader_main, &rank[i]), 0);
-    }
-    for (int i = 0; i < RANKS; i++) assert_int_equal(pthread_join(thread[i], NULL), 0);
     for (int i = 0; i < RANKS; i++)
-        if (rank[i].error[0]) fail_msg("rank %d of dp %d: %s", i, dp, rank[i].error);
+        rank[i] =
+            (reader){.schedule = schedule, .rank = i, .dp = dp, .failing = failing, .without = -1};
+    run_engine_ranks(RANKS, "cpu", take_unread_steps, rank, sizeof *rank);
     tr_schedule_destroy(schedule);
     return rank[0].loss;
 }
@@ -334,12 +281,9 @@ static void test_a_rank_without_samples_changes_nothing(void **state) {
 /* --- step inputs ------------------------------------------------------------------------------ */
 
 typedef struct asker {
-    tr_world *world;
     tr_schedule *schedule;
-    int rank;
     int tokens, labels, others; /* how often each was asked for */
     tr_memory_rank memory;
-    char error[256];
 } asker;
 
 static tr_status count_fetch(void *context, bool validation, int64_t sample, const tr_fetch *wanted,
@@ -352,38 +296,21 @@ static tr_status count_fetch(void *context, bool validation, int64_t sample, con
     return fetch(NULL, validation, sample, wanted, count);
 }
 
-static tr_status ask(asker *a, tr_device *device) {
-    tr_engine *engine = NULL;
+static tr_status ask(engine_rank *r, void *state) {
+    asker *a = state;
     tr_step_result result;
     tr_memory_plan plan;
-    tr_engine_desc desc = small(a->world, device, a->schedule);
+    tr_engine_desc desc = small(r->world, r->device, a->schedule);
     desc.model.layers = RANKS;
     desc.fetch = count_fetch;
     desc.fetch_context = a;
-    TR_TRY(tr_mesh_make(RANKS, 1, 1, a->rank, RANKS, &desc.mesh));
-    TR_TRY(tr_engine_create(&desc, &engine));
-    tr_status status = tr_store_init(tr_engine_store(engine), 1, NULL);
-    if (status == TR_OK) status = tr_engine_step(engine, 1, 1, 0, 1e-3f, &result);
-    tr_engine_plan(engine, &plan);
-    a->memory = tr_memory_measure(device, &plan);
-    tr_engine_destroy(engine);
-    return status;
-}
-
-static void *asker_main(void *argument) {
-    asker *a = argument;
-    tr_device *device;
-    tr_status status = tr_device_open("cpu", &(tr_device_options){.threads = 1}, &device);
-    if (status == TR_OK) {
-        status = ask(a, device);
-        tr_device_close(device);
-    }
-    if (status != TR_OK) {
-        (void)snprintf(a->error, sizeof a->error, "%s", tr_error_message());
-        tr_world_abort(a->world, TR_ERR_INTERNAL);
-    }
-    tr_world_close(a->world);
-    return NULL;
+    TR_TRY(tr_mesh_make(RANKS, 1, 1, r->rank, RANKS, &desc.mesh));
+    TR_TRY(tr_engine_create(&desc, &r->engine));
+    TR_TRY(tr_store_init(tr_engine_store(r->engine), 1, NULL));
+    TR_TRY(tr_engine_step(r->engine, 1, 1, 0, 1e-3f, &result));
+    tr_engine_plan(r->engine, &plan);
+    a->memory = tr_memory_measure(r->device, &plan);
+    return TR_OK;
 }
 
 /* A rank reads and keeps what its layers ask for: the first rank tokens, the last one labels, the
@@ -392,20 +319,13 @@ static void test_reads_what_layers_ask_for(void **state) {
     (void)state;
     enum { SAMPLES = 8, INPUT_BYTES = SAMPLES * 16 * sizeof(int32_t) };
     asker rank[RANKS];
-    pthread_t thread[RANKS];
-    tr_world *world[RANKS];
     tr_schedule *schedule = schedule_of("1f1b", RANKS, 4);
-    assert_int_equal(tr_world_open_local(RANKS, world), TR_OK);
-    for (int i = 0; i < RANKS; i++) {
-        rank[i] = (asker){.world = world[i], .schedule = schedule, .rank = i};
-        assert_int_equal(pthread_create(&thread[i], NULL, asker_main, &rank[i]), 0);
-    }
-    for (int i = 0; i < RANKS; i++) assert_int_equal(pthread_join(thread[i], NULL), 0);
+    for (int i = 0; i < RANKS; i++) rank[i] = (asker){.schedule = schedule};
+    run_engine_ranks(RANKS, "cpu", ask, rank, sizeof *rank);
     const size_t least = rank[1].memory.plan.of[TR_MEMORY_DATA];
     for (int i = 0; i < RANKS; i++) {
         const asker *a = &rank[i];
         bool end = i == 0 || i == RANKS - 1;
-        if (a->error[0]) fail_msg("rank %d: %s", i, a->error);
         /* And those of the next step, as far as they were read ahead. */
         assert_in_range(a->tokens, i == 0 ? SAMPLES : 0, i == 0 ? 2 * SAMPLES : 0);
         assert_in_range(a->labels, i == RANKS - 1 ? SAMPLES : 0, i == RANKS - 1 ? 2 * SAMPLES : 0);
@@ -422,24 +342,22 @@ enum { SIZED = 2, SIZED_STEPS = 4 };
 
 /* What a data rank takes steps with. */
 typedef struct sizer {
-    tr_world *world;
     tr_schedule *schedule, *less; /* of 4 and of 2 micro-batches */
-    int rank;
-    bool foresees; /* reads ahead for the batch that comes */
+    bool foresees;                /* reads ahead for the batch that comes */
     double loss[SIZED_STEPS];
-    tr_memory_rank memory;
-    char error[256];
 } sizer;
 
 /* Takes steps of 16, 8, 8 and 16 sequences. The order of the smaller batch holds more at a time. */
-static tr_status take_sizes(sizer *z, tr_device *device, tr_engine **out) {
+static tr_status take_sizes(engine_rank *r, void *state) {
+    sizer *z = state;
+    tr_engine **out = &r->engine;
     static const int64_t batch[SIZED_STEPS + 1] = {16, 8, 8, 16, 16};
     tr_step_result result;
     tr_memory_plan plan;
     int64_t first = 0;
     const tr_smaller_batch smaller = {.batch = 8, .schedule = z->less};
-    tr_engine_desc desc = small(z->world, device, z->schedule);
-    TR_TRY(tr_mesh_make(1, SIZED, 1, z->rank, SIZED, &desc.mesh));
+    tr_engine_desc desc = small(r->world, r->device, z->schedule);
+    TR_TRY(tr_mesh_make(1, SIZED, 1, r->rank, SIZED, &desc.mesh));
     desc.batch = 16;
     desc.smaller = &smaller;
     desc.smaller_count = 1;
@@ -463,26 +381,7 @@ static tr_status take_sizes(sizer *z, tr_device *device, tr_engine **out) {
         TR_TRY(tr_engine_validate(*out, 1, &result)); /* of the whole batch */
         EXPECT(result.tokens == 16 * 16);
     }
-    z->memory = tr_memory_measure(device, &plan);
-    return TR_OK;
-}
-
-static void *sizer_main(void *argument) {
-    sizer *z = argument;
-    tr_device *device;
-    tr_engine *engine = NULL;
-    tr_status status = tr_device_open("cpu", &(tr_device_options){.threads = 1}, &device);
-    if (status == TR_OK) {
-        status = take_sizes(z, device, &engine);
-        if (status != TR_OK) {
-            (void)snprintf(z->error, sizeof z->error, "%s", tr_error_message());
-            tr_world_abort(z->world, TR_ERR_INTERNAL);
-        }
-        tr_engine_destroy(engine);
-        tr_device_close(device);
-    }
-    tr_world_close(z->world);
-    return NULL;
+    return check_planned_memory(r);
 }
 
 /* A step takes the samples of its batch, also when another batch was foreseen for it, as before a
@@ -492,24 +391,9 @@ static void test_batches_of_several_sizes(void **state) {
     sizer rank[2][SIZED];
     tr_schedule *schedule = schedule_of("1f1b", 1, 4), *less = schedule_of("gpipe", 1, 2);
     for (int foresees = 0; foresees < 2; foresees++) {
-        pthread_t thread[SIZED];
-        tr_world *world[SIZED];
-        assert_int_equal(tr_world_open_local(SIZED, world), TR_OK);
-        for (int i = 0; i < SIZED; i++) {
-            sizer *z = &rank[foresees][i];
-            *z = (sizer){.world = world[i],
-                         .schedule = schedule,
-                         .less = less,
-                         .rank = i,
-                         .foresees = foresees};
-            assert_int_equal(pthread_create(&thread[i], NULL, sizer_main, z), 0);
-        }
-        for (int i = 0; i < SIZED; i++) assert_int_equal(pthread_join(thread[i], NULL), 0);
-        for (int i = 0; i < SIZED; i++) {
-            const sizer *z = &rank[foresees][i];
-            if (z->error[0]) fail_msg("rank %d: %s", i, z->error);
-            assert_memory_equal(z->memory.taken, z->memory.plan.of, sizeof z->memory.taken);
-        }
+        for (int i = 0; i < SIZED; i++)
+            rank[foresees][i] = (sizer){.schedule = schedule, .less = less, .foresees = foresees};
+        run_engine_ranks(SIZED, "cpu", take_sizes, rank[foresees], sizeof **rank);
     }
     for (int k = 0; k < SIZED_STEPS; k++)
         assert_true(rank[0][0].loss[k] == rank[1][0].loss[k] &&

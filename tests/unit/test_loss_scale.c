@@ -2,11 +2,11 @@
  * leaves the bits of a run in which that step was not taken. */
 #include "base/philox.h"
 #include "pipeline/orders/make.h"
+#include "support/engine_ranks.h"
 #include "train/engine.h"
 #include "train/loss_scale.h"
 
 #include <math.h>
-#include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -71,17 +71,15 @@ typedef enum loss { NOTHING, OVERFLOW, BY_HAND } loss;
 
 /* One rank of a run. */
 typedef struct member {
-    tr_world *world;
+    engine_rank *r;
     const tr_schedule *schedule;
     layout layout;
     loss loss;
-    int rank, where; /* the rank on which a gradient overflows */
+    int where; /* the rank on which a gradient overflows */
     int64_t step;
-    tr_engine *engine;
     double losses[STEPS + 1], norms[STEPS + 1];
     bool skipped[STEPS + 1];
     uint64_t hash; /* of masters and moments */
-    char error[256];
 } member;
 
 static tr_status fetch(void *context, bool validation, int64_t sample, const tr_fetch *wanted,
@@ -102,10 +100,10 @@ static void on_observe(void *context, const tr_instr *instr, bool begin) {
     member *m = context;
     const tr_action *a = &instr->action;
     const bool writes = a->type == TR_ACTION_B || a->type == TR_ACTION_W;
-    if (m->loss != OVERFLOW || m->rank != m->where || m->step != OVERFLOWS || begin || !writes ||
+    if (m->loss != OVERFLOW || m->r->rank != m->where || m->step != OVERFLOWS || begin || !writes ||
         instr->adds)
         return;
-    const tr_store *store = tr_engine_store(m->engine);
+    const tr_store *store = tr_engine_store(m->r->engine);
     for (int i = 0; i < store->slots; i++)
         if (store->slot[i].stage == 0) ((float *)store->slot[i].param->grad)[0] = INFINITY;
 }
@@ -120,9 +118,10 @@ static tr_status take_steps(member *m) {
     double scale = TR_LOSS_SCALE_FIRST;
     for (m->step = 1; m->step <= STEPS; m->step++) {
         tr_step_result result = {.skipped = true};
-        tr_engine_set_loss_scale(m->engine, scale);
+        tr_engine_set_loss_scale(m->r->engine, scale);
         if (m->loss != BY_HAND || m->step != OVERFLOWS)
-            TR_TRY(tr_engine_step(m->engine, m->step, taken + 1, m->step * BATCH, 1e-2, &result));
+            TR_TRY(
+                tr_engine_step(m->r->engine, m->step, taken + 1, m->step * BATCH, 1e-2, &result));
         m->losses[m->step] = result.loss;
         m->norms[m->step] = result.grad_norm;
         m->skipped[m->step] = result.skipped;
@@ -132,10 +131,11 @@ static tr_status take_steps(member *m) {
     return TR_OK;
 }
 
-static tr_status train(member *m, tr_device *device) {
+static tr_status train(engine_rank *r, void *state) {
+    member *m = state;
     const layout *l = &m->layout;
-    tr_engine_desc desc = {.world = m->world,
-                           .device = device,
+    tr_engine_desc desc = {.world = r->world,
+                           .device = r->device,
                            .model = {.family = "gpt2",
                                      .layers = 4,
                                      .width = 16,
@@ -156,65 +156,30 @@ static tr_status train(member *m, tr_device *device) {
                            .fetch = fetch,
                            .observe = on_observe,
                            .observe_context = m};
-    tr_memory_plan plan;
-    TR_TRY(tr_mesh_make(l->pp, l->dp, l->tp, m->rank, l->pp * l->dp * l->tp, &desc.mesh));
-    TR_TRY(tr_engine_create(&desc, &m->engine));
-    tr_status status = tr_store_init(tr_engine_store(m->engine), 1, NULL);
-    if (status == TR_OK) status = take_steps(m);
-    const tr_store *store = tr_engine_store(m->engine);
-    for (int i = 0; i < store->slots && status == TR_OK; i++) {
+    m->r = r;
+    TR_TRY(tr_mesh_make(l->pp, l->dp, l->tp, r->rank, r->ranks, &desc.mesh));
+    TR_TRY(tr_engine_create(&desc, &r->engine));
+    tr_store *store = tr_engine_store(r->engine);
+    TR_TRY(tr_store_init(store, 1, NULL));
+    TR_TRY(take_steps(m));
+    for (int i = 0; i < store->slots; i++) {
         const tr_store_slot *slot = &store->slot[i];
         hash_memory(&m->hash, slot->param->value, slot->param->count / 2);
         hash_memory(&m->hash, slot->master, slot->portion.extent);
         for (int k = 0; k < TR_OPTIM_STATES; k++)
             hash_memory(&m->hash, slot->state[k], slot->portion.extent);
     }
-    tr_engine_plan(m->engine, &plan);
-    for (int c = 0; c < TR_MEMORY_CLASSES && status == TR_OK; c++)
-        if (plan.of[c] != tr_device_peak(device, (tr_memory)c))
-            status = TR_FAIL(TR_ERR_INTERNAL, "class %d: %zu bytes planned, %zu taken", c,
-                             plan.of[c], tr_device_peak(device, (tr_memory)c));
-    tr_engine_destroy(m->engine);
-    return status;
-}
-
-static void *member_main(void *argument) {
-    member *m = argument;
-    tr_device *device;
-    tr_status status = tr_device_open("cpu", &(tr_device_options){.threads = 1}, &device);
-    if (status == TR_OK) {
-        status = train(m, device);
-        tr_device_close(device);
-    }
-    if (status != TR_OK) {
-        (void)snprintf(m->error, sizeof m->error, "%s", tr_error_message());
-        tr_world_abort(m->world, TR_ERR_INTERNAL);
-    }
-    tr_world_close(m->world);
-    return NULL;
+    return check_planned_memory(r);
 }
 
 static void run(layout l, loss lost, int where, member of[MOST_RANKS]) {
-    pthread_t thread[MOST_RANKS];
-    tr_world *world[MOST_RANKS];
     tr_schedule *schedule;
-    const int ranks = l.pp * l.dp * l.tp;
     const tr_schedule_request request = {
         .name = l.schedule, .ranks = l.pp, .micro_batches = BATCH / l.dp, .chunks = 1};
     assert_int_equal(tr_schedule_make(&request, &schedule), TR_OK);
-    assert_int_equal(tr_world_open_local(ranks, world), TR_OK);
-    for (int i = 0; i < ranks; i++) {
-        of[i] = (member){.world = world[i],
-                         .schedule = schedule,
-                         .layout = l,
-                         .loss = lost,
-                         .rank = i,
-                         .where = where};
-        assert_int_equal(pthread_create(&thread[i], NULL, member_main, &of[i]), 0);
-    }
-    for (int i = 0; i < ranks; i++) assert_int_equal(pthread_join(thread[i], NULL), 0);
-    for (int i = 0; i < ranks; i++)
-        if (of[i].error[0]) fail_msg("rank %d: %s", i, of[i].error);
+    for (int i = 0; i < MOST_RANKS; i++)
+        of[i] = (member){.schedule = schedule, .layout = l, .loss = lost, .where = where};
+    run_engine_ranks(l.pp * l.dp * l.tp, "cpu", train, of, sizeof *of);
     tr_schedule_destroy(schedule);
 }
 

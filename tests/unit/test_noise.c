@@ -2,11 +2,11 @@
  * micro-batch and of the whole batch that engines of their own compute, on every layout, and the
  * running means. */
 #include "pipeline/orders/make.h"
+#include "support/engine_ranks.h"
 #include "train/engine.h"
 
 #include <float.h>
 #include <math.h>
-#include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -29,14 +29,12 @@ typedef struct layout {
 
 /* One rank of a run of one step. */
 typedef struct member {
-    tr_world *world;
     const tr_schedule *schedule;
     layout layout;
-    int rank, batch;
+    int batch;
     bool noise;
     tr_step_result step;
     double squares; /* of this rank's gradients that the noise scale counts */
-    char error[256];
 } member;
 
 static tr_status fetch(void *context, bool validation, int64_t sample, const tr_fetch *wanted,
@@ -75,12 +73,11 @@ static double squares_of(const tr_store *store, const tr_mesh *mesh) {
     return sum;
 }
 
-static tr_status train(member *m, tr_device *device) {
+static tr_status train(engine_rank *r, void *state) {
+    member *m = state;
     const layout *l = &m->layout;
-    tr_engine *engine = NULL;
-    tr_memory_plan plan;
-    tr_engine_desc desc = {.world = m->world,
-                           .device = device,
+    tr_engine_desc desc = {.world = r->world,
+                           .device = r->device,
                            .model = {.layers = 4,
                                      .width = 16,
                                      .heads = 2,
@@ -96,41 +93,18 @@ static tr_status train(member *m, tr_device *device) {
                            .noise = m->noise,
                            .fetch = fetch};
     (void)strcpy(desc.model.family, l->family);
-    TR_TRY(tr_mesh_make(l->pp, l->dp, l->tp, m->rank, l->pp * l->dp * l->tp, &desc.mesh));
-    TR_TRY(tr_engine_create(&desc, &engine));
-    tr_status status = tr_store_init(tr_engine_store(engine), 1, NULL);
-    if (status == TR_OK) status = tr_engine_step(engine, 1, 1, 0, 1e-3, &m->step);
-    if (status == TR_OK) m->squares = squares_of(tr_engine_store(engine), &desc.mesh);
-    tr_engine_plan(engine, &plan);
-    if (status == TR_OK && plan.of[TR_MEMORY_DATA] != tr_device_peak(device, TR_MEMORY_DATA))
-        status = TR_FAIL(TR_ERR_INTERNAL, "%zu bytes planned, %zu taken", plan.of[TR_MEMORY_DATA],
-                         tr_device_peak(device, TR_MEMORY_DATA));
-    tr_engine_destroy(engine);
-    return status;
-}
-
-static void *member_main(void *argument) {
-    member *m = argument;
-    tr_device *device;
-    tr_status status = tr_device_open("ref", &(tr_device_options){.threads = 1}, &device);
-    if (status == TR_OK) {
-        status = train(m, device);
-        tr_device_close(device);
-    }
-    if (status != TR_OK) {
-        (void)snprintf(m->error, sizeof m->error, "%s", tr_error_message());
-        tr_world_abort(m->world, TR_ERR_INTERNAL);
-    }
-    tr_world_close(m->world);
-    return NULL;
+    TR_TRY(tr_mesh_make(l->pp, l->dp, l->tp, r->rank, r->ranks, &desc.mesh));
+    TR_TRY(tr_engine_create(&desc, &r->engine));
+    TR_TRY(tr_store_init(tr_engine_store(r->engine), 1, NULL));
+    TR_TRY(tr_engine_step(r->engine, 1, 1, 0, 1e-3, &m->step));
+    m->squares = squares_of(tr_engine_store(r->engine), &desc.mesh);
+    return check_planned_memory(r);
 }
 
 /* Takes the first step on `batch` samples, and returns what the first rank reports. *squares: of
  * the gradients of all ranks. */
 static tr_step_result run(layout l, int batch, bool noise, double *squares) {
     member of[MOST_RANKS];
-    pthread_t thread[MOST_RANKS];
-    tr_world *world[MOST_RANKS];
     tr_schedule *schedule;
     const int ranks = l.pp * l.dp * l.tp;
     const tr_schedule_request request = {.name = l.schedule,
@@ -138,20 +112,11 @@ static tr_step_result run(layout l, int batch, bool noise, double *squares) {
                                          .micro_batches = batch / l.dp / l.micro_batch,
                                          .chunks = strcmp(l.schedule, "zbv") == 0 ? 2 : 1};
     assert_int_equal(tr_schedule_make(&request, &schedule), TR_OK);
-    assert_int_equal(tr_world_open_local(ranks, world), TR_OK);
-    for (int i = 0; i < ranks; i++) {
-        of[i] = (member){.world = world[i],
-                         .schedule = schedule,
-                         .layout = l,
-                         .rank = i,
-                         .batch = batch,
-                         .noise = noise};
-        assert_int_equal(pthread_create(&thread[i], NULL, member_main, &of[i]), 0);
-    }
+    for (int i = 0; i < ranks; i++)
+        of[i] = (member){.schedule = schedule, .layout = l, .batch = batch, .noise = noise};
+    run_engine_ranks(ranks, "ref", train, of, sizeof *of);
     *squares = 0;
-    for (int i = 0; i < ranks; i++) assert_int_equal(pthread_join(thread[i], NULL), 0);
     for (int i = 0; i < ranks; i++) {
-        if (of[i].error[0]) fail_msg("rank %d: %s", i, of[i].error);
         *squares += of[i].squares;
         assert_memory_equal(&of[i].step.noise, &of[0].step.noise, sizeof of[0].step.noise);
     }

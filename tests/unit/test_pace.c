@@ -1,5 +1,6 @@
 /* Tests optimizers that choose the length of each tensor's step, in whole engines in FP64: the
  * length of LAMB's steps, parameters that do not depend on the layout, and bytes as planned. */
+#include "support/engine_ranks.h"
 #include "support/small_engine.h"
 
 #include "base/memory.h"
@@ -32,12 +33,9 @@ typedef struct layout {
 
 typedef struct member {
     const layout *layout;
-    tr_world *world;
     const tr_schedule *schedule;
     pthread_mutex_t *lock;
     tensors *out;
-    int rank;
-    char error[256];
 } member;
 
 static int find(tensors *t, const tr_ckpt_tensor *tensor) {
@@ -100,63 +98,33 @@ static tr_status fetch_words(void *context, bool validation, int64_t sample, con
     return TR_OK;
 }
 
-static tr_status take_steps(member *m, tr_device *device) {
+static tr_status take_steps(engine_rank *r, void *state) {
+    const member *m = state;
     const layout *l = m->layout;
-    tr_engine *engine;
     tr_step_result result;
-    tr_memory_plan plan;
-    tr_engine_desc desc = small(m->world, device, (tr_schedule *)m->schedule);
+    tr_engine_desc desc = small(r->world, r->device, (tr_schedule *)m->schedule);
     desc.model = *l->model;
     desc.model.tuning.apart = tr_optim_row_of(l->optimizer.kind)->by_tensor;
     desc.dtype = TR_F64;
     desc.fetch = fetch_words;
     desc.optimizer = l->optimizer;
-    TR_TRY(tr_mesh_make(l->pp, l->dp, l->tp, m->rank, l->pp * l->dp * l->tp, &desc.mesh));
-    TR_TRY(tr_engine_create(&desc, &engine));
-    tr_status status = tr_store_init(tr_engine_store(engine), 3, NULL);
-    if (status == TR_OK) status = collect(m, engine, &desc.mesh, 0);
-    for (int t = 1; t <= l->steps && status == TR_OK; t++)
-        status = tr_engine_step(engine, t, t, 8 * (t - 1), LR, &result);
-    if (status == TR_OK) status = collect(m, engine, &desc.mesh, 1);
-    tr_engine_plan(engine, &plan);
-    for (int k = 0; k < TR_MEMORY_CLASSES && status == TR_OK; k++)
-        if (plan.of[k] != tr_device_peak(device, (tr_memory)k))
-            status = TR_FAIL(TR_ERR_INTERNAL, "class %d: %zu bytes planned, %zu taken", k,
-                             plan.of[k], tr_device_peak(device, (tr_memory)k));
-    tr_engine_destroy(engine);
-    return status;
-}
-
-static void *member_main(void *argument) {
-    member *m = argument;
-    tr_device *device = NULL;
-    tr_status status = tr_device_open("ref", &(tr_device_options){.threads = 1}, &device);
-    if (status == TR_OK) status = take_steps(m, device);
-    if (status != TR_OK) {
-        (void)snprintf(m->error, sizeof m->error, "%s", tr_error_message());
-        tr_world_abort(m->world, TR_ERR_INTERNAL);
-    }
-    if (device) tr_device_close(device);
-    tr_world_close(m->world);
-    return NULL;
+    TR_TRY(tr_mesh_make(l->pp, l->dp, l->tp, r->rank, r->ranks, &desc.mesh));
+    TR_TRY(tr_engine_create(&desc, &r->engine));
+    TR_TRY(tr_store_init(tr_engine_store(r->engine), 3, NULL));
+    TR_TRY(collect(m, r->engine, &desc.mesh, 0));
+    for (int t = 1; t <= l->steps; t++)
+        TR_TRY(tr_engine_step(r->engine, t, t, 8 * (t - 1), LR, &result));
+    TR_TRY(collect(m, r->engine, &desc.mesh, 1));
+    return check_planned_memory(r);
 }
 
 static void run(const layout *l, tensors *out) {
-    const int ranks = l->pp * l->dp * l->tp;
-    tr_world *world[RANKS];
     member m[RANKS];
-    pthread_t thread[RANKS];
     pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
     tr_schedule *schedule = schedule_of("1f1b", l->pp, 4 / l->dp);
     out->count = 0;
-    assert_int_equal(tr_world_open_local(ranks, world), TR_OK);
-    for (int i = 0; i < ranks; i++) {
-        m[i] = (member){l, world[i], schedule, &lock, out, i, ""};
-        assert_int_equal(pthread_create(&thread[i], NULL, member_main, &m[i]), 0);
-    }
-    for (int i = 0; i < ranks; i++) assert_int_equal(pthread_join(thread[i], NULL), 0);
-    for (int i = 0; i < ranks; i++)
-        if (m[i].error[0]) fail_msg("pp %d dp %d tp %d: %s", l->pp, l->dp, l->tp, m[i].error);
+    for (int i = 0; i < RANKS; i++) m[i] = (member){l, schedule, &lock, out};
+    run_engine_ranks(l->pp * l->dp * l->tp, "ref", take_steps, m, sizeof *m);
     tr_schedule_destroy(schedule);
 }
 

@@ -1,11 +1,11 @@
 /* Tests labels that do not count, in unequal numbers for each micro-batch and data rank: a step's
  * loss and gradient are means over all labels that count, whatever the layout. */
 #include "pipeline/orders/make.h"
+#include "support/engine_ranks.h"
 #include "train/engine.h"
 
 #include <float.h>
 #include <math.h>
-#include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -27,12 +27,10 @@ typedef struct layout {
 
 /* One rank of a run. */
 typedef struct member {
-    tr_world *world;
     const tr_schedule *schedule;
     layout layout;
-    int rank, only; /* the sample with labels that count, or ALL */
+    int only; /* the sample with labels that count, or ALL */
     tr_step_result step, validation;
-    char error[256];
 } member;
 
 /* Tokens and labels are an arbitrary function of the position. */
@@ -55,10 +53,10 @@ static tr_status fetch(void *context, bool validation, int64_t sample, const tr_
     return TR_OK;
 }
 
-static tr_status train(member *m, tr_device *device) {
-    tr_engine *engine = NULL;
-    tr_engine_desc desc = {.world = m->world,
-                           .device = device,
+static tr_status train(engine_rank *r, void *state) {
+    member *m = state;
+    tr_engine_desc desc = {.world = r->world,
+                           .device = r->device,
                            .model = {.family = "gpt2",
                                      .layers = 2,
                                      .width = 16,
@@ -72,37 +70,16 @@ static tr_status train(member *m, tr_device *device) {
                            .optimizer = {.beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8},
                            .fetch = fetch,
                            .fetch_context = m};
-    TR_TRY(tr_mesh_make(m->layout.pp, m->layout.dp, 1, m->rank, m->layout.pp * m->layout.dp,
-                        &desc.mesh));
-    TR_TRY(tr_engine_create(&desc, &engine));
-    tr_status status = tr_store_init(tr_engine_store(engine), 1, NULL);
-    if (status == TR_OK) status = tr_engine_validate(engine, 1, &m->validation);
-    if (status == TR_OK) status = tr_engine_step(engine, 1, 1, 0, 1e-3, &m->step);
-    tr_engine_destroy(engine);
-    return status;
-}
-
-static void *member_main(void *argument) {
-    member *m = argument;
-    tr_device *device;
-    tr_status status = tr_device_open("ref", &(tr_device_options){.threads = 1}, &device);
-    if (status == TR_OK) {
-        status = train(m, device);
-        tr_device_close(device);
-    }
-    if (status != TR_OK) {
-        (void)snprintf(m->error, sizeof m->error, "%s", tr_error_message());
-        tr_world_abort(m->world, TR_ERR_INTERNAL);
-    }
-    tr_world_close(m->world);
-    return NULL;
+    TR_TRY(tr_mesh_make(m->layout.pp, m->layout.dp, 1, r->rank, r->ranks, &desc.mesh));
+    TR_TRY(tr_engine_create(&desc, &r->engine));
+    TR_TRY(tr_store_init(tr_engine_store(r->engine), 1, NULL));
+    TR_TRY(tr_engine_validate(r->engine, 1, &m->validation));
+    return tr_engine_step(r->engine, 1, 1, 0, 1e-3, &m->step);
 }
 
 /* Runs the first step and the validation, and returns what the first rank reports. */
 static member run(layout l, int only) {
     member of[MOST_RANKS];
-    pthread_t thread[MOST_RANKS];
-    tr_world *world[MOST_RANKS];
     tr_schedule *schedule;
     const int ranks = l.pp * l.dp;
     const tr_schedule_request request = {.name = "1f1b",
@@ -110,15 +87,9 @@ static member run(layout l, int only) {
                                          .micro_batches = SAMPLES / l.dp / l.micro_batch,
                                          .chunks = 1};
     assert_int_equal(tr_schedule_make(&request, &schedule), TR_OK);
-    assert_int_equal(tr_world_open_local(ranks, world), TR_OK);
-    for (int i = 0; i < ranks; i++) {
-        of[i].world = world[i], of[i].schedule = schedule, of[i].layout = l;
-        of[i].rank = i, of[i].only = only, of[i].error[0] = 0;
-        assert_int_equal(pthread_create(&thread[i], NULL, member_main, &of[i]), 0);
-    }
-    for (int i = 0; i < ranks; i++) assert_int_equal(pthread_join(thread[i], NULL), 0);
     for (int i = 0; i < ranks; i++)
-        if (of[i].error[0]) fail_msg("rank %d: %s", i, of[i].error);
+        of[i] = (member){.schedule = schedule, .layout = l, .only = only};
+    run_engine_ranks(ranks, "ref", train, of, sizeof *of);
     tr_schedule_destroy(schedule);
     return of[0];
 }

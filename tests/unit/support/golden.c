@@ -93,21 +93,21 @@ static void read_results(golden *g, hid_t file) {
     g->after = doubles(g, file, "after", 1, g->count);
 }
 
-static void read_bf16(golden *g, hid_t file) {
-    double *logits = doubles(g, file, "bf16/logits", 1, 1);
-    double *loss = doubles(g, file, "bf16/loss", 1, 1);
-    double *gradients = doubles(g, file, "bf16/gradients", 1, g->params);
-    double *after = doubles(g, file, "bf16/after", 1, g->params);
-    g->bf16_logits = logits[0];
-    g->bf16_loss = loss[0];
-    for (int p = 0; p < g->params; p++) {
-        g->param[p].bf16_gradient = gradients[p];
-        g->param[p].bf16_after = after[p];
+static void read_distances(golden *g, hid_t file, const char *precision, golden_distances *out) {
+    const struct {
+        const char *name;
+        double *to;
+        int64_t count;
+    } all[] = {{"logits", &out->logits, 1},
+               {"gradients", out->gradient, g->params},
+               {"after", out->after, g->params}};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        char name[32];
+        (void)snprintf(name, sizeof name, "%s/%s", precision, all[i].name);
+        double *values = doubles(g, file, name, 1, all[i].count);
+        memcpy(all[i].to, values, (size_t)all[i].count * sizeof *values);
+        free(values);
     }
-    free(logits);
-    free(loss);
-    free(gradients);
-    free(after);
 }
 
 void golden_read(const char *path, golden *g) {
@@ -121,7 +121,8 @@ void golden_read(const char *path, golden *g) {
     read_params(g, file);
     read_inputs(g, file);
     read_results(g, file);
-    read_bf16(g, file);
+    read_distances(g, file, "bf16", &g->bf16);
+    read_distances(g, file, "fp16", &g->fp16);
     H5Fclose(file);
 }
 

@@ -6,12 +6,16 @@
 
 enum { GOLDEN_PARAMS = 64 };
 
-/* A parameter's place in the flat arrays, and PyTorch's distances in BF16 from the FP64 values. */
+/* A parameter's place in the flat arrays. */
 typedef struct golden_param {
     char name[TR_NAME_SIZE];
     int64_t at, count;
-    double bf16_gradient, bf16_after;
 } golden_param;
+
+/* PyTorch's distances in one precision from the FP64 values. */
+typedef struct golden_distances {
+    double logits, gradient[GOLDEN_PARAMS], after[GOLDEN_PARAMS];
+} golden_distances;
 
 typedef struct golden {
     char name[256]; /* of the file */
@@ -25,7 +29,7 @@ typedef struct golden {
     double *weights, *gradients, *after; /* [count] */
     double *logits;                      /* [batch, seq, vocab] */
     double *lr, *losses, *norms, *valid; /* [steps] */
-    double bf16_logits, bf16_loss;
+    golden_distances bf16, fp16;
 } golden;
 
 /* Reads a file. Ends the program with a sentence when it is not a golden file. */
