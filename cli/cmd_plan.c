@@ -102,7 +102,7 @@ static void print_head(const tr_config *c, const tr_run_plan *p, bool here) {
     (void)printf("layout   pp %lld x tp %lld%s x dp %lld%s, %s, %d micro-batches of %lld\n",
                  (long long)c->parallel.pp, (long long)c->parallel.tp,
                  c->model.sequence && c->parallel.tp > 1 ? " (sequence)" : "",
-                 (long long)c->parallel.dp, tr_config_zero_text(c), c->parallel.schedule,
+                 (long long)c->parallel.dp, tr_config_data_text(c), c->parallel.schedule,
                  p->layout->micro_batches, (long long)c->train.micro_batch);
     print_whole_gradients(p);
     if (c->device.memory)
@@ -378,7 +378,9 @@ static tr_status print_reductions(const tr_config *c, const tr_run_plan *p, doub
         moving += t->instr[rank][k].complete - t->instr[rank][k].begin;
     }
     char what[64];
-    (void)snprintf(what, sizeof what, "gradients in %d bucket%s", buckets, buckets == 1 ? "" : "s");
+    (void)snprintf(what, sizeof what, "%sgradients in %d bucket%s",
+                   l->desc.reduce == TR_REDUCE_SUM_BF16 ? "bf16 " : "", buckets,
+                   buckets == 1 ? "" : "s");
     if (buckets > 0) {
         print_moving(c, "reduce", bytes, what, tr_network_is_far(c, &l->desc.mesh, TR_AXIS_DP),
                      moving / rate);

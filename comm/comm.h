@@ -17,7 +17,20 @@ typedef struct tr_world tr_world;
 typedef struct tr_group tr_group;
 typedef struct tr_channel tr_channel;
 
-typedef enum tr_reduce { TR_REDUCE_SUM, TR_REDUCE_MAX } tr_reduce;
+/* How the members of a group reduce the n values of an element. */
+typedef enum tr_reduce {
+    TR_REDUCE_SUM,
+    TR_REDUCE_MAX,
+    /* A sum of f32 that travels in BF16: half the bytes. Every value is rounded to BF16, also that
+     * of the member that adds, because otherwise the bits would depend on which member that is. The
+     * values are added in FP32 in group-rank order, and the sum is rounded to BF16 once. */
+    TR_REDUCE_SUM_BF16
+} tr_reduce;
+
+/* Returns the type in which elements of `dtype` travel in this reduction. */
+static inline tr_dtype tr_reduce_wire(tr_reduce op, tr_dtype dtype) {
+    return op == TR_REDUCE_SUM_BF16 ? TR_BF16 : dtype;
+}
 
 /* How the messages and collectives of a device travel: by the world's transport (staged, for a
  * device that does not compute on the host), or by NCCL. */
@@ -154,12 +167,12 @@ enum { TR_GROUP_NO_TICKET = -1 };
 tr_status tr_group_open(tr_world *world, tr_device *device, const int *ranks, int n, int id,
                         size_t max_bytes, tr_group **out);
 void tr_group_close(tr_group *group);
-/* Begins to sum buffer[count], or to take its maximum, over the members, in place, for f32, bf16
- * and f64, after all work enqueued so far on `stream`; returns at once. The buffer must not be used
- * until later work has waited for *ticket, the reduction's number. The reductions of a group run in
- * the order of their starts; those of different groups do not wait for each other. All members make
- * the same calls in the same order, on one stream at a time. A failure that happens after the call
- * has returned becomes the world's failure. */
+/* Begins to reduce buffer[count] over the members, in place, for f32, bf16, f16 and f64, after all
+ * work enqueued so far on `stream`; returns at once. The buffer must not be used until later work
+ * has waited for *ticket, the reduction's number. The reductions of a group run in the order of
+ * their starts; those of different groups do not wait for each other. All members make the same
+ * calls in the same order, on one stream at a time. A failure that happens after the call has
+ * returned becomes the world's failure. */
 tr_status tr_group_start(tr_group *group, tr_stream *stream, void *buffer, int64_t count,
                          tr_dtype dtype, tr_reduce op, int64_t *ticket);
 /* Makes later work on `stream` wait until reduction `ticket`, and all before it, are complete.
@@ -181,12 +194,12 @@ typedef struct tr_scatter_range {
     int rank, ranks;
 } tr_scatter_range;
 /* Begins a reduce-scatter: sums each range over all members, with the bits of tr_group_start on
- * host transports, in the memory of the members that get it; that of the others keeps its summand,
- * or (NCCL) becomes undefined. All members name ranges of the same sizes and ranks, in the same
- * order; they do not overlap. Ranges and array must not be used until later work has waited for
- * *ticket. Takes its turn among the group's reductions; see tr_group_start. */
+ * host transports, in the memory of the members that get it; that of the others becomes undefined.
+ * op: a sum. All members name ranges of the same sizes and ranks, in the same order; they do not
+ * overlap. Ranges and array must not be used until later work has waited for *ticket. Takes its
+ * turn among the group's reductions; see tr_group_start. */
 tr_status tr_group_scatter_ranges(tr_group *group, tr_stream *stream, const tr_scatter_range *range,
-                                  int count, tr_dtype dtype, int64_t *ticket);
+                                  int count, tr_dtype dtype, tr_reduce op, int64_t *ticket);
 
 /* Memory that every member of a group has, with contents that one of them computed. */
 typedef struct tr_gather_range {

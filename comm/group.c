@@ -62,8 +62,12 @@ void tr_group_unlist(tr_group *group) {
     pthread_mutex_unlock(&group->world->lock);
 }
 
-static tr_status check(const tr_group *g, const char *what, int64_t count, tr_dtype dtype) {
+static tr_status check(const tr_group *g, const char *what, int64_t count, tr_dtype dtype,
+                       tr_reduce op) {
     size_t bytes;
+    if (op == TR_REDUCE_SUM_BF16 && dtype != TR_F32)
+        return TR_FAIL(TR_ERR_INTERNAL, "%s cannot send elements of type %s in BF16 (group %d)",
+                       what, tr_dtype_name(dtype), g->id);
     if (dtype != TR_F32 && dtype != TR_F64 && dtype != TR_BF16 && dtype != TR_F16)
         return TR_FAIL(TR_ERR_INTERNAL, "%s cannot take elements of type %s (group %d)", what,
                        tr_dtype_name(dtype), g->id);
@@ -75,7 +79,7 @@ static tr_status check(const tr_group *g, const char *what, int64_t count, tr_dt
 
 static tr_status start(tr_group *g, tr_stream *stream, void *buffer, int64_t count, tr_dtype dtype,
                        tr_reduce op, bool drives, int64_t *ticket) {
-    TR_TRY(check(g, "all_reduce", count, dtype));
+    TR_TRY(check(g, "all_reduce", count, dtype, op));
     *ticket = TR_GROUP_NO_TICKET;
     if (g->n == 1 || count == 0) return TR_OK;
     TR_TRY(g->ops->start(g, stream, buffer, count, dtype, op, drives, ticket));
@@ -105,10 +109,12 @@ tr_status tr_group_all_reduce(tr_group *group, tr_stream *stream, void *buffer, 
 }
 
 tr_status tr_group_scatter_ranges(tr_group *g, tr_stream *stream, const tr_scatter_range *range,
-                                  int count, tr_dtype dtype, int64_t *ticket) {
+                                  int count, tr_dtype dtype, tr_reduce op, int64_t *ticket) {
     *ticket = TR_GROUP_NO_TICKET;
+    if (op == TR_REDUCE_MAX)
+        return TR_FAIL(TR_ERR_INTERNAL, "reduce_scatter takes no maximum (group %d)", g->id);
     for (int i = 0; i < count; i++) {
-        TR_TRY(check(g, "reduce_scatter", range[i].count, dtype));
+        TR_TRY(check(g, "reduce_scatter", range[i].count, dtype, op));
         const int first = range[i].rank, ranks = range[i].ranks;
         if (ranks < 1 || ranks != range[0].ranks || first < 0 || first % ranks ||
             first > g->n - ranks)
@@ -117,7 +123,7 @@ tr_status tr_group_scatter_ranges(tr_group *g, tr_stream *stream, const tr_scatt
                            ranks, first, g->id, g->n);
     }
     if (g->n == 1 || count == 0) return TR_OK;
-    TR_TRY(g->ops->scatter_ranges(g, stream, range, count, dtype, ticket));
+    TR_TRY(g->ops->scatter_ranges(g, stream, range, count, dtype, op, ticket));
     return TR_OK;
 }
 
@@ -137,7 +143,7 @@ tr_status tr_group_gather(tr_group *g, tr_stream *stream, const tr_gather_range 
 
 tr_status tr_group_scatter(tr_group *g, tr_stream *stream, void *whole, void *part, int64_t count,
                            tr_dtype dtype, int64_t *ticket) {
-    TR_TRY(check(g, "reduce_scatter", count, dtype));
+    TR_TRY(check(g, "reduce_scatter", count, dtype, TR_REDUCE_SUM));
     *ticket = TR_GROUP_NO_TICKET;
     if (count == 0) return TR_OK;
     if (g->n == 1) return tr_stream_copy(stream, part, whole, (size_t)count * tr_dtype_size(dtype));
@@ -147,7 +153,7 @@ tr_status tr_group_scatter(tr_group *g, tr_stream *stream, void *whole, void *pa
 
 tr_status tr_group_gather_parts(tr_group *g, tr_stream *stream, void *whole, int64_t count,
                                 tr_dtype dtype, int64_t *ticket) {
-    TR_TRY(check(g, "all_gather", count, dtype));
+    TR_TRY(check(g, "all_gather", count, dtype, TR_REDUCE_SUM));
     *ticket = TR_GROUP_NO_TICKET;
     if (g->n == 1 || count == 0) return TR_OK;
     TR_TRY(g->ops->gather_parts(g, stream, whole, count, dtype, ticket));

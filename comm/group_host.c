@@ -7,8 +7,10 @@
  * receives chunk j of every rank, adds the n values of an element in group-rank order, and sends
  * the result to all. A small piece takes one exchange instead of two: every rank receives all and
  * adds all, in the same order. An element's bits depend only on its n values, not on count, place,
- * piece or method. A gather's ranges are sent by the members that computed them, several in one
- * round of messages; staged, as many as the pinned buffer holds. */
+ * piece or method. A sum that travels in BF16 is such a reduction of BF16 elements: each piece is
+ * rounded in its own memory before its messages, and widened after them. A gather's ranges are sent
+ * by the members that computed them, several in one round of messages; staged, as many as the
+ * pinned buffer holds. */
 #include "comm/group_host.h"
 #include "base/clock.h"
 #include "base/memory.h"
@@ -36,15 +38,17 @@ static tr_group_host *self_of(tr_group *group) {
 typedef struct piece {
     unsigned char *buffer, *data; /* where the caller has it; where messages have it */
     int64_t count;
-    size_t element;
+    size_t held, element; /* bytes of an element: the caller's, and of messages */
     bool small;
 } piece;
 
 static piece piece_of(const tr_group_host *g) {
     const tr_collective *r = g->first;
-    size_t element = tr_dtype_size(r->dtype);
-    piece p = {.buffer = r->buffer + (size_t)g->at * element,
-               .count = tr_min_i64(r->count - g->at, (int64_t)(g->piece_bytes / element)),
+    const size_t held = tr_dtype_size(r->held), element = tr_dtype_size(r->dtype);
+    const int64_t room = (int64_t)(g->piece_bytes / (g->stage ? held : element));
+    piece p = {.buffer = r->buffer + (size_t)g->at * held,
+               .count = tr_min_i64(r->count - g->at, room),
+               .held = held,
                .element = element};
     p.data = g->stage ? g->stage : p.buffer;
     p.small = (size_t)p.count * element <= EXCHANGE_BYTES;
@@ -118,17 +122,39 @@ static unsigned char *sum_of(const tr_group_host *g, int64_t *count) {
     return own;
 }
 
-/* Adds this rank's elements, without the lock: it takes long, and other calls need the lock. */
-static void add(tr_group_host *g) {
-    pthread_mutex_t *lock = &g->base.world->lock;
+/* Adds this rank's elements. */
+static void add(const tr_group_host *g) {
     const tr_collective *r = g->first;
     int64_t count;
     unsigned char *sum = sum_of(g, &count);
+    tr_reduce_sources(sum, g->source, g->base.n, count, r->dtype, r->op);
+}
+
+/* --- arithmetic, without the lock ------------------------------------------------------------- */
+
+/* Computes without the lock: it takes long, and other calls need the lock. */
+static void compute(tr_group_host *g, void (*work)(const tr_group_host *g)) {
+    pthread_mutex_t *lock = &g->base.world->lock;
     g->adding = true;
     pthread_mutex_unlock(lock);
-    tr_reduce_sources(sum, g->source, g->base.n, count, r->dtype, r->op);
+    work(g);
     pthread_mutex_lock(lock);
     g->adding = false;
+}
+
+static void pack_piece(const tr_group_host *g) {
+    const piece p = piece_of(g);
+    tr_reduce_pack(p.data, p.count);
+}
+
+static void unpack_piece(const tr_group_host *g) {
+    const piece p = piece_of(g);
+    tr_reduce_unpack(p.data, p.count);
+}
+
+/* Returns true when messages have a type other than the caller's. */
+static bool is_packed(const tr_group_host *g) {
+    return g->first->held != g->first->dtype;
 }
 
 /* --- one round of a gather, under the lock ---------------------------------------------------- */
@@ -217,7 +243,7 @@ static tr_status copy_piece(tr_group_host *g, bool in) {
     if (g->first->kind == TR_COLLECTIVE_SUMS) return tr_collective_sums_copy(g, in);
     const piece p = piece_of(g);
     return tr_stream_copy(g->stream, in ? p.data : p.buffer, in ? p.buffer : p.data,
-                          (size_t)p.count * p.element);
+                          (size_t)p.count * p.held);
 }
 
 static void copy(tr_group_host *g, bool in) {
@@ -228,10 +254,12 @@ static void copy(tr_group_host *g, bool in) {
 }
 
 static void post(tr_group_host *g) {
+    const bool sums = g->first->kind == TR_COLLECTIVE_SUMS;
+    if (is_packed(g)) compute(g, sums ? tr_collective_sums_pack : pack_piece);
     if (g->first->kind == TR_COLLECTIVE_RANGES) {
         post_ranges(g);
         g->phase = TR_COLLECTIVE_PHASE_RANGES;
-    } else if (g->first->kind == TR_COLLECTIVE_SUMS) {
+    } else if (sums) {
         tr_collective_sums_post(g);
         g->phase = TR_COLLECTIVE_PHASE_SUMS;
     } else if (has_parts(g)) {
@@ -279,6 +307,7 @@ static void end_piece(tr_group_host *g) {
 
 /* Ends the part of a piece that exchanges messages. */
 static void end_messages(tr_group_host *g) {
+    if (is_packed(g) && g->first->kind != TR_COLLECTIVE_SUMS) compute(g, unpack_piece);
     if (g->stage) copy(g, false);
     else end_piece(g);
 }
@@ -309,13 +338,13 @@ static bool advance(tr_group_host *g, tr_poll *poll) {
     case TR_COLLECTIVE_PHASE_EXCHANGE:
         /* The sends must be complete, too: their chunks are overwritten afterwards. */
         if (!tr_rounds_done(g->rounds, &missing)) return false;
-        add(g);
+        compute(g, add);
         if (has_parts(g) || piece_of(g).small) end_messages(g);
         else post_gather(g);
         return true;
     case TR_COLLECTIVE_PHASE_SUMS:
         if (!tr_rounds_done(g->rounds, &missing)) return false;
-        tr_collective_sums_add(g);
+        compute(g, tr_collective_sums_add);
         end_messages(g);
         return true;
     case TR_COLLECTIVE_PHASE_GATHER:
@@ -392,18 +421,25 @@ static tr_status enqueue(tr_group_host *g, tr_stream *stream, const tr_collectiv
 
 static tr_status host_start(tr_group *group, tr_stream *stream, void *buffer, int64_t count,
                             tr_dtype dtype, tr_reduce op, bool drives, int64_t *ticket) {
-    const tr_collective what = {.buffer = buffer, .count = count, .dtype = dtype, .op = op};
-    return enqueue(self_of(group), stream, &what, (size_t)count * tr_dtype_size(dtype), drives,
+    const tr_collective what = {.buffer = buffer,
+                                .count = count,
+                                .held = dtype,
+                                .dtype = tr_reduce_wire(op, dtype),
+                                .op = op == TR_REDUCE_MAX ? TR_REDUCE_MAX : TR_REDUCE_SUM};
+    return enqueue(self_of(group), stream, &what, (size_t)count * tr_dtype_size(what.dtype), drives,
                    ticket);
 }
 
 static tr_status host_scatter_ranges(tr_group *group, tr_stream *stream,
                                      const tr_scatter_range *range, int count, tr_dtype dtype,
-                                     int64_t *ticket) {
-    const tr_collective what = {
-        .kind = TR_COLLECTIVE_SUMS, .sum = range, .ranges = count, .dtype = dtype};
+                                     tr_reduce op, int64_t *ticket) {
+    const tr_collective what = {.kind = TR_COLLECTIVE_SUMS,
+                                .sum = range,
+                                .ranges = count,
+                                .held = dtype,
+                                .dtype = tr_reduce_wire(op, dtype)};
     size_t bytes = 0;
-    for (int i = 0; i < count; i++) bytes += (size_t)range[i].count * tr_dtype_size(dtype);
+    for (int i = 0; i < count; i++) bytes += (size_t)range[i].count * tr_dtype_size(what.dtype);
     return enqueue(self_of(group), stream, &what, bytes, false, ticket);
 }
 
@@ -421,6 +457,7 @@ static tr_status host_scatter(tr_group *group, tr_stream *stream, void *whole, v
                                 .buffer = whole,
                                 .part = part,
                                 .count = count,
+                                .held = dtype,
                                 .dtype = dtype,
                                 .op = TR_REDUCE_SUM};
     return enqueue(self_of(group), stream, &what, (size_t)(count * group->n) * tr_dtype_size(dtype),
@@ -429,8 +466,11 @@ static tr_status host_scatter(tr_group *group, tr_stream *stream, void *whole, v
 
 static tr_status host_gather_parts(tr_group *group, tr_stream *stream, void *whole, int64_t count,
                                    tr_dtype dtype, int64_t *ticket) {
-    const tr_collective what = {
-        .kind = TR_COLLECTIVE_PARTS, .buffer = whole, .count = count, .dtype = dtype};
+    const tr_collective what = {.kind = TR_COLLECTIVE_PARTS,
+                                .buffer = whole,
+                                .count = count,
+                                .held = dtype,
+                                .dtype = dtype};
     return enqueue(self_of(group), stream, &what, (size_t)(count * group->n) * tr_dtype_size(dtype),
                    false, ticket);
 }

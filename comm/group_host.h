@@ -16,7 +16,8 @@ typedef struct tr_collective {
     tr_collective_kind kind;
     unsigned char *buffer, *part;
     int64_t count;
-    tr_dtype dtype;
+    tr_dtype held;  /* of the caller's elements */
+    tr_dtype dtype; /* of messages: held, or BF16 that was rounded from FP32 */
     tr_reduce op;
     const tr_gather_range *range; /* [ranges] */
     const tr_scatter_range *sum;  /* [ranges] */
@@ -39,7 +40,7 @@ typedef enum tr_collective_phase {
 /* A place in a list of ranges. */
 typedef struct tr_scatter_cursor {
     int range;
-    size_t byte;
+    int64_t element;
 } tr_scatter_cursor;
 
 typedef struct tr_group_host {
@@ -84,10 +85,12 @@ unsigned char *tr_collective_parts_sum(const tr_group_host *group);
 /* --- one round of a reduction of ranges (group_sums.c), under the lock --------------------------
  */
 
+/* Rounds the round's summands to the type of messages, in their own memory; without the lock. */
+void tr_collective_sums_pack(const tr_group_host *group);
 /* Posts the round's messages. */
 void tr_collective_sums_post(tr_group_host *group);
-/* Adds what this rank gets in the round. Releases the lock meanwhile. */
-void tr_collective_sums_add(tr_group_host *group);
+/* Adds what this rank gets in the round, and widens it to the caller's type; without the lock. */
+void tr_collective_sums_add(const tr_group_host *group);
 /* Copies the round's summands to the pinned buffer, or this rank's sums from it. */
 tr_status tr_collective_sums_copy(tr_group_host *group, bool in);
 /* Continues after the current round; returns false when it was the last one. */

@@ -1,52 +1,85 @@
 /* Reductions of ranges over a host transport, each of which some members get. In a round each
  * member gets up to a slot of its sums, in order. The others send it their summands from where the
  * caller has them, each to a slot of scratch of its own. It adds the n values of an element in
- * group-rank order, so the bits are those of an all-reduce. */
+ * group-rank order, so the bits are those of an all-reduce.
+ *
+ * The members of a run get the same ranges in the same rounds. So a round has the pieces of one
+ * member of each run, the first, which is its leader here. */
 #include "comm/group_host.h"
 
-/* A walk over the pieces of the current round that one member gets. */
+#include "base/minmax.h"
+
+/* A walk over the pieces of the current round that the members of one run get. */
 typedef struct sum_walk {
-    int to, pieces;
+    int leader, pieces;
     tr_scatter_cursor at;
-    size_t used; /* bytes before the next piece */
+    int64_t used; /* elements before the next piece */
 } sum_walk;
 
 /* A piece of a range. */
 typedef struct sum_piece {
     unsigned char *buffer, *data; /* where the caller has it; where messages have it */
-    size_t bytes, place;          /* place: in the slots */
+    int64_t count;
+    size_t held, bytes, place; /* bytes of it for the caller and in messages; place: in the slots */
 } sum_piece;
 
-static sum_walk walk_begin(const tr_group_host *g, int to) {
-    return (sum_walk){.to = to, .at = g->cursor[to]};
+static int run_of(const tr_group_host *g) {
+    return g->first->sum[0].ranks;
 }
 
-/* Returns the bytes of one member's sums in a round: whole elements of all types. */
-static size_t room_of(const tr_group_host *g) {
-    const size_t room = g->stage ? g->piece_bytes / (size_t)g->base.n : g->slot_bytes;
-    return room / sizeof(double) * sizeof(double);
+static int leader_of(const tr_group_host *g, int member) {
+    return member - member % run_of(g);
+}
+
+static sum_walk walk_begin(const tr_group_host *g, int member) {
+    const int leader = leader_of(g, member);
+    return (sum_walk){.leader = leader, .at = g->cursor[leader]};
+}
+
+/* Returns the bytes of the pinned buffer that one member's sums in a round have. */
+static size_t stage_room(const tr_group_host *g) {
+    return g->piece_bytes / (size_t)g->base.n / sizeof(double) * sizeof(double);
+}
+
+/* Returns the elements of one member's sums in a round. */
+static int64_t room_of(const tr_group_host *g) {
+    const tr_collective *r = g->first;
+    return (int64_t)(g->stage ? stage_room(g) / tr_dtype_size(r->held)
+                              : g->slot_bytes / tr_dtype_size(r->dtype));
 }
 
 /* Returns the next piece of the walk in *out, or false after the last one. All members find the
  * same pieces. */
 static bool walk_next(const tr_group_host *g, sum_walk *w, sum_piece *out) {
     const tr_collective *r = g->first;
+    const size_t held = tr_dtype_size(r->held), element = tr_dtype_size(r->dtype);
     for (; w->at.range < r->ranges; w->at = (tr_scatter_cursor){.range = w->at.range + 1}) {
         const tr_scatter_range *range = &r->sum[w->at.range];
-        if (w->to < range->rank || w->to >= range->rank + range->ranks) continue;
-        const size_t left = (size_t)range->count * tr_dtype_size(r->dtype) - w->at.byte;
-        const size_t room = room_of(g), bytes = left < room - w->used ? left : room - w->used;
+        if (range->rank != w->leader) continue;
+        const int64_t left = range->count - w->at.element;
+        const int64_t count = tr_min_i64(left, room_of(g) - w->used);
         if (left == 0) continue;
-        if (bytes == 0 || w->pieces == TR_ROUND_PIECES) return false;
-        *out = (sum_piece){
-            .buffer = (unsigned char *)range->data + w->at.byte, .bytes = bytes, .place = w->used};
-        out->data = g->stage ? g->stage + (size_t)w->to * room + w->used : out->buffer;
+        if (count == 0 || w->pieces == TR_ROUND_PIECES) return false;
+        *out = (sum_piece){.buffer = (unsigned char *)range->data + (size_t)w->at.element * held,
+                           .count = count,
+                           .held = (size_t)count * held,
+                           .bytes = (size_t)count * element,
+                           .place = (size_t)w->used * element};
+        out->data = out->buffer;
+        if (g->stage)
+            out->data = g->stage + (size_t)w->leader * stage_room(g) + (size_t)w->used * held;
         w->pieces++;
-        w->at.byte += bytes;
-        w->used += bytes;
+        w->at.element += count;
+        w->used += count;
         return true;
     }
     return false;
+}
+
+void tr_collective_sums_pack(const tr_group_host *g) {
+    sum_piece p;
+    for (int to = 0; to < g->base.n; to += run_of(g))
+        for (sum_walk w = walk_begin(g, to); walk_next(g, &w, &p);) tr_reduce_pack(p.data, p.count);
 }
 
 void tr_collective_sums_post(tr_group_host *g) {
@@ -65,36 +98,32 @@ void tr_collective_sums_post(tr_group_host *g) {
     }
 }
 
-void tr_collective_sums_add(tr_group_host *g) {
-    pthread_mutex_t *lock = &g->base.world->lock;
+void tr_collective_sums_add(const tr_group_host *g) {
     const tr_collective *r = g->first;
     sum_piece p;
-    g->adding = true;
-    pthread_mutex_unlock(lock);
     for (sum_walk w = walk_begin(g, g->base.rank); walk_next(g, &w, &p);) {
         for (int k = 0; k < g->base.n; k++)
             g->source[k] =
                 k == g->base.rank ? p.data : g->scratch + (size_t)k * g->slot_bytes + p.place;
-        tr_reduce_sources(p.data, g->source, g->base.n,
-                          (int64_t)(p.bytes / tr_dtype_size(r->dtype)), r->dtype, TR_REDUCE_SUM);
+        tr_reduce_sources(p.data, g->source, g->base.n, p.count, r->dtype, TR_REDUCE_SUM);
+        if (r->held != r->dtype) tr_reduce_unpack(p.data, p.count);
     }
-    pthread_mutex_lock(lock);
-    g->adding = false;
 }
 
 tr_status tr_collective_sums_copy(tr_group_host *g, bool in) {
+    const int run = run_of(g), own = leader_of(g, g->base.rank);
     sum_piece p;
-    for (int to = 0; to < g->base.n; to++)
-        for (sum_walk w = walk_begin(g, to); (in || to == g->base.rank) && walk_next(g, &w, &p);)
+    for (int to = in ? 0 : own; to < (in ? g->base.n : own + 1); to += run)
+        for (sum_walk w = walk_begin(g, to); walk_next(g, &w, &p);)
             TR_TRY(
-                tr_stream_copy(g->stream, in ? p.data : p.buffer, in ? p.buffer : p.data, p.bytes));
+                tr_stream_copy(g->stream, in ? p.data : p.buffer, in ? p.buffer : p.data, p.held));
     return TR_OK;
 }
 
 bool tr_collective_sums_next(tr_group_host *g) {
     bool more = false;
     sum_piece p;
-    for (int to = 0; to < g->base.n; to++) {
+    for (int to = 0; to < g->base.n; to += run_of(g)) {
         sum_walk w = walk_begin(g, to);
         while (walk_next(g, &w, &p)) continue;
         g->cursor[to] = w.at;

@@ -28,10 +28,18 @@ static ncclRedOp_t op_of(tr_reduce op) {
     return op == TR_REDUCE_SUM ? ncclSum : ncclMax;
 }
 
+/* Refuses what only host transports do. */
+static tr_status check_op(tr_reduce op) {
+    if (op != TR_REDUCE_SUM_BF16) return TR_OK;
+    return TR_FAIL(TR_ERR_CONFIG, "parallel.reduce bf16 does not work over NCCL: set "
+                                  "parallel.transport to mpi, or parallel.reduce to fp32");
+}
+
 static tr_status nccl_start(tr_group *group, tr_stream *stream, void *buffer, int64_t count,
                             tr_dtype dtype, tr_reduce op, bool drives, int64_t *ticket) {
     (void)drives;
     nccl_group *g = self_of(group);
+    TR_TRY(check_op(op));
     TR_TRY(tr_nccl_enter(&g->comm, "all_reduce", stream));
     tr_nccl_begin(&g->comm, "all_reduce");
     TR_TRY(tr_nccl_end(&g->comm,
@@ -43,10 +51,11 @@ static tr_status nccl_start(tr_group *group, tr_stream *stream, void *buffer, in
 /* One call of NCCL for all ranges. A sum that several members get goes to all. */
 static tr_status nccl_scatter_ranges(tr_group *group, tr_stream *stream,
                                      const tr_scatter_range *range, int count, tr_dtype dtype,
-                                     int64_t *ticket) {
+                                     tr_reduce op, int64_t *ticket) {
     nccl_group *g = self_of(group);
     const ncclDataType_t type = type_of(dtype);
     cudaStream_t own = tr_stream_native(g->comm.stream);
+    TR_TRY(check_op(op));
     TR_TRY(tr_nccl_enter(&g->comm, "reduce_scatter", stream));
     tr_nccl_begin(&g->comm, "reduce_scatter");
     ncclResult_t result = ncclGroupStart();

@@ -68,6 +68,31 @@ static inline __attribute__((always_inline)) void reduce_narrow(uint16_t *to,
     }
 }
 
+void tr_reduce_pack(void *values, int64_t count) {
+    float wide[BLOCK];
+    uint16_t narrow[BLOCK];
+    for (int64_t at = 0; at < count; at += BLOCK) {
+        const int64_t m = count - at < BLOCK ? count - at : BLOCK;
+        memcpy(wide, (const char *)values + (size_t)at * sizeof *wide, (size_t)m * sizeof *wide);
+        for (int64_t i = 0; i < m; i++) narrow[i] = tr_f32_to_bf16(wide[i]);
+        memcpy((char *)values + (size_t)at * sizeof *narrow, narrow, (size_t)m * sizeof *narrow);
+    }
+}
+
+/* The last block first, because a block's FP32 values cover the BF16 values of later blocks. */
+void tr_reduce_unpack(void *values, int64_t count) {
+    float wide[BLOCK];
+    uint16_t narrow[BLOCK];
+    for (int64_t end = count; end > 0;) {
+        const int64_t at = (end - 1) / BLOCK * BLOCK, m = end - at;
+        memcpy(narrow, (const char *)values + (size_t)at * sizeof *narrow,
+               (size_t)m * sizeof *narrow);
+        for (int64_t i = 0; i < m; i++) wide[i] = tr_bf16_to_f32(narrow[i]);
+        memcpy((char *)values + (size_t)at * sizeof *wide, wide, (size_t)m * sizeof *wide);
+        end = at;
+    }
+}
+
 void tr_reduce_sources(void *to, const void *const *source, int n, int64_t count, tr_dtype dtype,
                        tr_reduce op) {
     if (dtype == TR_F32) reduce_f32(to, source, n, count, op);

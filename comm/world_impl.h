@@ -166,7 +166,7 @@ typedef struct tr_group_ops {
     tr_status (*start)(tr_group *group, tr_stream *stream, void *buffer, int64_t count,
                        tr_dtype dtype, tr_reduce op, bool drives, int64_t *ticket);
     tr_status (*scatter_ranges)(tr_group *group, tr_stream *stream, const tr_scatter_range *range,
-                                int count, tr_dtype dtype, int64_t *ticket);
+                                int count, tr_dtype dtype, tr_reduce op, int64_t *ticket);
     tr_status (*gather)(tr_group *group, tr_stream *stream, const tr_gather_range *range, int count,
                         int64_t *ticket);
     tr_status (*scatter)(tr_group *group, tr_stream *stream, void *whole, void *part, int64_t count,
@@ -207,3 +207,6 @@ tr_status tr_group_make_host(const tr_group_desc *desc, bool staged, tr_group **
  * to[count]; `to` may be one of them. */
 void tr_reduce_sources(void *to, const void *const *source, int n, int64_t count, tr_dtype dtype,
                        tr_reduce op);
+/* Rounds FP32 values[count] to BF16, in the first half of their memory; and widens them again. */
+void tr_reduce_pack(void *values, int64_t count);
+void tr_reduce_unpack(void *values, int64_t count);

@@ -392,6 +392,14 @@ static tr_status check_zero(const tr_config *c) {
     return TR_OK;
 }
 
+static tr_status check_reduce(const tr_config *c) {
+    if (strcmp(c->parallel.reduce, "fp32") != 0 && !strcmp(c->train.precision, "fp64"))
+        REFUSE("parallel.reduce",
+               "train.precision fp64 sums gradients in fp64: leave parallel.reduce out, or set "
+               "train.precision to fp32, bf16 or fp16");
+    return TR_OK;
+}
+
 tr_status tr_config_check(const tr_config *c, int world_size) {
     TR_TRY(check_base(c));
     TR_TRY(check_model(c));
@@ -402,6 +410,7 @@ tr_status tr_config_check(const tr_config *c, int world_size) {
     TR_TRY(check_recompute(c));
     TR_TRY(tr_config_check_optim(c));
     TR_TRY(check_zero(c));
+    TR_TRY(check_reduce(c));
     int64_t ranks = c->parallel.pp * c->parallel.tp * c->parallel.dp;
     if (world_size > 0 && ranks != world_size)
         REFUSE("parallel.pp",
@@ -500,9 +509,14 @@ bool tr_config_validates(const tr_config *config) {
     return tr_config_validation(config, &path) > 0 || path;
 }
 
-const char *tr_config_zero_text(const tr_config *config) {
-    static const char *const text[] = {"", " (zero 1)", " (zero 2)"};
-    return text[config->parallel.dp > 1 ? config->parallel.zero : 0];
+const char *tr_config_data_text(const tr_config *config) {
+    static const char *const text[][2] = {
+        {"", " (reduce bf16)"},
+        {" (zero 1)", " (zero 1, reduce bf16)"},
+        {" (zero 2)", " (zero 2, reduce bf16)"},
+    };
+    if (config->parallel.dp == 1) return "";
+    return text[config->parallel.zero][strcmp(config->parallel.reduce, "fp32") != 0];
 }
 
 tr_dtype tr_config_dtype(const tr_config *config) {

@@ -6,7 +6,7 @@
 
 #include <stdio.h>
 
-enum { TR_CONFIG_KEYS = 103, TR_CONFIG_PATH = 1024, TR_CONFIG_PATHS = 4096 };
+enum { TR_CONFIG_KEYS = 104, TR_CONFIG_PATH = 1024, TR_CONFIG_PATHS = 4096 };
 
 /* Where a key got its value. line 0: by default or from the preset; line < 0: override number
  * -line. */
@@ -65,6 +65,7 @@ typedef struct tr_config {
     struct {
         int64_t pp, tp, dp;
         int64_t zero;                  /* what data ranks divide: 1 updates, 2 gradients, too */
+        char reduce[8];                /* type in which gradients travel: fp32, bf16 */
         int64_t virtual_stages;        /* key: parallel.virtual; 0: as the schedule has */
         char schedule[TR_CONFIG_PATH]; /* a name or the path of a CSV file */
         double deadline;   /* seconds that a rank may wait for another one that is alive */
@@ -162,7 +163,8 @@ double tr_config_validation(const tr_config *config, const char **path);
 bool tr_config_validates(const tr_config *config);
 /* Returns the step at which the learning rate's schedule ends. */
 int64_t tr_config_horizon(const tr_config *config);
-/* Returns " (zero 1)" or " (zero 2)" when data ranks divide something, or "". */
-const char *tr_config_zero_text(const tr_config *config);
+/* Returns what the data ranks divide and how gradients travel, "" or for example " (zero 1, reduce
+ * bf16)", without the defaults. */
+const char *tr_config_data_text(const tr_config *config);
 /* Returns the storage type of train.precision. */
 tr_dtype tr_config_dtype(const tr_config *config);

@@ -301,6 +301,13 @@ const tr_key tr_schema[] = {
          "bf16 the fp32 copies of parameters; 2: the gradients, too, which saves memory with "
          "parallel.schedule bfs and three stages a rank or more. The same bits with all. Not with "
          "optim.name lamb, muon and adafactor. 3 is not available."},
+    {"parallel.reduce", TR_KEY_CHOICE, AT(parallel.reduce), .fallback = "fp32",
+     .choices = "fp32 bf16",
+     .help =
+         "Type in which gradients travel between the ranks that sum them. bf16 halves the bytes: "
+         "each rank rounds its gradient, the rounded ones are added in fp32 in the order of the "
+         "ranks, and the sum is rounded once. The same bits with every parallel.zero. Not with "
+         "train.precision fp64."},
     {"parallel.virtual", INT(parallel.virtual_stages, 0, 4096), .fallback = "0",
      .help = "Stages of each rank; 0: the schedule's own number (2 for zbv, v-half, v-min, 1f1b-v "
              "and dualpipev, 1 for most others)."},

@@ -4,8 +4,9 @@
 #include "layers/param_layout.h"
 #include "partition/param_memory.h"
 
-/* Adds the bytes of the layer's gradients that this rank sums with other ranks. */
-static tr_status add_bytes(const tr_layer *layer, const tr_mesh *mesh, tr_dtype dtype,
+/* Adds the bytes that the layer's gradients have on their way, those that this rank sums with other
+ * ranks. */
+static tr_status add_bytes(const tr_layer *layer, const tr_mesh *mesh, tr_dtype wire,
                            size_t *bytes) {
     for (int k = 0; k < layer->params_count; k++) {
         const tr_param *param = &layer->params[k];
@@ -13,7 +14,7 @@ static tr_status add_bytes(const tr_layer *layer, const tr_mesh *mesh, tr_dtype 
         if (param->frozen) continue;
         TR_TRY(tr_param_layout_make(param, mesh, &layout));
         if (tr_mesh_part_size(&layout.sum) > 1)
-            *bytes += (size_t)param->count * tr_dtype_size(tr_dtype_acc(dtype));
+            *bytes += (size_t)param->count * tr_dtype_size(wire);
     }
     return TR_OK;
 }
@@ -38,7 +39,7 @@ static double share(double part, double whole) {
 }
 
 static tr_status fill_stage(const tr_model *model, const tr_placement *placement, int stage,
-                            const tr_mesh *mesh, tr_dtype dtype, bool in_arena,
+                            const tr_mesh *mesh, tr_dtype dtype, tr_reduce reduce, bool in_arena,
                             tr_stage_cost *cost) {
     const int end = placement->first[stage + 1];
     double i = 0, w = 0;
@@ -50,13 +51,14 @@ static tr_status fill_stage(const tr_model *model, const tr_placement *placement
                                       .b = share(i + w, cost->i + cost->w),
                                       .arena = in_arena ? bytes_in_arena(layer, dtype) : 0,
                                       .in_forward = writes_in_forward(layer)};
-        TR_TRY(add_bytes(layer, mesh, dtype, &cost->bucket[k].bytes));
+        TR_TRY(add_bytes(layer, mesh, tr_reduce_wire(reduce, tr_dtype_acc(dtype)),
+                         &cost->bucket[k].bytes));
     }
     return TR_OK;
 }
 
 tr_status tr_buckets_make(const tr_model *model, const tr_placement *placement, const tr_mesh *mesh,
-                          tr_dtype dtype, bool in_arena, tr_stage_table *table) {
+                          tr_dtype dtype, tr_reduce reduce, bool in_arena, tr_stage_table *table) {
     TR_TRY(tr_calloc((size_t)model->count, sizeof *table->bucket, &table->bucket));
     for (int s = 0; s < table->stages; s++) {
         tr_mesh of = *mesh; /* of a rank that has the stage */
@@ -64,7 +66,7 @@ tr_status tr_buckets_make(const tr_model *model, const tr_placement *placement, 
         of.index[TR_AXIS_PP] = placement->owner[s];
         cost->buckets = placement->first[s + 1] - placement->first[s];
         cost->bucket = table->bucket + placement->first[s];
-        TR_TRY(fill_stage(model, placement, s, &of, dtype, in_arena, cost));
+        TR_TRY(fill_stage(model, placement, s, &of, dtype, reduce, in_arena, cost));
     }
     return TR_OK;
 }

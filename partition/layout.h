@@ -2,6 +2,7 @@
  * bytes of every rank. All of it is known before memory is allocated. */
 #pragma once
 
+#include "comm/comm.h"
 #include "layers/placement.h"
 #include "partition/memory_plan.h"
 #include "partition/optim_row.h"
@@ -19,10 +20,11 @@ typedef struct tr_layout_desc {
     int64_t batch, micro_batch; /* sequences of a step; of one micro-batch on one data rank */
     tr_dtype dtype;
     tr_optim_memory optimizer;
-    bool noise;     /* a step measures the noise scale (train/noise.h) */
-    int zero;       /* parallel.zero: what the data ranks divide */
-    bool documents; /* see tr_model_shape */
-    int64_t seq;    /* tokens of a sequence; 0: model.context */
+    bool noise;       /* a step measures the noise scale (train/noise.h) */
+    int zero;         /* parallel.zero: what the data ranks divide */
+    tr_reduce reduce; /* how ranks sum gradients: parallel.reduce */
+    bool documents;   /* see tr_model_shape */
+    int64_t seq;      /* tokens of a sequence; 0: model.context */
     /* Only validates: without gradients, optimizer state and the program of a training step. */
     bool forward_only;
     bool decodes; /* between steps the ranks decode one text (layers/cached.h) in the arena */

@@ -98,11 +98,16 @@ tr_layout_desc tr_request_layout(const tr_config *c, const tr_orders *orders, co
                             .optimizer = optimizer_of(c),
                             .noise = c->log.noise_scale,
                             .zero = (int)c->parallel.zero,
+                            .reduce = tr_request_reduce(c),
                             .documents = tr_config_packed(c),
                             .decodes = c->train.sample_every > 0,
                             .schedule = orders->schedule,
                             .smaller = orders->smaller,
                             .smaller_count = orders->smaller_count};
+}
+
+tr_reduce tr_request_reduce(const tr_config *config) {
+    return strcmp(config->parallel.reduce, "bf16") == 0 ? TR_REDUCE_SUM_BF16 : TR_REDUCE_SUM;
 }
 
 tr_plane tr_request_plane(const tr_config *config) {

@@ -33,6 +33,8 @@ void tr_request_costs(const tr_config *config, char *text, size_t size);
 /* Returns the layout of the rank at mesh->index, which uses the orders. */
 tr_layout_desc tr_request_layout(const tr_config *config, const tr_orders *orders,
                                  const tr_mesh *mesh);
+/* Returns how ranks sum gradients: parallel.reduce. */
+tr_reduce tr_request_reduce(const tr_config *config);
 /* Returns what parallel.transport asks for. */
 tr_plane tr_request_plane(const tr_config *config);
 /* Computes the bytes that a rank may plan: device.memory, or an equal part of the free memory of

@@ -148,6 +148,7 @@ static tr_status make_optimizer(tr_engine *e) {
                               .forward_only = e->desc.forward_only,
                               .noise = e->desc.noise,
                               .deterministic = e->desc.deterministic,
+                              .reduce = e->desc.reduce,
                               .config = e->desc.optimizer};
     tr_status status = tr_optimizer_create(&desc, &e->optimizer);
     free(smaller);
@@ -284,6 +285,7 @@ static tr_status make_layout(tr_engine *e) {
                            .optimizer = tr_optim_memory_of(&d->optimizer),
                            .noise = d->noise,
                            .zero = d->zero,
+                           .reduce = d->reduce,
                            .documents = d->documents,
                            .seq = d->seq,
                            .forward_only = d->forward_only,

@@ -30,6 +30,7 @@ typedef struct tr_optimizer_desc {
     bool forward_only;  /* no step updates parameters, and the store is without gradients */
     bool noise;         /* steps measure the noise scale */
     bool deterministic; /* of tr_sums_create */
+    tr_reduce reduce;   /* how ranks sum gradients */
     tr_optim_config config;
 } tr_optimizer_desc;
 

@@ -137,7 +137,7 @@ void tr_recorder_show_plan(tr_recorder *r, const tr_engine *engine, const tr_mes
             "layout   pp %d x tp %d%s x dp %d%s, %s, %lld micro-batches; stages of layers %s\n",
             mesh->degree[TR_AXIS_PP], mesh->degree[TR_AXIS_TP],
             c->model.sequence && mesh->degree[TR_AXIS_TP] > 1 ? " (sequence)" : "",
-            mesh->degree[TR_AXIS_DP], tr_config_zero_text(c), c->parallel.schedule,
+            mesh->degree[TR_AXIS_DP], tr_config_data_text(c), c->parallel.schedule,
             (long long)(c->train.batch / c->parallel.dp / c->train.micro_batch), cut);
     if (tr_config_batches_text(c, batches, sizeof batches)[0])
         fprintf(out, "batch    %s\n", batches);

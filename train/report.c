@@ -165,7 +165,7 @@ static tr_status write_summary(const tr_report *r, const curves *c, FILE *out) {
                    "pp %" PRId64 " x tp %" PRId64 "%s x dp %" PRId64 "%s, schedule %s",
                    config->parallel.pp, config->parallel.tp,
                    config->model.sequence && config->parallel.tp > 1 ? " (sequence)" : "",
-                   config->parallel.dp, tr_config_zero_text(config), config->parallel.schedule);
+                   config->parallel.dp, tr_config_data_text(config), config->parallel.schedule);
     write_row(out, "layout", text);
     if (tr_config_batches_text(config, text, sizeof text)[0]) write_row(out, "batch", text);
     if (c->count) {

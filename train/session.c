@@ -205,6 +205,7 @@ static tr_status make_engine(tr_session *s) {
                            .optimizer = tr_optim_of(c),
                            .noise = c->log.noise_scale,
                            .zero = (int)c->parallel.zero,
+                           .reduce = tr_request_reduce(c),
                            .fetch = fetch,
                            .fetch_context = s->data,
                            .observe = observe,

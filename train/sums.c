@@ -24,6 +24,7 @@ typedef struct sum {
 
 struct tr_sums {
     const tr_store *store;
+    tr_reduce op;
     sum *sum; /* [count] */
     size_t count, capacity;
 };
@@ -76,11 +77,12 @@ static tr_status add_slot(tr_sums *s, const tr_store *store, const tr_store_slot
     return TR_OK;
 }
 
-tr_status tr_sums_create(const tr_store *store, bool deterministic, tr_sums **out) {
+tr_status tr_sums_create(const tr_store *store, bool deterministic, tr_reduce op, tr_sums **out) {
     tr_status status = TR_OK;
     tr_sums *s;
     TR_TRY(tr_calloc(1, sizeof *s, &s));
     s->store = store;
+    s->op = op;
     if (scatters(store, deterministic)) {
         for (int i = 0; i < store->slots; i++)
             if (store->slot[i].sum) TR_TRY_OUT(add_slot(s, store, &store->slot[i]));
@@ -109,15 +111,15 @@ void tr_sums_destroy(tr_sums *s) {
     free(s);
 }
 
-static tr_status start(const tr_store *store, tr_stream *stream, sum *one) {
+static tr_status start(const tr_store *store, tr_reduce op, tr_stream *stream, sum *one) {
     const size_t size = tr_dtype_size(store->acc);
     if (one->span)
         return tr_group_start(one->group, stream, store->slot[one->span->slot].param->grad,
-                              one->span->count, store->acc, TR_REDUCE_SUM, &one->ticket);
+                              one->span->count, store->acc, op, &one->ticket);
     for (size_t k = 0; k < one->ranges; k++)
         one->range[k].data =
             (char *)one->portion[k].param->grad + (size_t)one->portion[k].begin * size;
-    return tr_group_scatter_ranges(one->group, stream, one->range, (int)one->ranges, store->acc,
+    return tr_group_scatter_ranges(one->group, stream, one->range, (int)one->ranges, store->acc, op,
                                    &one->ticket);
 }
 
@@ -125,7 +127,7 @@ tr_status tr_sums_start(tr_sums *s, tr_stream *stream, int local_stage, int buck
     for (size_t i = 0; i < s->count; i++) {
         sum *one = &s->sum[i];
         if (one->stage == local_stage && one->bucket == bucket)
-            TR_TRY(start(s->store, stream, one));
+            TR_TRY(start(s->store, s->op, stream, one));
     }
     return TR_OK;
 }

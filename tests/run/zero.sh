@@ -124,12 +124,18 @@ done
 read -r mib ms < <(sed -n 's/^gather   \([0-9.]*\) MiB of updated parameters take \([0-9.]*\) ms at 1 GB.s, of which \2 ms stay exposed$/\1 \2/p' "$scratch/gather")
 awk -v mib="${mib:-0}" -v ms="${ms:-0}" 'BEGIN { d = ms - 0.75 * mib * 1.048576; exit !(mib > 0.5 && d < 0.1 && d > -0.1) }' ||
     fail "the gather: $(grep '^gather' "$scratch/gather")"
+# Gradients that travel in bf16 are half the bytes.
+"$trireme" plan "$scratch/base.yaml" "${options[@]}" parallel.dp=4 parallel.zero=1 parallel.reduce=bf16 device.link=1 --rate 100 >"$scratch/reduced"
 # The sum of gradients moves half of what it moves when nothing is divided.
 "$trireme" plan "$scratch/base.yaml" "${options[@]}" parallel.dp=4 device.link=1 --rate 100 >"$scratch/undivided"
-reduce_of() { sed -n 's/^reduce   \([0-9.]*\) MiB of gradients in [0-9]* buckets take \([0-9.]*\) ms at 1 GB.s, .*$/\1 \2/p' "$1"; }
+reduce_of() { sed -n "s/^reduce   \([0-9.]*\) MiB of ${2:+$2 }gradients in [0-9]* buckets take \([0-9.]*\) ms at 1 GB.s, .*\$/\1 \2/p" "$1"; }
 awk -v a="$(reduce_of "$scratch/gather")" -v b="$(reduce_of "$scratch/undivided")" 'BEGIN {
     split(a, x, " "); split(b, y, " "); d = 2 * x[2] - y[2]; exit !(x[1] > 0.5 && x[1] == y[1] && x[2] > 1 && d < 0.2 && d > -0.2) }' ||
     fail "the reductions: $(grep -h '^reduce' "$scratch/gather" "$scratch/undivided")"
+awk -v a="$(reduce_of "$scratch/gather")" -v b="$(reduce_of "$scratch/reduced" bf16)" 'BEGIN {
+    split(a, x, " "); split(b, y, " "); m = x[1] - 2 * y[1]; t = x[2] - 2 * y[2]
+    exit !(y[1] > 0.2 && m < 0.21 && m > -0.21 && y[2] > 0.5 && t < 0.2 && t > -0.2) }' ||
+    fail "the reductions in bf16: $(grep -h '^reduce' "$scratch/gather" "$scratch/reduced")"
 # With parallel.zero 2 a rank has half the gradients, and the plan says whether whole ones are fewer, too.
 alive_of() { sed -n 's/^zero     at most \([0-9.]*\) of a rank.s \([0-9.]*\) MiB of whole gradients are alive at one time, in the activations\(.*\)$/\1 \2 \3/p' <("$trireme" plan "$scratch/base.yaml" "${options[@]}" --rate 100 "$@"); }
 read -r alive whole advice < <(alive_of parallel.dp=2 parallel.zero=2 "${bfs[@]}") || true
@@ -145,7 +151,19 @@ train 76 2 large "${options[@]}" parallel.dp=2 device.memory=8MiB
 grep -q '8.0 MiB (device.memory): set parallel.zero to 1, raise parallel.pp' "$scratch/large.err" || fail "large: $(<"$scratch/large.err")"
 
 if [[ $precision == fp32 ]]; then
+    # Gradients that travel in BF16: other bits than in FP32, and the same ones with every parallel.zero, order and cut.
+    bf16=parallel.reduce=bf16
+    train 0 4 reduced-0 "${options[@]}" parallel.dp=4 $bf16
+    diff <(field reduced-0 loss) <(field dp4-0 loss) >/dev/null && fail "reduced-0 has the losses of sums in FP32"
+    same_bits 1 reduced reduced-0 4 parallel.dp=4 $bf16
+    same_bits 2 reduced-bfs reduced-0 4 parallel.dp=4 "${bfs[@]}" $bf16 device.name=guarded
+    train 0 4 reduced-dp2-0 "${options[@]}" parallel.dp=2 parallel.tp=2 parallel.sequence=true $bf16
+    same_bits 2 reduced-dp2 reduced-dp2-0 4 parallel.dp=2 parallel.tp=2 parallel.sequence=true $bf16
+    same_bits 1 reduced-pp2 reduced-0 8 parallel.pp=2 parallel.dp=4 parallel.schedule=zbv $bf16
+    grep -q '^layout   pp 1 x tp 1 x dp 4 (zero 1, reduce bf16), ' "$scratch/reduced-1.out" || fail "reduced-1: $(grep '^layout' "$scratch/reduced-1.out")"
     same_as_zero0 2 fp64 2 parallel.dp=2 train.precision=fp64 device.name=ref model.width=32 model.vocab=300
+    train 78 1 reduced-fp64 parallel.reduce=bf16 train.precision=fp64 device.name=ref
+    says reduced-fp64 '.*train.precision fp64 sums gradients in fp64: leave parallel.reduce out'
     train 78 1 three parallel.zero=3
     says three '.*parallel.zero 3 is not available: 2 divides the optimizer.s state and the gradients among the data ranks'
     train 78 1 four parallel.zero=4

@@ -106,30 +106,28 @@ bool check_parts(const checks *k, const int *ranks, int n, int id, size_t max_by
     return true;
 }
 
-/* Fails unless range j of data, from element `first` on, has the sum where this member gets it, and
- * otherwise (over a host transport) this rank's summand. */
-static bool check_scattered(const checks *k, const both *data, const tr_scatter_range *range,
-                            int64_t first, tr_dtype dtype, uint32_t seed, const int *ranks, int n,
+/* Fails unless the range of data, from element `first` on, has the sum where this member gets it.
+ */
+static bool check_scattered(const both *data, const tr_scatter_range *range, int64_t first,
+                            tr_dtype dtype, tr_reduce op, uint32_t seed, const int *ranks, int n,
                             int place) {
-    const bool gets = place >= range->rank && place < range->rank + range->ranks;
-    if (!gets && tr_world_uses_nccl(k->world)) return true;
+    if (place < range->rank || place >= range->rank + range->ranks) return true;
     const size_t e = tr_dtype_size(dtype);
     char *want = malloc(data->bytes);
     CHECK(want);
-    for (int64_t i = first; i < first + range->count; i++) {
-        if (gets) expect(want, dtype, TR_REDUCE_SUM, false, seed, ranks, n, i);
-        else store(want, dtype, i, value_of(false, seed, ranks[place], i));
-    }
+    for (int64_t i = first; i < first + range->count; i++)
+        expect(want, dtype, op, false, seed, ranks, n, i);
     CHECK(wrong(want + (size_t)first * e, data->host + (size_t)first * e, e, range->count) == 0);
     free(want);
     return true;
 }
 
 bool check_scattered_ranges(const checks *k, const int *ranks, int n, int id) {
-    enum { RANGES = 70, SCATTERS = 3, LARGE = 30000 };
-    static const tr_dtype dtypes[SCATTERS] = {TR_F32, TR_BF16, TR_F64};
+    enum { RANGES = 70, SCATTERS = 5, LARGE = 30000 };
+    static const tr_dtype dtypes[SCATTERS] = {TR_F32, TR_BF16, TR_F64, TR_F32, TR_F32};
+    static const tr_reduce ops[SCATTERS] = {[3] = TR_REDUCE_SUM_BF16, [4] = TR_REDUCE_SUM_BF16};
     tr_scatter_range range[SCATTERS][RANGES];
-    const int run[SCATTERS] = {1, n % 2 ? n : 2, n};
+    const int run[SCATTERS] = {1, n % 2 ? n : 2, n, 1, n % 2 ? n : 2};
     both data[SCATTERS], sum;
     int64_t ticket[SCATTERS + 1];
     tr_group *g;
@@ -152,7 +150,8 @@ bool check_scattered_ranges(const checks *k, const int *ranks, int n, int id) {
         fill(data[i].host, dtypes[i], at, false, k->seed + (uint32_t)i, ranks[place]);
         if (i == 1) CHECK_OK(tr_stream_call(k->stream, slow_work, NULL));
         CHECK(upload(k->stream, &data[i]));
-        CHECK_OK(tr_group_scatter_ranges(g, k->stream, range[i], RANGES, dtypes[i], &ticket[i]));
+        CHECK_OK(
+            tr_group_scatter_ranges(g, k->stream, range[i], RANGES, dtypes[i], ops[i], &ticket[i]));
         if (i != 0) continue;
         CHECK(upload(k->stream, &sum));
         CHECK_OK(
@@ -167,13 +166,14 @@ bool check_scattered_ranges(const checks *k, const int *ranks, int n, int id) {
         CHECK(download(k, k->stream, &data[i]));
         int64_t first = 0;
         for (int j = 0; j < RANGES; first += range[i][j++].count)
-            if (!check_scattered(k, &data[i], &range[i][j], first, dtypes[i], k->seed + (uint32_t)i,
-                                 ranks, n, place))
+            if (!check_scattered(&data[i], &range[i][j], first, dtypes[i], ops[i],
+                                 k->seed + (uint32_t)i, ranks, n, place))
                 return false;
         both_free(k, &data[i]);
     }
     range[0][0] = (tr_scatter_range){.count = 1, .rank = n, .ranks = 1};
-    CHECK(tr_group_scatter_ranges(g, k->stream, range[0], 1, TR_F32, ticket) == TR_ERR_INTERNAL);
+    CHECK(tr_group_scatter_ranges(g, k->stream, range[0], 1, TR_F32, TR_REDUCE_SUM, ticket) ==
+          TR_ERR_INTERNAL);
     tr_group_close(g);
     both_free(k, &sum);
     return true;

@@ -63,12 +63,17 @@ void expect(void *to, tr_dtype dtype, tr_reduce op, bool crafted, uint32_t seed,
     double one = 0, sum = 0;
     for (int r = 0; r < n; r++) {
         store(&one, dtype, 0, value_of(crafted, seed, ranks[r], i));
-        double x = load(&one, dtype, 0);
+        if (op == TR_REDUCE_SUM_BF16) store(&one, TR_BF16, 0, load(&one, dtype, 0));
+        double x = load(&one, tr_reduce_wire(op, dtype), 0);
         if (r == 0) sum = x;
         else if (op == TR_REDUCE_MAX) sum = x > sum ? x : sum;
         else if (dtype == TR_F64) sum += x;
         else sum = (double)(float)((float)sum + (float)x);
     }
+    if (n > 1 && op == TR_REDUCE_SUM_BF16) {
+        store(&one, TR_BF16, 0, sum);
+        sum = load(&one, TR_BF16, 0);
+    } else if (op == TR_REDUCE_SUM_BF16) sum = value_of(crafted, seed, ranks[0], i);
     store(to, dtype, i, sum);
 }
 
