@@ -4,6 +4,7 @@
 
 #include "base/cores.h"
 #include "base/memory.h"
+#include "layers/param_layout.h"
 #include "partition/advice.h"
 #include "partition/network.h"
 #include "partition/param_memory.h"
@@ -394,26 +395,41 @@ static tr_status print_reductions(const tr_config *c, const tr_run_plan *p, doub
     return TR_OK;
 }
 
-static tr_status add_trained(void *context, int stage, tr_param *param, bool shares) {
+/* The trained elements of a pipeline rank, and those that one of its data ranks updates. */
+typedef struct updates {
+    const tr_mesh *divided;
+    double all, own;
+} updates;
+
+static tr_status add_updates(void *context, int stage, tr_param *param, bool shares) {
+    updates *u = context;
     (void)stage;
-    if (!shares && !param->frozen) *(double *)context += (double)param->count;
+    if (shares || param->frozen) return TR_OK;
+    u->all += (double)param->count;
+    u->own += (double)tr_param_portion(param, u->divided).extent;
     return TR_OK;
 }
 
-/* Prints what the gather of updated parameters takes of the rank that has most of them, when data
- * ranks divide the updates: the second half of a sum. */
+/* Prints what the gather of updated parameters takes of the pipeline rank that gathers longest,
+ * when data ranks divide the updates: the second half of a sum. The data rank that has updated most
+ * sends longest. */
 static void print_gather(const tr_config *c, const tr_run_plan *p, double rate) {
     const tr_layout *l = p->layout;
     const tr_link sum = tr_network_sum(c, &l->desc.mesh, TR_AXIS_DP, rate);
-    double most = 0;
-    if (!tr_memory_divided(&l->desc.mesh, l->desc.zero)) return;
-    for (int r = 0; r < l->desc.mesh.degree[TR_AXIS_PP]; r++) {
-        double bytes = 0;
-        (void)tr_placement_visit(&l->placement, l->model, r, add_trained, &bytes); /* cannot fail */
-        most = fmax(most, bytes * (double)tr_dtype_size(l->desc.dtype));
-    }
-    const double seconds = (sum.latency + sum.per_byte * most) / 2 / rate;
-    print_moving(c, "gather", most, "updated parameters",
+    const int data_ranks = l->desc.mesh.degree[TR_AXIS_DP];
+    tr_mesh mesh = l->desc.mesh;
+    updates most = {0};
+    if (!tr_memory_divided(&mesh, l->desc.zero)) return;
+    for (int r = 0; r < mesh.degree[TR_AXIS_PP]; r++)
+        for (int d = 0; d < data_ranks; d++) {
+            updates u = {.divided = &mesh};
+            mesh.index[TR_AXIS_DP] = d;
+            (void)tr_placement_visit(&l->placement, l->model, r, add_updates, &u); /* cannot fail */
+            if (u.own > most.own) most = u;
+        }
+    const double size = (double)tr_dtype_size(l->desc.dtype);
+    const double seconds = (sum.latency + sum.per_byte * data_ranks * most.own * size) / 2 / rate;
+    print_moving(c, "gather", most.all * size, "updated parameters",
                  tr_network_is_far(c, &l->desc.mesh, TR_AXIS_DP), seconds);
     print_exposed(seconds);
 }

@@ -376,19 +376,12 @@ static tr_status check_batch(const tr_config *c) {
 }
 
 static tr_status check_zero(const tr_config *c) {
-    const bool by_tensor = c->model.tuning.apart; /* lamb, muon, adafactor */
     if (c->parallel.zero > 2)
         REFUSE("parallel.zero",
                "parallel.zero %" PRId64
                " is not available: 2 divides the optimizer's state and the gradients among the "
                "data ranks, and parallel.tp or parallel.pp divides parameters",
                c->parallel.zero);
-    if (c->parallel.zero > 0 && by_tensor)
-        REFUSE("parallel.zero",
-               "parallel.zero %" PRId64
-               " does not work with optim.name %s, which needs whole tensors on "
-               "every rank: set parallel.zero to 0, or optim.name to adamw",
-               c->parallel.zero, c->optim.name);
     return TR_OK;
 }
 

@@ -76,6 +76,10 @@ typedef struct tr_param {
     /* Axes, as TR_AXIS_BIT, along which each copy computes only a part of the gradient, so that the
      * copies' parts are summed. Along the other axes all copies compute the same gradient. */
     unsigned partial;
+    /* When data ranks divide the updates: those of this parameter belong to one of the data ranks
+     * that hold it, the one at place `owner` (partition/owners.h); otherwise the ranks cut it. */
+    bool whole;
+    int owner;
     /* Value and gradient directly follow those of the previous parameter in the layer's list,
      * without a gap, and operators use both as one matrix. Neither is tied; both decay or neither
      * does. */

@@ -51,6 +51,7 @@ static int owners_of(const tr_param *param, const tr_mesh *mesh) {
 
 tr_range tr_param_portion_of(const tr_param *param, const tr_mesh *mesh, int place) {
     if (!mesh) return (tr_range){.extent = param->count};
+    if (param->whole) return (tr_range){.extent = place == param->owner ? param->count : 0};
     const int ranks = owners_of(param, mesh);
     const int64_t blocks = (param->count + TR_PARAM_BLOCK - 1) / TR_PARAM_BLOCK;
     const tr_range mine = tr_range_part(blocks, ranks, (place + param->turn) % ranks);

@@ -34,8 +34,9 @@ enum { TR_PARAM_BLOCK = 4096 };
 /* Return the portion of the parameter's local elements that this rank, and that the owner at
  * `place`, updates with its optimizer state when its owners divide it (parallel.zero). Portions are
  * runs of whole blocks, except at the parameter's end, and differ by at most one block; parameters
- * take turns in which owners have one more, and all uses of a tied one have equal portions. A
- * portion may be empty. With mesh NULL nothing is divided: returns all elements. */
+ * take turns in which owners have one more. Of a parameter that is `whole` one owner has all
+ * elements. All uses of a tied parameter have equal portions. A portion may be empty. With mesh
+ * NULL nothing is divided: returns all elements. */
 tr_range tr_param_portion(const tr_param *param, const tr_mesh *mesh);
 tr_range tr_param_portion_of(const tr_param *param, const tr_mesh *mesh, int place);
 /* Returns true when this rank writes the next `count` elements: of the savers that are data ranks

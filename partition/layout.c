@@ -6,6 +6,7 @@
 #include "layers/param_layout.h"
 #include "partition/buckets.h"
 #include "partition/cut_for_schedule.h"
+#include "partition/owners.h"
 #include "partition/param_memory.h"
 #include "partition/step_end.h"
 #include "pipeline/orders/generate.h"
@@ -114,7 +115,8 @@ static tr_status place_layers(tr_layout *l) {
     TR_TRY(cut_as_first_rank(l));
     for (int s = 0; s < stages; s++) l->owner[s] = l->desc.schedule->rank_of[s];
     l->placement = (tr_placement){.stages = stages, .first = l->first, .owner = l->owner};
-    return TR_OK;
+    return tr_owners_choose(l->model, &l->placement, tr_memory_divided(&l->desc.mesh, l->desc.zero),
+                            l->desc.optimizer.kind);
 }
 
 tr_status tr_layout_create(const tr_layout_desc *desc, tr_layout **out) {

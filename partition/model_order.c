@@ -4,6 +4,7 @@
 #include "layers/layer_stage.h"
 #include "partition/cut_for_schedule.h"
 #include "partition/network.h"
+#include "partition/owners.h"
 #include "partition/param_memory.h"
 #include "pipeline/orders/make.h"
 #include "pipeline/program/run.h"
@@ -96,6 +97,30 @@ typedef struct need {
     double total, arena;
 } need;
 
+/* Returns the bytes of what data ranks divide, and of the values. */
+static size_t owned_bytes(const tr_param_memory *memory, tr_dtype dtype) {
+    size_t values, gradients, states;
+    tr_memory_params_bytes(memory, dtype, &values, &gradients, &states);
+    return values + states;
+}
+
+/* Returns the parameters' memory of the data rank that needs most. */
+static tr_param_memory fullest(const tr_model *model, const tr_placement *placement, int pp_rank,
+                               const tr_mesh *divided, tr_optim_memory optimizer) {
+    const bool equal = !divided || !tr_optim_row_of(optimizer.kind)->whole;
+    tr_param_memory most =
+        tr_memory_of_params(model, placement, pp_rank, divided, false, optimizer);
+    for (int d = 1; !equal && d < divided->degree[TR_AXIS_DP]; d++) {
+        tr_mesh mesh = *divided;
+        mesh.index[TR_AXIS_DP] = d;
+        const tr_param_memory memory =
+            tr_memory_of_params(model, placement, pp_rank, &mesh, false, optimizer);
+        if (owned_bytes(&memory, model->shape.dtype) > owned_bytes(&most, model->shape.dtype))
+            most = memory;
+    }
+    return most;
+}
+
 /* Measures everything except the operators' scratch, which only prepared layers know. Gradients
  * count as a whole, also with parallel.zero 2: orders that are made here have those of all stages
  * at one time. */
@@ -107,10 +132,10 @@ static tr_status measure(const tr_model *model, const tr_schedule *s, const tr_m
     TR_TRY(cut_open(model, s, optimizer, s->stages, &x));
     tr_placement placement = {.stages = s->stages, .first = x.first, .owner = s->rank_of};
     tr_status status = tr_lower(s, &x.table, &set);
+    if (status == TR_OK) status = tr_owners_choose(model, &placement, divided, optimizer.kind);
     for (int r = 0; r < s->ranks && status == TR_OK; r++) {
         size_t values, gradients, moments;
-        tr_param_memory params =
-            tr_memory_of_params(model, &placement, r, divided, false, optimizer);
+        tr_param_memory params = fullest(model, &placement, r, divided, optimizer);
         tr_memory_params_bytes(&params, model->shape.dtype, &values, &gradients, &moments);
         need n = {.arena = (double)set->program[r].arena_bytes};
         n.total = (double)values + (double)gradients + (double)moments + n.arena +

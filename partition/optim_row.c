@@ -11,12 +11,12 @@ static const tr_optim_row rows[TR_OPTIM_KINDS] = {
     [TR_OPTIM_MOMENTUM] = {"sgd", TR_UPDATE_MOMENTUM, .couples = true, .state = {"momentum"}},
     [TR_OPTIM_LION] = {"lion", TR_UPDATE_LION, .state = {"lion_m"}},
     [TR_OPTIM_LAMB] = {"lamb", TR_UPDATE_ADAMW, .by_tensor = true, .state = {"adam_m", "adam_v"}},
-    [TR_OPTIM_MUON] = {"muon", TR_UPDATE_MOMENTUM, .by_tensor = true, .decays_last = true,
-                       .state = {"muon_m"}},
+    [TR_OPTIM_MUON] = {"muon", TR_UPDATE_MOMENTUM, .by_tensor = true, .whole = true,
+                       .decays_last = true, .state = {"muon_m"}},
     /* A matrix' second moments are not of its elements, so the rule only takes the gradient. */
-    [TR_OPTIM_ADAFACTOR] = {"adafactor", TR_UPDATE_SGD, .by_tensor = true, .decays_last = true,
-                            .state = {"factor_r", "factor_c"}},
-    [TR_OPTIM_ADAFACTOR_VECTOR] = {"adafactor", TR_UPDATE_ROOT, .by_tensor = true,
+    [TR_OPTIM_ADAFACTOR] = {"adafactor", TR_UPDATE_SGD, .by_tensor = true, .whole = true,
+                            .decays_last = true, .state = {"factor_r", "factor_c"}},
+    [TR_OPTIM_ADAFACTOR_VECTOR] = {"adafactor", TR_UPDATE_ROOT, .by_tensor = true, .whole = true,
                                    .decays_last = true, .state = {"factor_v"}},
 };
 

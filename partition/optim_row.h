@@ -27,6 +27,7 @@ typedef struct tr_optim_row {
     bool couples; /* optim.weight_decay is added to the gradient, like optim.l2 */
     /* The rule gives directions, and each tensor is stepped along its own (DIRECTION, DESCEND). */
     bool by_tensor;
+    bool whole;       /* the step of a tensor needs all of its elements on one rank (owners.h) */
     bool decays_last; /* weight decay is part of DESCEND, not of the direction */
     /* The states' groups in checkpoints, in the order of the rule's operands; of ADAFACTOR in that
      * of a tensor's axes; NULL after the last. Optimizers that continue with each other's state

@@ -175,6 +175,7 @@ typedef struct measure {
     const tr_step_end_vector *vector;
     const tr_mesh *divided;
     int64_t blocks, noise_blocks; /* of the norms that data ranks divide */
+    int64_t tensor_blocks;        /* of those of tensors' parameters, and of their directions */
 } measure;
 
 static tr_status measure_op(measure *sum, const tr_op_desc *desc) {
@@ -212,17 +213,31 @@ static tr_status measure_factors(measure *sum, const tr_param *param,
     return measure_op(sum, &scale);
 }
 
+/* Measures the norms of a tensor's blocks that data ranks divide. */
+static tr_status measure_tensor_blocks(measure *sum, const tr_param *param) {
+    const tr_op_desc part = tr_step_end_blocks_op(param, sum->divided),
+                     total = tr_step_end_total_op(param);
+    sum->tensor_blocks += tr_sumsq_blocks(param->count);
+    if (part.sumsq.count > 0) TR_TRY(measure_op(sum, &part));
+    return measure_op(sum, &total);
+}
+
 /* Measures the step of a tensor by itself. */
 static tr_status measure_tensor(measure *sum, const tr_param *param,
                                 const tr_param_layout *layout) {
-    const tr_op_desc sumsq = tr_step_end_sumsq_op(param),
-                     descend = tr_optim_descend(param->count, layout->parts, param->dtype, 1);
+    const tr_optim_kind kind = tr_optim_kind_for(sum->optimizer.kind, param);
+    const int64_t own = tr_param_portion(param, sum->divided).extent;
     const int64_t norms = tr_step_end_tensor_norms(sum->optimizer.kind, param, layout);
+    const bool counted = sum->mesh->index[TR_AXIS_TP] % layout->replicas.count[TR_AXIS_TP] == 0;
+    const bool alone = !sum->divided || tr_optim_row_of(sum->optimizer.kind)->whole;
     if (norms == 0) return TR_OK;
     sum->norms += norms;
-    TR_TRY(measure_op(sum, &sumsq));
+    if (counted && !alone) TR_TRY(measure_tensor_blocks(sum, param));
+    if (own == 0) return TR_OK;
+    const tr_op_desc sumsq = tr_step_end_sumsq_op(param),
+                     descend = tr_optim_descend(own, layout->parts, param->dtype, 1);
+    if (counted && alone) TR_TRY(measure_op(sum, &sumsq));
     TR_TRY(measure_op(sum, &descend));
-    const tr_optim_kind kind = tr_optim_kind_for(sum->optimizer.kind, param);
     if (kind == TR_OPTIM_ADAFACTOR) return measure_factors(sum, param, layout);
     return kind == TR_OPTIM_MUON ? measure_matrix(sum, param, layout) : TR_OK;
 }
@@ -283,6 +298,7 @@ tr_status tr_step_end_bytes(tr_device *device, const tr_model *model, const tr_p
              tr_align_up((size_t)sum.norms * sizeof(double)) +
              tr_align_up((size_t)sum.blocks * sizeof(double)) +
              tr_align_up((size_t)sum.noise_blocks * sizeof(double)) +
+             2 * tr_align_up((size_t)sum.tensor_blocks * sizeof(double)) +
              tr_align_up((size_t)sum.sums * sizeof(double)) + 2 * (sum.part + sum.square) +
              (forward_only ? 0 : tr_quantized_bytes(device, optimizer, sum.largest));
 out:

@@ -56,6 +56,10 @@ table() {
     row optim.moments=bf16
     row optim.moments=int8
     row parallel.dp=4 parallel.zero=1 train.precision=bf16 optim.moments=bf16
+    row optim.name=muon
+    row parallel.dp=4 parallel.zero=1 optim.name=muon
+    row train.precision=bf16 optim.name=adafactor
+    row parallel.dp=4 parallel.zero=1 train.precision=bf16 optim.name=adafactor
 }
 
 if [[ ${2:-} == --write ]]; then table | bash "$here/put_table.sh" "$page"; else table; fi

@@ -260,8 +260,7 @@ static tr_status make_decoder(tr_engine *e) {
 /* Refuses a plan that does not fit, and lists its parts. */
 static tr_status refuse_too_large(const tr_engine *e) {
     char parts[TR_MEMORY_TEXT];
-    const bool may_divide = !e->desc.zero && e->desc.mesh.degree[TR_AXIS_DP] > 1 &&
-                            !tr_optim_row_of(e->desc.optimizer.kind)->by_tensor;
+    const bool may_divide = !e->desc.zero && e->desc.mesh.degree[TR_AXIS_DP] > 1;
     if (!e->desc.memory || e->plan.total <= e->desc.memory) return TR_OK;
     tr_memory_text(&e->plan, parts);
     return TR_FAIL(

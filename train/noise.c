@@ -33,7 +33,8 @@ static tr_status make_tied(tr_noise *n, const tr_mesh *mesh, const tr_step_end_v
                        ? at->whole + slot->layout.part
                        : TR_NORM_ELSEWHERE;
     }
-    tr_status status = tr_norms_create(store, entry, scratch, &n->tied);
+    tr_status status =
+        tr_norms_create(&(tr_norms_desc){.store = store, .entry = entry}, scratch, &n->tied);
     free(entry);
     return status;
 }

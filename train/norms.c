@@ -7,16 +7,17 @@
 
 /* Of a slot. */
 typedef struct slot_norm {
-    tr_op *blocks; /* of the portion; NULL: it is not divided, is empty or has no norm */
-    tr_op *total;  /* of the blocks, or of the whole gradient; NULL: it is not written here */
+    tr_op *blocks; /* of the portion; NULL: none are gathered, it is empty or has no norm */
+    tr_op *total;  /* of the blocks, or of all elements; NULL: it is not written here */
     double *all;   /* [blocks of the parameter] */
     int64_t entry;
 } slot_norm;
 
 struct tr_norms {
     const tr_store *store;
+    bool masters;
     slot_norm *slot; /* [store->slots] */
-    double *blocks;  /* device: of all slots; NULL: nothing is divided */
+    double *blocks;  /* device: of all slots; NULL: none are gathered */
     tr_gathers *gathers;
 };
 
@@ -50,23 +51,24 @@ static tr_status prepare_slot(tr_norms *n, int i, size_t *scratch) {
     slot_norm *norm = &n->slot[i];
     if (norm->entry == TR_NORM_NONE) return TR_OK;
     const tr_op_desc blocks = tr_step_end_blocks_op(slot->param, store->divided),
-                     total = store->divided ? tr_step_end_total_op(slot->param)
-                                            : tr_step_end_sumsq_op(slot->param);
+                     total = n->gathers ? tr_step_end_total_op(slot->param)
+                                        : tr_step_end_sumsq_op(slot->param);
     if (norm->entry != TR_NORM_ELSEWHERE) TR_TRY(prepare(store, &total, scratch, &norm->total));
-    if (!store->divided) return TR_OK;
+    if (!n->gathers) return TR_OK;
     if (slot->portion.extent > 0) TR_TRY(prepare(store, &blocks, scratch, &norm->blocks));
     return tr_gathers_add(n->gathers, store, slot, norm->all, TR_PARAM_BLOCK, sizeof(double));
 }
 
-tr_status tr_norms_create(const tr_store *store, const int64_t *entry, size_t *scratch,
-                          tr_norms **out) {
+tr_status tr_norms_create(const tr_norms_desc *desc, size_t *scratch, tr_norms **out) {
     tr_status status = TR_OK;
+    const tr_store *store = desc->store;
     tr_norms *n;
     TR_TRY(tr_calloc(1, sizeof *n, &n));
     n->store = store;
+    n->masters = desc->masters;
     TR_TRY_OUT(tr_calloc((size_t)store->slots, sizeof *n->slot, &n->slot));
-    for (int i = 0; i < store->slots; i++) n->slot[i].entry = entry[i];
-    if (store->divided) {
+    for (int i = 0; i < store->slots; i++) n->slot[i].entry = desc->entry[i];
+    if (store->divided && !desc->alone) {
         TR_TRY_OUT(alloc_blocks(n));
         TR_TRY_OUT(tr_gathers_create(&n->gathers));
     }
@@ -89,14 +91,19 @@ void tr_norms_destroy(tr_norms *n) {
     free(n);
 }
 
+/* Returns the elements of this rank's portion. */
+static tr_tensor portion_of(const tr_norms *n, const tr_store_slot *slot) {
+    return tr_tensor_vector(n->masters ? slot->master : slot->grad, n->store->acc,
+                            slot->portion.extent);
+}
+
 /* Takes the blocks of this rank's portion. */
 static tr_status take_blocks(const tr_norms *n, int i, tr_stream *stream, void *scratch) {
-    const tr_store *store = n->store;
-    const tr_store_slot *slot = &store->slot[i];
+    const tr_store_slot *slot = &n->store->slot[i];
     const slot_norm *norm = &n->slot[i];
     const tr_range own = slot->portion;
     const tr_op_args args = {
-        .t = {[TR_SUMSQ_X] = tr_tensor_vector(slot->grad, store->acc, own.extent),
+        .t = {[TR_SUMSQ_X] = portion_of(n, slot),
               [TR_SUMSQ_SUMS] = tr_tensor_vector(norm->all + own.begin / TR_PARAM_BLOCK, TR_F64,
                                                  tr_sumsq_blocks(own.extent))},
         .scratch = scratch};
@@ -105,13 +112,14 @@ static tr_status take_blocks(const tr_norms *n, int i, tr_stream *stream, void *
 
 static tr_status take_total(const tr_norms *n, int i, tr_stream *stream, double *vector,
                             void *scratch) {
-    const tr_param *param = n->store->slot[i].param;
+    const tr_store_slot *slot = &n->store->slot[i];
     const slot_norm *norm = &n->slot[i];
     tr_op_args args = {.t = {[TR_SUMSQ_OUT] = tr_tensor_vector(vector + norm->entry, TR_F64, 1)},
                        .scratch = scratch};
     if (n->blocks)
-        args.t[TR_SUMSQ_SUMS] = tr_tensor_vector(norm->all, TR_F64, tr_sumsq_blocks(param->count));
-    else args.t[TR_SUMSQ_X] = tr_param_grad(param);
+        args.t[TR_SUMSQ_SUMS] =
+            tr_tensor_vector(norm->all, TR_F64, tr_sumsq_blocks(slot->param->count));
+    else args.t[TR_SUMSQ_X] = portion_of(n, slot);
     return tr_op_run(norm->total, stream, &args);
 }
 

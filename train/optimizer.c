@@ -66,7 +66,8 @@ static tr_status prepare_norms(tr_optimizer *o, size_t *scratch) {
                        ? TR_NORM_ELSEWHERE
                        : 2 * o->map.losses + o->map.norm_entry[param->index] + slot->layout.part;
     }
-    tr_status status = tr_norms_create(store, entry, scratch, &o->norms);
+    tr_status status =
+        tr_norms_create(&(tr_norms_desc){.store = store, .entry = entry}, scratch, &o->norms);
     free(entry);
     return status;
 }

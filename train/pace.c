@@ -3,12 +3,13 @@
 #include "base/memory.h"
 #include "partition/adafactor.h"
 #include "partition/muon.h"
+#include "train/norms.h"
 
 #include <stdlib.h>
 
 /* Of a slot; without operators where another one has the parameter, or nothing is trained. */
 typedef struct slot_step {
-    tr_op *sumsq, *descend;
+    tr_op *descend;
     tr_muon muon;
     tr_op *rescale, *product[TR_MUON_STEPS], *square, *sum, *apply; /* NULL: not muon's */
     tr_adafactor factor;
@@ -20,9 +21,10 @@ typedef struct slot_step {
 
 struct tr_pace {
     const tr_store *store;
-    tr_group *tensor; /* NULL: a single tensor rank */
-    slot_step *slot;  /* [store->slots] */
-    double *norms;    /* device: of all slots */
+    tr_group *tensor;   /* NULL: a single tensor rank */
+    slot_step *slot;    /* [store->slots] */
+    double *norms;      /* device: of all slots */
+    tr_norms *taken[2]; /* of parameters and of directions */
     /* Muon's, device: two parts of a matrix and two products of it with itself, one after the other
      */
     char *part[2], *square[2];
@@ -67,8 +69,8 @@ static tr_op_desc descend_of(const tr_store *store, const tr_optim_config *confi
                              const tr_store_slot *slot, const tr_muon *muon) {
     const tr_param *param = slot->param;
     const bool is_muon = slot->optimizer == TR_OPTIM_MUON;
-    tr_op_desc desc = tr_optim_descend(param->count, is_muon ? 0 : slot->layout.parts, store->dtype,
-                                       param->lr_scale);
+    tr_op_desc desc = tr_optim_descend(slot->portion.extent, is_muon ? 0 : slot->layout.parts,
+                                       store->dtype, param->lr_scale);
     if (is_muon) desc.descend.factor = muon->length;
     if (slot->optimizer == TR_OPTIM_ADAFACTOR || slot->optimizer == TR_OPTIM_ADAFACTOR_VECTOR)
         desc.descend.whole = tr_global_count(&param->tensor[0]);
@@ -77,23 +79,48 @@ static tr_op_desc descend_of(const tr_store *store, const tr_optim_config *confi
     return desc;
 }
 
-/* Prepares the step of a slot with the norms at `norms`. Data ranks each compute the norms, so only
- * tensor ranks may hold different parts. */
+/* Prepares the step of a slot with the norms at `norms`. Only tensor ranks may hold different
+ * parts, since only they sum norms; data ranks may have different portions of a part. */
 static tr_status prepare_slot(const tr_store *store, const tr_optim_config *config,
                               const tr_mesh *mesh, int i, double *norms, size_t *scratch,
                               slot_step *out) {
     const tr_store_slot *slot = &store->slot[i];
     const tr_param *param = slot->param;
     const tr_param_layout *layout = &slot->layout;
-    if (param->tensors > 1 || layout->replicas.count[TR_AXIS_DP] != mesh->degree[TR_AXIS_DP])
+    const bool cut = tr_optim_row_of(slot->optimizer)->whole && slot->portion.extent > 0 &&
+                     slot->portion.extent < param->count;
+    if (cut || param->tensors > 1 || layout->replicas.count[TR_AXIS_DP] != mesh->degree[TR_AXIS_DP])
         return TR_FAIL(TR_ERR_INTERNAL, "%s has parts that cannot be stepped as one tensor",
                        tr_param_name(param));
     out->norms = norms;
     out->counted = mesh->index[TR_AXIS_TP] % layout->replicas.count[TR_AXIS_TP] == 0;
-    TR_TRY(prepare(store, tr_step_end_sumsq_op(param), scratch, &out->sumsq));
+    if (slot->portion.extent == 0) return TR_OK;
     if (slot->optimizer == TR_OPTIM_MUON) TR_TRY(prepare_muon(store, slot, scratch, out));
     if (slot->optimizer == TR_OPTIM_ADAFACTOR) TR_TRY(prepare_factor(store, slot, scratch, out));
     return prepare(store, descend_of(store, config, slot, &out->muon), scratch, &out->descend);
+}
+
+/* Prepares the norms of the slots' parameters and of their directions. Data ranks that have
+ * portions of a tensor all need its norms; of those that own whole tensors only the owner does. */
+static tr_status prepare_norms(tr_pace *s, size_t *scratch) {
+    const tr_store *store = s->store;
+    const bool alone = !store->divided || tr_optim_row_of(store->optimizer)->whole;
+    tr_status status = TR_OK;
+    int64_t *entry;
+    TR_TRY(tr_calloc((size_t)store->slots, sizeof *entry, &entry));
+    for (int k = 0; k < 2 && status == TR_OK; k++) {
+        for (int i = 0; i < store->slots; i++) {
+            const slot_step *x = &s->slot[i];
+            const bool takes = x->counted && (!alone || x->descend);
+            entry[i] =
+                takes ? x->norms - s->norms + 2 * store->slot[i].layout.part + k : TR_NORM_NONE;
+        }
+        status = tr_norms_create(
+            &(tr_norms_desc){.store = store, .entry = entry, .masters = k == 0, .alone = alone},
+            scratch, &s->taken[k]);
+    }
+    free(entry);
+    return status;
 }
 
 /* Allocates what the largest of muon's matrices needs. */
@@ -165,6 +192,7 @@ tr_status tr_pace_create(const tr_store *store, const tr_optim_config *config, c
         norms += tr_step_end_tensor_norms(store->optimizer, store->slot[i].param,
                                           &store->slot[i].layout);
     }
+    TR_TRY_OUT(prepare_norms(s, scratch));
     TR_TRY_OUT(alloc_work(s));
     TR_TRY_OUT(alloc_sums(s));
 out:
@@ -177,39 +205,17 @@ void tr_pace_destroy(tr_pace *s) {
     if (!s) return;
     for (int i = 0; s->slot && i < s->store->slots; i++) {
         slot_step *x = &s->slot[i];
-        tr_op *const once[] = {x->sumsq, x->descend, x->rescale, x->square,
-                               x->sum,   x->apply,   x->sums,    x->scale};
+        tr_op *const once[] = {x->descend, x->rescale, x->square, x->sum,
+                               x->apply,   x->sums,    x->scale};
         for (size_t k = 0; k < sizeof once / sizeof *once; k++) tr_op_release(once[k]);
         for (int k = 0; k < TR_MUON_STEPS; k++) tr_op_release(x->product[k]);
     }
+    for (int k = 0; k < 2; k++) tr_norms_destroy(s->taken[k]);
     if (s->norms) tr_device_free(s->store->device, s->norms);
     if (s->sums) tr_device_free(s->store->device, s->sums);
     if (s->part[0]) tr_device_free(s->store->device, s->part[0]);
     free(s->slot);
     free(s);
-}
-
-static tr_tensor master_of(const tr_store *store, const tr_store_slot *slot) {
-    return tr_tensor_vector(slot->master, store->acc, slot->param->count);
-}
-
-static tr_tensor direction_of(const tr_store *store, const tr_store_slot *slot) {
-    return tr_tensor_vector(slot->param->grad, store->acc, slot->param->count);
-}
-
-/* Writes the norms of this rank's part of a tensor. */
-static tr_status take_norms(const tr_pace *s, int i, tr_stream *stream, void *scratch) {
-    const tr_store_slot *slot = &s->store->slot[i];
-    const tr_tensor of[2] = {master_of(s->store, slot), direction_of(s->store, slot)};
-    for (int k = 0; k < 2; k++) {
-        const tr_op_args args = {
-            .t = {[TR_SUMSQ_X] = of[k],
-                  [TR_SUMSQ_OUT] =
-                      tr_tensor_vector(s->slot[i].norms + 2 * slot->layout.part + k, TR_F64, 1)},
-            .scratch = scratch};
-        TR_TRY(tr_op_run(s->slot[i].sumsq, stream, &args));
-    }
-    return TR_OK;
 }
 
 /* Takes step k of Newton and Schulz from `from` to `to`, parts of the matrix. */
@@ -254,16 +260,16 @@ static tr_status make_orthogonal(const tr_pace *s, int i, tr_stream *stream, voi
                   tr_tensor_matrix(s->slot[i].norms, TR_F64, slot->layout.parts, 2)},
         .scratch = scratch};
     /* Products need aligned memory, which a gradient has not that is joined to another. */
-    TR_TRY(tr_stream_copy(stream, s->part[0], slot->param->grad, bytes));
+    TR_TRY(tr_stream_copy(stream, s->part[0], slot->grad, bytes));
     TR_TRY(tr_op_run(s->slot[i].rescale, stream, &rescale));
     for (int k = 0; k < TR_MUON_STEPS; k++)
         TR_TRY(muon_step(s, i, k, part[k % 2], part[(k + 1) % 2], stream, scratch));
-    return tr_stream_copy(stream, slot->param->grad, s->part[TR_MUON_STEPS % 2], bytes);
+    return tr_stream_copy(stream, slot->grad, s->part[TR_MUON_STEPS % 2], bytes);
 }
 
 static tr_tensor matrix_of(const tr_pace *s, int i) {
     const tr_adafactor *m = &s->slot[i].factor;
-    return tr_tensor_matrix(s->store->slot[i].param->grad, m->dtype, m->rows, m->cols);
+    return tr_tensor_matrix(s->store->slot[i].grad, m->dtype, m->rows, m->cols);
 }
 
 /* Sums the squares of this rank's part of a matrix along both axes. */
@@ -310,15 +316,18 @@ static tr_status make_factored(const tr_pace *s, tr_stream *stream, tr_step_stat
 
 static tr_status descend(const tr_pace *s, int i, tr_stream *stream, tr_step_state *state,
                          void *scratch) {
-    const tr_store_slot *slot = &s->store->slot[i];
-    tr_op_args args = {.t = {[TR_DESCEND_U] = direction_of(s->store, slot),
-                             [TR_DESCEND_NORMS] =
-                                 tr_tensor_matrix(s->slot[i].norms, TR_F64, slot->layout.parts, 2),
-                             [TR_DESCEND_MASTER] = master_of(s->store, slot),
-                             [TR_DESCEND_VALUE] = tr_tensor_vector(
-                                 slot->param->value, s->store->dtype, slot->param->count)},
-                       .scratch = scratch,
-                       .state = state};
+    const tr_store *store = s->store;
+    const tr_store_slot *slot = &store->slot[i];
+    const tr_range own = slot->portion;
+    char *value = (char *)slot->param->value + (size_t)own.begin * tr_dtype_size(store->dtype);
+    tr_op_args args = {
+        .t = {[TR_DESCEND_U] = tr_tensor_vector(slot->grad, store->acc, own.extent),
+              [TR_DESCEND_NORMS] =
+                  tr_tensor_matrix(s->slot[i].norms, TR_F64, slot->layout.parts, 2),
+              [TR_DESCEND_MASTER] = tr_tensor_vector(slot->master, store->acc, own.extent),
+              [TR_DESCEND_VALUE] = tr_tensor_vector(value, store->dtype, own.extent)},
+        .scratch = scratch,
+        .state = state};
     if (slot->optimizer == TR_OPTIM_MUON) args.t[TR_DESCEND_NORMS] = (tr_tensor){0};
     return tr_op_run(s->slot[i].descend, stream, &args);
 }
@@ -329,8 +338,7 @@ tr_status tr_pace_run(tr_pace *s, tr_stream *stream, tr_step_state *state, void 
     TR_TRY(make_factored(s, stream, state, scratch));
     TR_TRY(tr_stream_zero(stream, s->norms, (size_t)s->count * sizeof(double)));
     /* Each norm is written by one tensor rank and is zero elsewhere, so the sum is exact. */
-    for (int i = 0; i < slots; i++)
-        if (s->slot[i].counted) TR_TRY(take_norms(s, i, stream, scratch));
+    for (int k = 0; k < 2; k++) TR_TRY(tr_norms_take(s->taken[k], stream, s->norms, scratch));
     if (s->tensor)
         TR_TRY(tr_group_all_reduce(s->tensor, stream, s->norms, s->count, TR_F64, TR_REDUCE_SUM));
     for (int i = 0; i < slots; i++)

@@ -123,7 +123,8 @@ static tr_status add_factors(listing *l, const tr_store_slot *slot, const tr_mes
     for (int k = 0; k < TR_OPTIM_STATES; k++) {
         const int axis = m.turned ? 1 - k : k; /* of the tensor */
         const bool same = m.shared > 0 && m.shares_rows == (k == 0);
-        const bool turn = tr_param_layout_takes_turn(&slot->layout, mesh, 0, load);
+        const bool turn = slot->owners ? slot->layout.saves
+                                       : tr_param_layout_takes_turn(&slot->layout, mesh, 0, load);
         tr_ckpt_tensor *tensor = &l->tensor[l->count++];
         fill(tensor, l->store->device, tr_optim_row_of(slot->optimizer)->state[axis], slot->param,
              &slot->param->tensor[0], slot->state[k], l->store->acc,

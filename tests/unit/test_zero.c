@@ -1,0 +1,398 @@
+/* Tests data ranks that divide the updates (parallel.zero) with every optimizer: owners of whole
+ * tensors are balanced; on every layout the bits are those of data ranks that divide nothing, and
+ * planned bytes those taken; a checkpoint continues with another parallel.zero. */
+#include "base/memory.h"
+#include "base/philox.h"
+#include "partition/owners.h"
+#include "pipeline/orders/make.h"
+#include "support/scratch.h"
+#include "support/seed.h"
+#include "train/engine.h"
+#include "train/snapshot.h"
+
+#include <math.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+enum { BATCH = 12, CONTEXT = 8, VOCAB = 171, MOST_RANKS = 8, STEPS = 2 };
+
+/* Tensors of a part of a block of the norm, of one and of several; of two tensor ranks only one has
+ * a second block of the table of words. */
+static const tr_model_config gpt2 = {.family = "gpt2",
+                                     .layers = 2,
+                                     .width = 48,
+                                     .heads = 4,
+                                     .kv_heads = 4,
+                                     .context = CONTEXT,
+                                     .vocab = VOCAB,
+                                     .dropout = 0.1,
+                                     .tie = TR_YES,
+                                     .tuning = {.apart = true}};
+
+/* --- the choice of owners --------------------------------------------------------------------- */
+
+typedef struct owned {
+    int64_t load[5], all, largest;
+} owned;
+
+static tr_status add_owned(void *context, int stage, tr_param *param, bool shares) {
+    owned *o = context;
+    (void)stage;
+    if (!param->whole || shares) return TR_OK;
+    o->load[param->owner] += param->count;
+    o->all += param->count;
+    if (param->count > o->largest) o->largest = param->count;
+    return TR_OK;
+}
+
+/* Fails unless a tied table has one owner. */
+static void check_ties(const tr_model *model) {
+    const tr_layer *embedding = model->layers[0], *head = model->layers[model->count - 1];
+    int uses = 0;
+    for (int k = 0; k < head->params_count; k++) {
+        const tr_param *use = &head->params[k];
+        for (int j = 0; j < embedding->params_count; j++)
+            if (use->use > 0 && embedding->params[j].turn == use->turn) {
+                assert_int_equal(embedding->params[j].owner, use->owner);
+                uses++;
+            }
+    }
+    assert_int_equal(uses, 1);
+}
+
+/* The fullest data rank owns at most the mean and one tensor, on every pipeline rank; with twelve
+ * blocks and two data ranks little more than the mean. Parameters
+ * that AdamW steps, and all of lamb's, are cut. */
+static void test_balance(void **state) {
+    (void)state;
+    static const tr_optim_kind kinds[] = {TR_OPTIM_MUON, TR_OPTIM_ADAFACTOR, TR_OPTIM_LAMB};
+    static const int first[3][4] = {{0, 14}, {0, 5, 14}, {0, 2, 8, 14}}, owner[] = {0, 1, 2};
+    tr_model_config config = gpt2;
+    const tr_model_shape shape = {.batch = 1, .seq = CONTEXT, .dtype = TR_F32, .tp_size = 1};
+    tr_model *model;
+    config.layers = 12;
+    config.vocab = 5000;
+    must(tr_model_create(&config, &shape, &model));
+    for (int dp = 2; dp <= 5; dp++)
+        for (int pp = 1; pp <= 3; pp++)
+            for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++) {
+                const tr_placement p = {.stages = pp, .first = first[pp - 1], .owner = owner};
+                const tr_mesh mesh = {.degree = {pp, dp, 1}};
+                must(tr_owners_choose(model, &p, &mesh, kinds[k]));
+                for (int r = 0; r < pp && kinds[k] != TR_OPTIM_LAMB; r++) {
+                    owned o = {0};
+                    must(tr_placement_visit(&p, model, r, add_owned, &o));
+                    assert_true(o.all > 0);
+                    for (int d = 0; d < dp; d++)
+                        assert_in_range(o.load[d], 0, o.all / dp + o.largest);
+                    const int64_t even = o.all / 2 + o.all / 40;
+                    for (int d = 0; d < 2 && dp == 2 && pp == 1; d++)
+                        assert_in_range(o.load[d], 0, even > o.largest ? even : o.largest);
+                }
+                if (kinds[k] == TR_OPTIM_ADAFACTOR) check_ties(model);
+                for (int i = 0; i < model->count; i++)
+                    for (int j = 0; j < model->layers[i]->params_count; j++) {
+                        const tr_param *param = &model->layers[i]->params[j];
+                        const bool whole = kinds[k] == TR_OPTIM_ADAFACTOR ||
+                                           (kinds[k] == TR_OPTIM_MUON && param->is_linear);
+                        assert_int_equal(param->whole, whole);
+                    }
+            }
+    tr_model_destroy(model);
+}
+
+/* --- runs ------------------------------------------------------------------------------------- */
+
+typedef struct layout {
+    const char *schedule;
+    int pp, dp, tp, chunks;
+} layout;
+
+typedef struct optimizer {
+    tr_optim_kind kind;
+    tr_dtype dtype, moments;
+    const char *freeze, *family; /* NULL: nothing, gpt2 */
+    bool noise;
+} optimizer;
+
+/* What a run is, and from which checkpoint it begins; NULL: from the start. */
+typedef struct job {
+    layout layout;
+    optimizer optimizer;
+    int zero;
+    const char *load, *save;
+    const tr_schedule *schedule;
+} job;
+
+typedef struct member {
+    const job *job;
+    tr_world *world;
+    int rank;
+    tr_engine *engine;
+    double losses[STEPS + 1], norms[STEPS + 1], noise[STEPS + 1];
+    uint64_t hash; /* of all values */
+    size_t owned;  /* bytes of the optimizer's state */
+    char error[256];
+} member;
+
+static tr_status fetch(void *context, bool validation, int64_t sample, const tr_fetch *wanted,
+                       int count) {
+    (void)context, (void)validation;
+    for (int k = 0; k < count; k++) {
+        int32_t *to = wanted[k].to;
+        const bool labels = strcmp(wanted[k].input->name, TR_STEP_INPUT_LABELS) == 0;
+        for (int64_t i = 0; i < CONTEXT; i++)
+            to[i] = (int32_t)((sample * 7 + (i + labels) * (i + labels)) % VOCAB);
+    }
+    return TR_OK;
+}
+
+static tr_status take_steps(member *m, int64_t first) {
+    for (int k = 1; k <= STEPS; k++) {
+        tr_step_result result;
+        const int64_t step = first + k;
+        TR_TRY(tr_engine_step(m->engine, step, step, step * BATCH, 1e-2, &result));
+        m->losses[k] = result.loss;
+        m->norms[k] = result.grad_norm;
+        m->noise[k] = result.noise.variance;
+    }
+    return TR_OK;
+}
+
+static tr_status save_or_load(member *m, const tr_mesh *mesh, bool load) {
+    const tr_store *store = tr_engine_store(m->engine);
+    tr_ckpt_state *state = NULL;
+    tr_ckpt_tensor *tensors = NULL;
+    int count;
+    tr_status status = TR_OK;
+    TR_TRY_OUT(tr_calloc(1, sizeof *state, &state));
+    TR_TRY_OUT(tr_snapshot_tensors(store, mesh, &tensors, &count));
+    state->step = state->optimizer_step = STEPS;
+    state->next_sample = STEPS * BATCH;
+    state->tokens_seen = STEPS * BATCH * CONTEXT;
+    status = load ? tr_ckpt_load(m->world, m->job->load, -1, tensors, count, state, NULL)
+                  : tr_ckpt_save(m->world, m->job->save, state, tensors, count);
+    if (load && status == TR_OK) status = tr_store_publish(tr_engine_store(m->engine));
+out:
+    free(tensors);
+    free(state);
+    return status;
+}
+
+static void hash_values(member *m) {
+    const tr_store *store = tr_engine_store(m->engine);
+    const int64_t halves = (int64_t)tr_dtype_size(store->dtype) / 2;
+    for (int i = 0; i < store->slots; i++) {
+        const uint16_t *half = store->slot[i].param->value;
+        for (int64_t k = 0; k < store->slot[i].param->count * halves; k++)
+            m->hash = tr_mix64(m->hash ^ half[k]);
+    }
+}
+
+static tr_status train(member *m, tr_device *device) {
+    const job *j = m->job;
+    const layout *l = &j->layout;
+    tr_engine_desc desc = {.world = m->world,
+                           .device = device,
+                           .model = gpt2,
+                           .batch = BATCH,
+                           .micro_batch = 1,
+                           .dtype = j->optimizer.dtype,
+                           .deterministic = true,
+                           .schedule = j->schedule,
+                           .max_norm = 1,
+                           .optimizer = {.beta1 = 0.9,
+                                         .beta2 = 0.95,
+                                         .eps = 1e-8,
+                                         .weight_decay = 0.1,
+                                         .momentum = 0.95,
+                                         .l2 = 0.001,
+                                         .kind = j->optimizer.kind,
+                                         .moments = j->optimizer.moments},
+                           .noise = j->optimizer.noise,
+                           .zero = j->zero,
+                           .fetch = fetch};
+    tr_memory_plan plan;
+    if (j->optimizer.freeze)
+        (void)snprintf(desc.model.tuning.freeze, sizeof desc.model.tuning.freeze, "%s",
+                       j->optimizer.freeze);
+    if (j->optimizer.family) {
+        strcpy(desc.model.family, j->optimizer.family);
+        desc.model.kv_heads = 1; /* which two tensor ranks share */
+        desc.model.tie = TR_UNSET;
+    }
+    TR_TRY(tr_mesh_make(l->pp, l->dp, l->tp, m->rank, l->pp * l->dp * l->tp, &desc.mesh));
+    TR_TRY(tr_engine_create(&desc, &m->engine));
+    tr_status status = tr_store_init(tr_engine_store(m->engine), 1, NULL);
+    if (status == TR_OK && j->load) status = save_or_load(m, &desc.mesh, true);
+    if (status == TR_OK) status = take_steps(m, j->load ? STEPS : 0);
+    if (status == TR_OK && j->save) status = save_or_load(m, &desc.mesh, false);
+    if (status == TR_OK) hash_values(m);
+    tr_engine_plan(m->engine, &plan);
+    m->owned = plan.of[TR_MEMORY_OPTIMIZER];
+    for (int c = 0; c < TR_MEMORY_CLASSES && status == TR_OK; c++)
+        if (plan.of[c] != tr_device_peak(device, (tr_memory)c))
+            status = TR_FAIL(TR_ERR_INTERNAL, "class %d: %zu bytes planned, %zu taken", c,
+                             plan.of[c], tr_device_peak(device, (tr_memory)c));
+    tr_engine_destroy(m->engine);
+    return status;
+}
+
+static void *member_main(void *argument) {
+    member *m = argument;
+    tr_device *device;
+    tr_status status = tr_device_open("cpu", &(tr_device_options){.threads = 1}, &device);
+    if (status == TR_OK) {
+        status = train(m, device);
+        tr_device_close(device);
+    }
+    if (status != TR_OK) {
+        (void)snprintf(m->error, sizeof m->error, "%s", tr_error_message());
+        tr_world_abort(m->world, TR_ERR_INTERNAL);
+    }
+    tr_world_close(m->world);
+    return NULL;
+}
+
+static void run(job j, member of[MOST_RANKS]) {
+    const layout *l = &j.layout;
+    const int ranks = l->pp * l->dp * l->tp;
+    const tr_schedule_request request = {.name = l->schedule,
+                                         .ranks = l->pp,
+                                         .micro_batches = BATCH / l->dp,
+                                         .chunks = l->chunks ? l->chunks : 1};
+    pthread_t thread[MOST_RANKS];
+    tr_world *world[MOST_RANKS];
+    tr_schedule *schedule;
+    must(tr_schedule_make(&request, &schedule));
+    must(tr_world_open_local(ranks, world));
+    j.schedule = schedule;
+    for (int i = 0; i < ranks; i++) {
+        of[i] = (member){.job = &j, .world = world[i], .rank = i};
+        assert_int_equal(pthread_create(&thread[i], NULL, member_main, &of[i]), 0);
+    }
+    for (int i = 0; i < ranks; i++) assert_int_equal(pthread_join(thread[i], NULL), 0);
+    for (int i = 0; i < ranks; i++)
+        if (of[i].error[0])
+            fail_msg("optimizer %d, zero %d, pp %d dp %d tp %d, rank %d: %s", j.optimizer.kind,
+                     j.zero, l->pp, l->dp, l->tp, i, of[i].error);
+    tr_schedule_destroy(schedule);
+}
+
+static bool same(double a, double b) {
+    return memcmp(&a, &b, sizeof a) == 0;
+}
+
+/* Fails unless both runs have the same losses, norms and values. */
+static void compare(const job *j, const member *a, const member *b, bool values) {
+    const layout *l = &j->layout;
+    for (int r = 0; r < l->pp * l->dp * l->tp; r++) {
+        bool equal = !values || a[r].hash == b[r].hash;
+        for (int k = 1; k <= STEPS; k++)
+            equal &= isfinite(a[r].losses[k]) && same(a[r].losses[k], b[r].losses[k]) &&
+                     same(a[r].norms[k], b[r].norms[k]) && same(a[r].noise[k], b[r].noise[k]);
+        if (!equal)
+            fail_msg("optimizer %d (dtype %d, moments %d), zero %d, pp %d dp %d tp %d, rank %d: "
+                     "losses %.17g, norm %.17g, not %.17g, %.17g",
+                     j->optimizer.kind, j->optimizer.dtype, j->optimizer.moments, j->zero, l->pp,
+                     l->dp, l->tp, r, a[r].losses[STEPS], a[r].norms[STEPS], b[r].losses[STEPS],
+                     b[r].norms[STEPS]);
+    }
+}
+
+static const layout layouts[] = {{"1f1b", 1, 2, 1, 1},  {"gpipe", 1, 3, 1, 1}, {"1f1b", 1, 4, 1, 1},
+                                 {"zb-h1", 2, 2, 1, 1}, {"bfs", 1, 2, 1, 2},   {"1f1b", 1, 2, 2, 1},
+                                 {"1f1b", 2, 3, 1, 1},  {"1f1b", 2, 2, 2, 1}};
+
+/* Tied gradients that are measured; masters and rounded moments; data ranks that own nothing of the
+ * optimizer; optimizers that step element by element. */
+enum { BY_TENSOR = 3 };
+static const optimizer optimizers[] = {
+    {.kind = TR_OPTIM_LAMB, .noise = true},
+    {.kind = TR_OPTIM_MUON, .noise = true},
+    {.kind = TR_OPTIM_ADAFACTOR, .noise = true},
+    {.kind = TR_OPTIM_LAMB, .dtype = TR_BF16, .moments = TR_U8},
+    {.kind = TR_OPTIM_MUON, .dtype = TR_BF16, .moments = TR_BF16},
+    {.kind = TR_OPTIM_ADAFACTOR, .dtype = TR_BF16},
+    {.kind = TR_OPTIM_MUON, .freeze = "transformer.h.0.* *.attn.*"},
+    {.kind = TR_OPTIM_ADAFACTOR, .freeze = "transformer.w* transformer.h.0.* *.attn.* *bias"},
+    {.kind = TR_OPTIM_SGD},
+    {.kind = TR_OPTIM_MOMENTUM, .dtype = TR_BF16},
+    {.kind = TR_OPTIM_LION, .moments = TR_U8},
+    {.kind = TR_OPTIM_ADAM, .noise = true},
+    {.kind = TR_OPTIM_LAMB, .family = "llama"},
+    {.kind = TR_OPTIM_MUON, .family = "llama"},
+    {.kind = TR_OPTIM_ADAFACTOR, .family = "llama", .dtype = TR_BF16},
+};
+
+/* Returns the fullest of the ranks' optimizer states. */
+static size_t most_owned(const member *m, int ranks) {
+    size_t most = 0;
+    for (int r = 0; r < ranks; r++)
+        if (m[r].owned > most) most = m[r].owned;
+    return most;
+}
+
+static void test_bits(void **state) {
+    (void)state;
+    static member plain[MOST_RANKS], divided[MOST_RANKS];
+    for (size_t o = 0; o < sizeof optimizers / sizeof *optimizers; o++)
+        for (size_t k = 0; k < sizeof layouts / sizeof *layouts; k++) {
+            job j = {.layout = layouts[k], .optimizer = optimizers[o]};
+            const int ranks = j.layout.pp * j.layout.dp * j.layout.tp;
+            /* The later ones each with some of the layouts; shared key heads with tensor ranks. */
+            if (o >= BY_TENSOR && (k + o) % 4 && !(j.optimizer.family && k == 5)) continue;
+            run(j, plain);
+            for (j.zero = 1; j.zero <= 2; j.zero++) {
+                run(j, divided);
+                compare(&j, divided, plain, true);
+                /* Small vectors are of one block, which lamb's ranks do not cut. */
+                if (o == 1 && j.layout.dp == 2)
+                    assert_in_range(most_owned(divided, ranks), 1,
+                                    most_owned(plain, ranks) * 3 / 4);
+            }
+        }
+}
+
+/* Checkpoints of all values of parallel.zero, continued with all of them on other data ranks. */
+static void test_continue(void **state) {
+    (void)state;
+    static const layout from = {"1f1b", 1, 3, 1, 1}, to = {"1f1b", 2, 2, 1, 1};
+    static member first[MOST_RANKS], plain[MOST_RANKS], divided[MOST_RANKS];
+    for (size_t o = 1; o <= BY_TENSOR; o++) {
+        char folder[3][32];
+        for (int zero = 0; zero < 3; zero++) {
+            (void)snprintf(folder[zero], sizeof folder[zero], "%zu-%d", o, zero);
+            run((job){.layout = from,
+                      .optimizer = optimizers[o],
+                      .zero = zero,
+                      .save = path_of(folder[zero])},
+                first);
+        }
+        job j = {.layout = to, .optimizer = optimizers[o], .load = path_of(folder[0])};
+        run(j, plain);
+        for (int zero = 1; zero < 3; zero++) {
+            j.zero = 0;
+            j.load = path_of(folder[zero]);
+            run(j, divided);
+            compare(&j, divided, plain, true);
+            j.zero = 3 - zero;
+            run(j, divided);
+            compare(&j, divided, plain, true);
+        }
+        j.zero = 1;
+        j.load = path_of(folder[0]);
+        run(j, divided);
+        compare(&j, divided, plain, true);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_balance), cmocka_unit_test(test_bits),
+                                       cmocka_unit_test(test_continue)};
+    return cmocka_run_group_tests(tests, set_up, tear_down);
+}
