@@ -6,7 +6,8 @@
 typedef struct tr_ckpt_reader tr_ckpt_reader;
 
 /* Opens a step (-1: the newest valid one). Fails with TR_ERR_NOFILE when there is no such step,
- * like tr_ckpt_none when there is none at all, and with TR_ERR_DATA when it is not valid. Not collective. */
+ * like tr_ckpt_none when there is none at all, and with TR_ERR_DATA when it is not valid. Not
+ * collective. */
 tr_status tr_ckpt_reader_open(const char *root, int64_t step, tr_ckpt_reader **out);
 void tr_ckpt_reader_close(tr_ckpt_reader *reader);
 const tr_ckpt_state *tr_ckpt_reader_state(const tr_ckpt_reader *reader);

@@ -76,11 +76,11 @@ build() {
     cmake --preset "$preset" -DBUILD_TESTING=ON -DTRIREME_WERROR=ON && cmake --build "build/$preset" --target "$@"
 }
 
-# suite PRESET CTEST_OPTIONS...: runs two tests at a time, fewer where a test declares more processors.
+# suite PRESET TESTS CTEST_OPTIONS...: runs so many tests at a time, fewer where a test declares more processors.
 suite() {
-    local preset=$1
-    shift
-    ctest --test-dir "build/$preset" -j2 --output-on-failure --no-tests=error "$@"
+    local preset=$1 tests=$2
+    shift 2
+    ctest --test-dir "build/$preset" -j"$tests" --output-on-failure --no-tests=error "$@"
 }
 
 # ThreadSanitizer cannot place its shadow memory where the kernel randomises addresses widely.
@@ -88,7 +88,7 @@ suite_tsan() {
     if setarch -R true 2>/dev/null; then
         setarch -R ctest --test-dir build/tsan -j2 --output-on-failure --no-tests=error -L '^tsan$'
     else
-        suite tsan -L '^tsan$'
+        suite tsan 2 -L '^tsan$'
     fi
 }
 
@@ -108,7 +108,7 @@ step setup "set-up" bash tools/setup.sh clang libomp-dev || finish
 step build "build (release)" build release all || finish
 step build-bench "build of the benchmarks" build release benches || true
 step build-clang "build of everything by clang" build clang all benches || true
-step test "tests (release)" suite release || true
+step test "tests (release)" suite release 3 || true # on two processors: whole runs wait for more than half of their time
 commit=$(git rev-parse HEAD 2>/dev/null || echo none)
 step long "a sample of tests/long.sh for commit ${commit:0:12}" bash tests/long.sh --sample "$commit" || true
 gpu=$(ctest --test-dir build/release -N -L '^gpu$' | sed -n 's/^Total Tests: //p')
@@ -120,7 +120,7 @@ echo "GPU tests: ${skipped:-0} skipped of ${gpu:-0}"
 mapfile -t emulated < <(grep -o 'cmocka_unit_test(test_[a-z]*' tests/unit/test_op_cuda.c | sed 's/.*(//')
 export TRIREME_TEST_ONLY=${emulated[$((16#$(printf %s "$commit" | sha256sum | cut -c1-7) % ${#emulated[@]}))]}
 if step build-asan "build (address, undefined)" build asan unit_tests; then
-    step test-asan "unit tests (address, undefined)" suite asan -L '^unit$' || true
+    step test-asan "unit tests (address, undefined)" suite asan 2 -L '^unit$' || true
 fi
 if step build-tsan "build (thread)" build tsan tsan_tests; then
     step test-tsan "stream and thread tests (thread)" suite_tsan || true

@@ -207,7 +207,8 @@ static tr_status put(void *context, int64_t at, int64_t count, const float *valu
     const tr_weight *t = to->tensor;
     const int64_t size = tr_weight_type_size(t->type);
     if (tr_board_stop_requested(e->board))
-        return TR_FAIL(TR_ERR_STOPPED, "the export was stopped, and nothing of it is left: start it again");
+        return TR_FAIL(TR_ERR_STOPPED,
+                       "the export was stopped, and nothing of it is left: start it again");
     for (int64_t i = 0; i < count; i += SCRATCH) {
         const int64_t n = tr_min_i64(SCRATCH, count - i);
         const float *from = values + i;
