@@ -160,7 +160,7 @@ train 0 1 tokens model.vocab=320 data.format=text data.tokenizer=tokenizer.json 
 "$trireme" ckpt export tokens folder >/dev/null
 head -c 2000 "$text" >some.txt
 evaluate 1 of_run tokens --data some.txt --json
-evaluate 2 of_folder folder --data some.txt --json parallel.pp=2
+evaluate 2 of_folder folder --data some.txt --json parallel.pp=2 train.micro_batch=1 train.threads=1 # as the run
 close_to "$(number of_folder loss)" "$(number of_run loss)" 1e-14 || fail "another loss of the folder: $(<of_folder), not $(<of_run)"
 # The first token is no label.
 (($(number of_run bytes) >= 1990 && $(number of_run bytes) <= 2000 && $(number of_run tokens) < 1900)) || fail "bytes of $(<of_run)"
