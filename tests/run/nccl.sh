@@ -51,7 +51,8 @@ compare_layout zero 3 parallel.dp=3 train.batch=12 parallel.zero=1
 same_bits nccl-zero nccl-dp3
 train 0 3 nccl-zero2 "${by_nccl[@]}" parallel.dp=3 train.batch=12 parallel.zero=2 parallel.schedule=bfs parallel.virtual=4
 same_bits nccl-zero2 nccl-dp3
-compare_layout pp2-zero 4 parallel.pp=2 parallel.dp=2 parallel.zero=2 parallel.schedule=bfs parallel.virtual=4 train.precision=bf16
+compare_layout pp2-zero 4 parallel.pp=2 parallel.dp=2 parallel.zero=2 parallel.schedule=bfs parallel.virtual=4 train.precision=bf16 \
+    optim.name=muon # whole matrices, and vectors that are cut
 # Three ranks that must have the bits of whole sums get these, and the run and the plan say so.
 grep -q '^sums     every rank gets the whole sums of gradients, because with train.deterministic' nccl-zero.out || fail "zero: $(<nccl-zero.out)"
 grep -q '^sums ' nccl-pp2-zero.out && fail "pp2-zero: $(grep '^sums ' nccl-pp2-zero.out)"
