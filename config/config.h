@@ -6,7 +6,7 @@
 
 #include <stdio.h>
 
-enum { TR_CONFIG_KEYS = 104, TR_CONFIG_PATH = 1024, TR_CONFIG_PATHS = 4096 };
+enum { TR_CONFIG_KEYS = 105, TR_CONFIG_PATH = 1024, TR_CONFIG_PATHS = 4096 };
 
 /* Where a key got its value. line 0: by default or from the preset; line < 0: override number
  * -line. */
@@ -60,6 +60,7 @@ typedef struct tr_config {
         bool nesterov;
         double clip_value, l1, l2; /* clip_value 0: none */
         char moments[8];           /* their type: fp32, bf16, int8 */
+        char gradients[8];         /* type of their sums: fp32, bf16 */
         char master[8];            /* of parameters in bf16: fp32, none */
     } optim;
     struct {

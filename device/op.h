@@ -334,7 +334,8 @@ enum { TR_POSITION_WGRAD_DY, TR_POSITION_WGRAD_DTABLE, TR_POSITION_WGRAD_STARTS 
 
 /* DROPOUT_ADD: Y = RESIDUAL + dropout(X + BIAS); RESIDUAL and BIAS may be NULL. Kept elements are
  *   divided by 1-p. Rounds once. Row r is row s = first + r of the sequences: it
- *   belongs to global sample state->first_sample + args->sample + s / seq, and its element (s % seq)
+ *   belongs to global sample state->first_sample + args->sample + s / seq, and its element (s %
+ * seq)
  *   * width + column keys the mask (base/philox.h tr_dropout_bits).
  *   No dropout when p = 0 or state->train = 0. Y may be RESIDUAL or X.
  * DROPOUT_DGRAD: DX = mask * DY / (1-p); DX may be DY. */
@@ -383,11 +384,11 @@ typedef struct tr_xent_desc {
 } tr_xent_desc;
 enum { TR_XENT_LOGITS, TR_XENT_LABELS, TR_XENT_MAX, TR_XENT_SUMS, TR_XENT_LOSS };
 
-/* SUMSQ: OUT f64[1] = sum of X[i]^2 over count elements of dtype f32, in an order that depends on
- * the index alone (not on threads or alignment): blocks of 4096 elements, in a block 8 lanes by i %
- * 8 each in ascending order, lanes added 0..7, blocks added in ascending order, all FP64. In parts,
- * for runs of whole blocks of a tensor in different places: BLOCKS writes the sum of each
- * block of X to SUMS f64[tr_sumsq_blocks(count)], and TOTAL adds SUMS f64[count] to OUT. */
+/* SUMSQ: OUT f64[1] = sum of X[i]^2 over count elements of dtype f32 or bf16, in an order that
+ * depends on the index alone (not on threads or alignment): blocks of 4096 elements, in a block 8
+ * lanes by i % 8 each in ascending order, lanes added 0..7, blocks added in ascending order, all
+ * FP64. In parts, for runs of whole blocks of a tensor in different places: BLOCKS writes the sum
+ * of each block of X to SUMS f64[tr_sumsq_blocks(count)], and TOTAL adds SUMS f64[count] to OUT. */
 enum { TR_SUMSQ_BLOCK = 4096 };
 typedef enum tr_sumsq_part { TR_SUMSQ_WHOLE, TR_SUMSQ_BLOCKS, TR_SUMSQ_TOTAL } tr_sumsq_part;
 typedef struct tr_sumsq_desc {
@@ -496,9 +497,10 @@ typedef struct tr_quantize_box {
  * or U8, codes of base/code8.h with SCALES f32[blocks], where args->element is a multiple of
  * TR_CODE8_BLOCK, and `squares` says that X is of squares. Each rounds down or up with the
  * probability that makes the mean of Y equal to X (Croci et al. 2022, stochastic rounding), by bits
- * that are a function of seed, attempted step, `use` (which tells several states of a tensor
- * apart), the tensor's name and the element of the whole tensor. A NaN stays one in BF16. Reads
- * seed, step and skip from the state; does nothing if skip is set. DEQUANTIZE: X = Y, which is U8,
+ * that are a function of seed, attempted step, args->sample, `use` (which tells several states of a
+ * tensor apart), the tensor's name and the element of the whole tensor. Y (+)= in BF16: a run that
+ * adds rounds the FP32 sum Y + X. A NaN stays one in BF16. Reads seed, step and skip from the
+ * state; does nothing if skip is set. DEQUANTIZE: X = Y, which is U8,
  * without the state and boxes. */
 enum { TR_QUANTIZE_BOXES = 4 };
 typedef struct tr_quantize_desc {
@@ -542,7 +544,8 @@ typedef struct tr_op_args {
     tr_tensor t[TR_OP_MAX_TENSORS];
     void *scratch; /* at least the plan's scratch_bytes, aligned to TR_ALIGN */
     tr_step_state *state;
-    int64_t sample;  /* offset of row 0's sample from the step's first sample */
+    int64_t sample;  /* offset of row 0's sample from the step's first; QUANTIZE: of the micro-batch
+                        of which X is a gradient */
     int64_t element; /* of QUANTIZE: X's first element in its parameter */
     bool adds;       /* to gradients of parameters, which are else written; no other operand */
 } tr_op_args;

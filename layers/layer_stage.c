@@ -1,6 +1,7 @@
 #include "layers/layer_stage.h"
 
 #include "base/memory.h"
+#include "layers/rounding.h"
 #include "layers/stage_flow.h"
 
 #include <stdlib.h>
@@ -18,6 +19,9 @@ typedef struct layer_stage {
     tr_layer_source source;             /* a copy without its list of inputs */
     step_place (*step)[TR_LAYER_FLOWS]; /* [layers] */
     tr_op **add; /* [values]: adds parts of the value's gradient; NULL: not needed */
+    /* By a parameter's index: adds its addend to its gradient; NULL: it has none, or is frozen */
+    tr_op **round;
+    bool addends; /* W writes addends, not gradients */
 } layer_stage;
 
 static const tr_stage_ops ops;
@@ -73,6 +77,26 @@ static tr_status prepare_adds(layer_stage *s) {
     return TR_OK;
 }
 
+/* Prepares the additions of what W writes to addends. */
+static tr_status prepare_rounding(layer_stage *s) {
+    TR_TRY(tr_calloc((size_t)s->flow.model->params_count, sizeof(tr_op *), &s->round));
+    for (int k = 0; k < s->flow.count; k++)
+        for (int j = 0; j < layer_at(s, k)->params_count; j++) {
+            const tr_param *param = &layer_at(s, k)->params[j];
+            tr_op_desc desc;
+            if (!param->addend) continue;
+            s->addends = true;
+            if (param->frozen) continue;
+            TR_TRY(tr_param_rounding(param, TR_BF16, false, TR_PARAM_ROUNDING_GRADIENT + param->use,
+                                     param->count, &desc));
+            TR_TRY(tr_op_prepare(&(tr_op_context){.device = s->source.device}, &desc,
+                                 &s->round[param->index]));
+            if (s->round[param->index]->scratch_bytes > 0)
+                return TR_FAIL(TR_ERR_INTERNAL, "the rounding of gradients has no scratch");
+        }
+    return TR_OK;
+}
+
 tr_status tr_layer_stage_create(const tr_model *model, const int *first, int stages, int index,
                                 const tr_layer_source *source, tr_stage **out) {
     tr_status status = TR_OK;
@@ -89,6 +113,7 @@ tr_status tr_layer_stage_create(const tr_model *model, const int *first, int sta
     TR_TRY_OUT(tr_calloc((size_t)s->flow.values, sizeof(tr_op *), &s->add));
     for (int k = 0; k < s->flow.count; k++) TR_TRY_OUT(find_step_inputs(s, source, k));
     TR_TRY_OUT(prepare_adds(s));
+    TR_TRY_OUT(prepare_rounding(s));
 out:
     free(edge);
     if (status == TR_OK) *out = &s->stage;
@@ -99,8 +124,10 @@ out:
 static void destroy(tr_stage *stage) {
     layer_stage *s = (layer_stage *)stage;
     for (int v = 0; s->add && v < s->flow.values; v++) tr_op_release(s->add[v]);
+    for (int i = 0; s->round && i < s->flow.model->params_count; i++) tr_op_release(s->round[i]);
     tr_stage_flow_free(&s->flow);
     free(s->add);
+    free(s->round);
     free(s->step);
     free(s);
 }
@@ -147,7 +174,7 @@ static tr_layer_io layer_io(const layer_stage *s, const tr_stage_io *io, int k) 
                      .state = source->state,
                      .sample = source->first_sample + m * source->sample_stride,
                      .forward_only = io->forward_only,
-                     .adds = io->adds,
+                     .adds = io->adds && !s->addends,
                      .piece = io->piece + s->flow.layer[k].piece,
                      .backward = io->backward,
                      .unkept = io->unkept,
@@ -159,6 +186,28 @@ static tr_layer_io layer_io(const layer_stage *s, const tr_stage_io *io, int k) 
                                    s->step[k][i].data + (size_t)m * s->step[k][i].stride);
     if (source->loss) l.loss = source->loss + m * source->loss_stride;
     return l;
+}
+
+static bool writes_in_forward(const tr_layer *layer) {
+    for (int i = 0; i < layer->inputs; i++)
+        if (layer->input[i].f_writes_dx) return true;
+    return false;
+}
+
+/* Adds the addends of micro-batch io->micro_batch, which layer k has written, to its gradients. */
+static tr_status add_to_sums(const layer_stage *s, const tr_stage_io *io, int k) {
+    const tr_layer *layer = layer_at(s, k);
+    for (int j = 0; s->addends && j < layer->params_count; j++) {
+        const tr_param *param = &layer->params[j];
+        const tr_op_args args = {
+            .t = {[TR_QUANTIZE_X] = tr_tensor_vector(param->addend, TR_F32, param->count),
+                  [TR_QUANTIZE_Y] = tr_tensor_vector(param->grad, TR_BF16, param->count)},
+            .state = s->source.state,
+            .sample = s->source.first_sample + io->micro_batch * s->source.sample_stride,
+            .adds = io->adds};
+        if (s->round[param->index]) TR_TRY(tr_op_run(s->round[param->index], io->stream, &args));
+    }
+    return TR_OK;
 }
 
 /* --- F ---------------------------------------------------------------------------------------- */
@@ -185,6 +234,7 @@ static tr_status forward(tr_stage *stage, const tr_stage_io *io) {
         for (int i = 0; i < layer->inputs && !io->forward_only; i++)
             if (layer->input[i].f_writes_dx) l.dx[i] = part_of(s, io, input_at(s, k, i));
         TR_TRY(layer->ops->forward(layer, &l));
+        if (writes_in_forward(layer) && !io->forward_only) TR_TRY(add_to_sums(s, io, k));
         for (int o = 0; o < layer->outputs; o++) TR_TRY(pass_on(io, output_at(s, k, o)));
     }
     return TR_OK;
@@ -227,6 +277,7 @@ static tr_status add_parts(const layer_stage *s, const tr_stage_io *io, int k) {
 
 /* W of layer k has run, which completes the layer's bucket. */
 static tr_status complete(const layer_stage *s, const tr_stage_io *io, int k) {
+    if (!writes_in_forward(layer_at(s, k))) TR_TRY(add_to_sums(s, io, k));
     return io->complete ? io->complete(io->complete_context, s->flow.count - 1 - k) : TR_OK;
 }
 

@@ -230,16 +230,17 @@ static tr_status base_grad_weight(const tr_linear *l, const tr_layer_io *io, tr_
     const tr_dtype acc = tr_dtype_acc(l->layer->shape.dtype);
     if (!l->has_dw && !l->has_db) return TR_OK;
     if (!l->has_dw) {
-        tr_op_args sum = {
-            .t = {[TR_BIAS_GRAD_DY] = dy,
-                  [TR_BIAS_GRAD_DBIAS] = tr_tensor_vector(l->bias->grad, acc, l->out)}};
+        tr_op_args sum = {.t = {[TR_BIAS_GRAD_DY] = dy,
+                                [TR_BIAS_GRAD_DBIAS] =
+                                    tr_tensor_vector(tr_param_grad(l->bias).data, acc, l->out)}};
         return tr_layer_op_run(&l->grad_weight, io, sum);
     }
-    const tr_tensor dw = matrix(l, l->weight->grad, acc);
+    const tr_tensor dw = matrix(l, tr_param_grad(l->weight).data, acc);
     tr_op_args args = {.t = {[TR_MATMUL_A] = l->conv1d ? x : dy,
                              [TR_MATMUL_B] = l->conv1d ? dy : x,
                              [TR_MATMUL_C] = dw}};
-    if (l->has_db) args.t[TR_MATMUL_DBIAS] = tr_tensor_vector(l->bias->grad, acc, l->out);
+    if (l->has_db)
+        args.t[TR_MATMUL_DBIAS] = tr_tensor_vector(tr_param_grad(l->bias).data, acc, l->out);
     return tr_layer_op_run(&l->grad_weight, io, args);
 }
 

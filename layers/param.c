@@ -265,8 +265,8 @@ tr_tensor tr_param_value(const tr_param *param) {
 }
 
 tr_tensor tr_param_grad(const tr_param *param) {
-    return tr_tensor_dense(param->grad, tr_dtype_acc(param->dtype), param->tensor[0].rank,
-                           param->local);
+    void *grad = param->addend ? param->addend : param->grad;
+    return tr_tensor_dense(grad, tr_dtype_acc(param->dtype), param->tensor[0].rank, param->local);
 }
 
 /* --- initial values --------------------------------------------------------------------------- */

@@ -89,15 +89,20 @@ typedef struct tr_param {
      * and each has its own gradient. */
     tr_dtype dtype; /* of value: the model's */
     void *value;    /* local */
-    /* tr_dtype_acc(dtype), local, summed over the step's micro-batches; NULL unless has_grad */
+    /* Local, summed over the step's micro-batches; NULL unless has_grad. In tr_dtype_acc(dtype), or
+     * BF16 if there is an addend. */
     void *grad;
+    /* FP32, local: W writes the gradient of one micro-batch here, and its stage then adds it to
+     * `grad` with stochastic rounding. Other layers use the same memory. NULL: W writes `grad`, or
+     * adds to it. */
+    void *addend;
 } tr_param;
 
 static inline const char *tr_param_name(const tr_param *param) {
     return param->tensor[0].name;
 }
 
-/* Return the parameter's value, and its gradient, as tensors of the local shape. */
+/* Return the parameter's value, and where W writes its gradient, as tensors of the local shape. */
 tr_tensor tr_param_value(const tr_param *param);
 tr_tensor tr_param_grad(const tr_param *param);
 

@@ -19,15 +19,6 @@ static tr_status add_bytes(const tr_layer *layer, const tr_mesh *mesh, tr_dtype 
     return TR_OK;
 }
 
-/* Returns the bytes of the layer's gradients as the store places them, in any order. */
-static size_t bytes_in_arena(const tr_layer *layer, tr_dtype dtype) {
-    size_t end = 0;
-    for (int k = 0; k < layer->params_count; k++)
-        if (layer->params[k].has_grad)
-            end = tr_memory_params_begin(&layer->params[k], end) + (size_t)layer->params[k].count;
-    return tr_memory_params_align(end) * tr_dtype_size(tr_dtype_acc(dtype));
-}
-
 static bool writes_in_forward(const tr_layer *layer) {
     for (int k = 0; k < layer->inputs; k++)
         if (layer->input[k].f_writes_dx) return true;
@@ -47,12 +38,12 @@ static tr_status fill_stage(const tr_model *model, const tr_placement *placement
         const tr_layer *layer = model->layers[end - 1 - k];
         i += layer->flops_i;
         w += layer->flops_w;
-        cost->bucket[k] = (tr_bucket){.w = share(w, cost->w),
-                                      .b = share(i + w, cost->i + cost->w),
-                                      .arena = in_arena ? bytes_in_arena(layer, dtype) : 0,
-                                      .in_forward = writes_in_forward(layer)};
-        TR_TRY(add_bytes(layer, mesh, tr_reduce_wire(reduce, tr_dtype_acc(dtype)),
-                         &cost->bucket[k].bytes));
+        cost->bucket[k] =
+            (tr_bucket){.w = share(w, cost->w),
+                        .b = share(i + w, cost->i + cost->w),
+                        .arena = in_arena ? tr_memory_layer_grads(layer) * tr_dtype_size(dtype) : 0,
+                        .in_forward = writes_in_forward(layer)};
+        TR_TRY(add_bytes(layer, mesh, tr_reduce_wire(reduce, dtype), &cost->bucket[k].bytes));
     }
     return TR_OK;
 }

@@ -6,7 +6,7 @@
 #include "layers/stage.h"
 #include "pipeline/program/simulate.h"
 
-/* Adds the buckets of all stages to a table of the model's stages: one for each layer. reduce: how
- * the ranks sum them. in_arena: as of tr_memory_in_arena. */
+/* Adds the buckets of all stages to a table of the model's stages: one for each layer. dtype: of
+ * the gradients. reduce: how the ranks sum them. in_arena: as of tr_memory_in_arena. */
 tr_status tr_buckets_make(const tr_model *model, const tr_placement *placement, const tr_mesh *mesh,
                           tr_dtype dtype, tr_reduce reduce, bool in_arena, tr_stage_table *table);

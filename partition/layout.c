@@ -188,7 +188,8 @@ tr_status tr_layout_lower(tr_layout *l) {
     tr_schedule *forward = NULL;
     tr_stage_table_free(&l->table); /* made again, because the operators' scratch is known now */
     TR_TRY(tr_layer_table_make(l->model, l->first, l->placement.stages, &l->table));
-    TR_TRY(tr_buckets_make(l->model, &l->placement, &l->desc.mesh, l->desc.dtype, l->desc.reduce,
+    TR_TRY(tr_buckets_make(l->model, &l->placement, &l->desc.mesh,
+                           tr_optim_grad_dtype(l->desc.optimizer, l->desc.dtype), l->desc.reduce,
                            tr_memory_in_arena(&l->desc.mesh, l->desc.zero), &l->table));
     TR_TRY(tr_schedule_forward_of(l->desc.schedule, &l->table, l->micro_batches, &forward));
     tr_status status = TR_OK;

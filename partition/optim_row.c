@@ -55,6 +55,7 @@ tr_optim_config tr_optim_of(const tr_config *c) {
                          .l2 = c->optim.l2,
                          .nesterov = c->optim.nesterov,
                          .no_master = !strcmp(c->optim.master, "none"),
+                         .gradients = !strcmp(c->optim.gradients, "bf16") ? TR_BF16 : TR_F32,
                          .moments = !strcmp(c->optim.moments, "int8")   ? TR_U8
                                     : !strcmp(c->optim.moments, "bf16") ? TR_BF16
                                                                         : TR_F32};
@@ -65,11 +66,18 @@ tr_optim_config tr_optim_of(const tr_config *c) {
 }
 
 tr_optim_memory tr_optim_memory_of(const tr_optim_config *o) {
-    return (tr_optim_memory){.kind = o->kind, .moments = o->moments, .no_master = o->no_master};
+    return (tr_optim_memory){.kind = o->kind,
+                             .moments = o->moments,
+                             .no_master = o->no_master,
+                             .gradients = o->gradients};
 }
 
 tr_dtype tr_optim_state_dtype(tr_optim_memory memory, tr_dtype dtype) {
     return memory.moments == TR_F32 ? tr_dtype_acc(dtype) : memory.moments;
+}
+
+tr_dtype tr_optim_grad_dtype(tr_optim_memory memory, tr_dtype dtype) {
+    return memory.gradients == TR_F32 ? tr_dtype_acc(dtype) : memory.gradients;
 }
 
 tr_op_desc tr_optim_update(const tr_optim_config *o, int64_t count, tr_dtype dtype, bool decays,

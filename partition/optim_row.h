@@ -50,20 +50,23 @@ int64_t tr_optim_state_total(tr_optim_kind kind, const tr_global *tensor);
 /* What a run keeps of its optimizer. */
 typedef struct tr_optim_memory {
     tr_optim_kind kind;
-    tr_dtype moments; /* of its states: TR_F32 (in an FP64 model FP64), TR_BF16, or TR_U8:
-                         base/code8.h */
-    bool no_master;   /* a BF16 model has no FP32 copies of its parameters */
+    tr_dtype moments;   /* of its states: TR_F32 (in an FP64 model FP64), TR_BF16, or TR_U8:
+                           base/code8.h */
+    bool no_master;     /* a BF16 model has no FP32 copies of its parameters */
+    tr_dtype gradients; /* of their sums: TR_F32 (in an FP64 model FP64) or TR_BF16 */
 } tr_optim_memory;
 
-/* Returns the type of the states in a model of this storage type. */
+/* Return the types of the states, and of the sums of gradients, in a model of this storage type. */
 tr_dtype tr_optim_state_dtype(tr_optim_memory memory, tr_dtype dtype);
+tr_dtype tr_optim_grad_dtype(tr_optim_memory memory, tr_dtype dtype);
 
 /* An optimizer and its coefficients. */
 typedef struct tr_optim_config {
     double beta1, beta2, eps, weight_decay;
     tr_optim_kind kind;
-    tr_dtype moments; /* as in tr_optim_memory */
-    bool no_master;   /* likewise */
+    tr_dtype moments;   /* as in tr_optim_memory */
+    bool no_master;     /* likewise */
+    tr_dtype gradients; /* likewise */
     double momentum, clip_value, l1, l2;
     bool nesterov;
 } tr_optim_config;

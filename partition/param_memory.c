@@ -66,6 +66,25 @@ static tr_status measure_param(void *context, int stage, tr_param *param, bool s
     return TR_OK;
 }
 
+size_t tr_memory_layer_grads(const tr_layer *layer) {
+    size_t end = 0;
+    for (int k = 0; k < layer->params_count; k++)
+        if (layer->params[k].has_grad)
+            end = tr_memory_params_begin(&layer->params[k], end) + (size_t)layer->params[k].count;
+    return tr_memory_params_align(end);
+}
+
+/* Returns the elements of the gradients of the layer that has most on pipeline rank pp_rank. */
+static size_t largest_layer(const tr_model *model, const tr_placement *placement, int pp_rank) {
+    size_t most = 0;
+    for (int s = 0; s < placement->stages; s++)
+        for (int i = placement->first[s]; i < placement->first[s + 1]; i++) {
+            const size_t own = tr_memory_layer_grads(model->layers[i]);
+            if (placement->owner[s] == pp_rank && own > most) most = own;
+        }
+    return most;
+}
+
 tr_param_memory tr_memory_of_params(const tr_model *model, const tr_placement *placement,
                                     int pp_rank, const tr_mesh *divided, bool in_arena,
                                     tr_optim_memory optimizer) {
@@ -76,6 +95,7 @@ tr_param_memory tr_memory_of_params(const tr_model *model, const tr_placement *p
     sum.masters = tr_memory_params_align(sum.masters);
     for (int k = 0; k < TR_OPTIM_STATES; k++) sum.state[k] = tr_memory_params_align(sum.state[k]);
     sum.grads = tr_memory_params_align(sum.grads);
+    if (optimizer.gradients != TR_F32) sum.addend = largest_layer(model, placement, pp_rank);
     sum.optimizer = optimizer;
     return sum;
 }
@@ -90,7 +110,8 @@ void tr_memory_params_bytes(const tr_param_memory *memory, tr_dtype dtype, size_
     for (int k = 0; k < TR_OPTIM_STATES; k++) numbers += memory->state[k];
     *values =
         memory->values * tr_dtype_size(dtype) + memory->masters * tr_memory_master_size(dtype);
-    *grads = memory->grads * tr_dtype_size(tr_dtype_acc(dtype));
+    *grads = memory->grads * tr_dtype_size(tr_optim_grad_dtype(memory->optimizer, dtype)) +
+             memory->addend * tr_dtype_size(tr_dtype_acc(dtype));
     *states = tr_align_up(numbers * tr_dtype_size(tr_optim_state_dtype(memory->optimizer, dtype)));
 }
 

@@ -10,8 +10,9 @@ typedef struct tr_param_memory {
     size_t values;
     size_t masters;                /* of trained parameters, or their portions, if they have some */
     size_t state[TR_OPTIM_STATES]; /* of those with an optimizer that has it */
-    size_t grads; /* every use of a tied parameter has its own; without those in the arena */
-    int params;   /* parameters of the rank, every use counted */
+    size_t grads;  /* every use of a tied parameter has its own; without those in the arena */
+    size_t addend; /* of the layer with most gradients, if their sums are in fewer bits than FP32 */
+    int params;    /* parameters of the rank, every use counted */
     tr_optim_memory optimizer;
 } tr_param_memory;
 
@@ -28,6 +29,9 @@ const tr_mesh *tr_memory_divided(const tr_mesh *mesh, int zero);
 bool tr_memory_in_arena(const tr_mesh *mesh, int zero);
 /* Returns the bytes of a master; 0 in FP32 and FP64, where the value is the master. */
 size_t tr_memory_master_size(tr_dtype dtype);
+/* Returns the elements of a layer's gradients, including gaps, in the order in which the store
+ * places them or in any other. */
+size_t tr_memory_layer_grads(const tr_layer *layer);
 /* Computes bytes by class: values and masters, gradients, the optimizer's states. */
 void tr_memory_params_bytes(const tr_param_memory *memory, tr_dtype dtype, size_t *values,
                             size_t *grads, size_t *states);

@@ -104,14 +104,14 @@ static void describe(const tr_config *c, tr_device *device, char *text, size_t s
     const tr_model_config *m = &c->model;
     (void)snprintf(text, size,
                    "%s|%s|%s|%s|%s|%d|%s|%s|%lld|%lld|%lld|%lld|%lld|%s|%lld|%lld|%lld|%lld|%d|%d|%"
-                   "d|%d|%d|%s|%s",
+                   "d|%d|%d|%s|%s|%s",
                    TRIREME_VERSION, host, where, tr_cpu_isa(), device->name, device->threads,
                    c->train.precision, m->family, (long long)m->width, (long long)m->heads,
                    (long long)m->kv_heads, (long long)m->head_size, (long long)m->mlp_width,
                    m->activation, (long long)m->window, (long long)m->context, (long long)m->vocab,
                    (long long)c->train.micro_batch, m->qk_norm, m->dropout > 0,
                    c->train.deterministic, has_documents(c), tr_optim_of(c).kind, c->optim.moments,
-                   c->optim.master);
+                   c->optim.master, c->optim.gradients);
 }
 
 /* Returns true when other processes ran on the CPUs in the last minute. */

@@ -125,22 +125,20 @@ size_t tr_step_end_vector_bytes(const tr_step_end_vector *vector) {
     return (size_t)(vector->length + 2 * vector->sequences) * sizeof(double);
 }
 
-tr_op_desc tr_step_end_tie_op(const tr_param *param, const tr_mesh *divided) {
-    return (tr_op_desc){.kind = TR_OP_ADD,
-                        .rows = {.rows = 1,
-                                 .width = tr_param_portion(param, divided).extent,
-                                 .dtype = tr_dtype_acc(param->dtype)}};
+tr_op_desc tr_step_end_tie_op(const tr_param *param, const tr_mesh *divided, tr_dtype dtype) {
+    return (tr_op_desc){
+        .kind = TR_OP_ADD,
+        .rows = {.rows = 1, .width = tr_param_portion(param, divided).extent, .dtype = dtype}};
 }
 
-tr_op_desc tr_step_end_sumsq_op(const tr_param *param) {
-    return (tr_op_desc){.kind = TR_OP_SUMSQ,
-                        .sumsq = {.count = param->count, .dtype = tr_dtype_acc(param->dtype)}};
+tr_op_desc tr_step_end_sumsq_op(const tr_param *param, tr_dtype dtype) {
+    return (tr_op_desc){.kind = TR_OP_SUMSQ, .sumsq = {.count = param->count, .dtype = dtype}};
 }
 
-tr_op_desc tr_step_end_blocks_op(const tr_param *param, const tr_mesh *divided) {
+tr_op_desc tr_step_end_blocks_op(const tr_param *param, const tr_mesh *divided, tr_dtype dtype) {
     return (tr_op_desc){.kind = TR_OP_SUMSQ,
                         .sumsq = {.count = tr_param_portion(param, divided).extent,
-                                  .dtype = tr_dtype_acc(param->dtype),
+                                  .dtype = dtype,
                                   .part = TR_SUMSQ_BLOCKS}};
 }
 
@@ -168,6 +166,7 @@ typedef struct measure {
     size_t scratch;   /* of the operator that needs most */
     int64_t elements; /* that this rank updates */
     tr_optim_memory optimizer;
+    tr_dtype gradients;
     int64_t norms;       /* of its tensors */
     int64_t largest;     /* elements of the largest parameter that it updates */
     int64_t sums;        /* of rows and columns of adafactor's matrices */
@@ -215,7 +214,7 @@ static tr_status measure_factors(measure *sum, const tr_param *param,
 
 /* Measures the norms of a tensor's blocks that data ranks divide. */
 static tr_status measure_tensor_blocks(measure *sum, const tr_param *param) {
-    const tr_op_desc part = tr_step_end_blocks_op(param, sum->divided),
+    const tr_op_desc part = tr_step_end_blocks_op(param, sum->divided, sum->gradients),
                      total = tr_step_end_total_op(param);
     sum->tensor_blocks += tr_sumsq_blocks(param->count);
     if (part.sumsq.count > 0) TR_TRY(measure_op(sum, &part));
@@ -234,7 +233,7 @@ static tr_status measure_tensor(measure *sum, const tr_param *param,
     sum->norms += norms;
     if (counted && !alone) TR_TRY(measure_tensor_blocks(sum, param));
     if (own == 0) return TR_OK;
-    const tr_op_desc sumsq = tr_step_end_sumsq_op(param),
+    const tr_op_desc sumsq = tr_step_end_sumsq_op(param, sum->gradients),
                      descend = tr_optim_descend(own, layout->parts, param->dtype, 1);
     if (counted && alone) TR_TRY(measure_op(sum, &sumsq));
     TR_TRY(measure_op(sum, &descend));
@@ -244,8 +243,8 @@ static tr_status measure_tensor(measure *sum, const tr_param *param,
 
 /* Measures the norms of a trained parameter: the step's, and those for the noise scale. */
 static tr_status measure_norms(measure *sum, const tr_param *param, const tr_param_layout *layout) {
-    const tr_op_desc whole = tr_step_end_sumsq_op(param),
-                     part = tr_step_end_blocks_op(param, sum->divided),
+    const tr_op_desc whole = tr_step_end_sumsq_op(param, sum->gradients),
+                     part = tr_step_end_blocks_op(param, sum->divided, sum->gradients),
                      total = tr_step_end_total_op(param);
     const tr_step_end_noise *noise = sum->vector->noise_entry;
     const bool tied = noise && noise[param->index].tied;
@@ -265,7 +264,7 @@ static tr_status measure_param(void *context, int stage, tr_param *param, bool s
     if (param->frozen) return TR_OK;
     TR_TRY(tr_param_layout_make(param, sum->mesh, &layout));
     TR_TRY(measure_norms(sum, param, &layout));
-    const tr_op_desc tie = tr_step_end_tie_op(param, sum->divided);
+    const tr_op_desc tie = tr_step_end_tie_op(param, sum->divided, sum->gradients);
     if (shares) return tie.rows.width > 0 ? measure_op(sum, &tie) : TR_OK;
     sum->elements += param->count;
     if (param->count > sum->largest) sum->largest = param->count;
@@ -281,6 +280,7 @@ tr_status tr_step_end_bytes(tr_device *device, const tr_model *model, const tr_p
     measure sum = {.device = device,
                    .mesh = mesh,
                    .optimizer = optimizer,
+                   .gradients = tr_optim_grad_dtype(optimizer, dtype),
                    .vector = &vector,
                    .divided = tr_memory_divided(mesh, zero)};
     TR_TRY_OUT(tr_step_end_vector_make(model, mesh, micro_batches, noise, &vector));

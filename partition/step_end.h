@@ -49,12 +49,12 @@ int64_t tr_step_end_losses(const tr_step_end_vector *vector, const tr_mesh *mesh
 size_t tr_step_end_vector_bytes(const tr_step_end_vector *vector);
 
 /* Describes how the gradient of another use of a parameter is added to use 0's on the same rank:
- * this rank's portion of it. divided: as of tr_param_portion. */
-tr_op_desc tr_step_end_tie_op(const tr_param *param, const tr_mesh *divided);
+ * this rank's portion of it. divided: as of tr_param_portion; dtype: of gradients. */
+tr_op_desc tr_step_end_tie_op(const tr_param *param, const tr_mesh *divided, tr_dtype dtype);
 /* Describe the squared norm of a parameter's elements on this rank; of each block of this rank's
  * portion; and of all elements from those of the blocks. */
-tr_op_desc tr_step_end_sumsq_op(const tr_param *param);
-tr_op_desc tr_step_end_blocks_op(const tr_param *param, const tr_mesh *divided);
+tr_op_desc tr_step_end_sumsq_op(const tr_param *param, tr_dtype dtype);
+tr_op_desc tr_step_end_blocks_op(const tr_param *param, const tr_mesh *divided, tr_dtype dtype);
 tr_op_desc tr_step_end_total_op(const tr_param *param);
 /* Returns true when this rank measures the gradient of a use of a parameter for the noise scale,
  * with tr_step_end_sumsq_op: it is the first of those that hold this part. */

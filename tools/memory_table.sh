@@ -53,6 +53,8 @@ table() {
     row parallel.dp=4 parallel.zero=1 train.precision=bf16
     row train.precision=bf16 optim.master=none
     row train.precision=bf16 optim.master=none optim.moments=bf16
+    row optim.gradients=bf16
+    row train.precision=bf16 optim.master=none optim.moments=bf16 optim.gradients=bf16
     row optim.moments=bf16
     row optim.moments=int8
     row parallel.dp=4 parallel.zero=1 train.precision=bf16 optim.moments=bf16

@@ -24,12 +24,13 @@ struct tr_moments {
 
 /* Returns the type in which the store keeps numbers of this kind. */
 static tr_dtype dtype_of(const tr_store *store, int kind) {
+    if (kind == TR_QUANTIZED_GRADIENT) return store->grad_dtype;
     return kind == TR_QUANTIZED_VALUE ? store->dtype : store->state_dtype;
 }
 
 /* Returns true when the steps of a run widen numbers of this kind. */
 static bool widens(const tr_moments *m, const run_step *x, int kind) {
-    return m->wide[kind] && (kind == TR_QUANTIZED_VALUE || kind < x->states);
+    return m->wide[kind] && (kind >= TR_QUANTIZED_VALUE || kind < x->states);
 }
 
 static tr_status prepare(const tr_store *store, const tr_op_desc *desc, size_t *scratch,
@@ -52,6 +53,7 @@ static tr_status prepare_size(const tr_moments *m, const tr_optim_config *config
         const tr_op_desc widen = tr_quantized_widen(dtype_of(store, k), k, count);
         tr_op_desc quantize;
         TR_TRY(prepare(store, &widen, scratch, &out->widen[k][size]));
+        if (k == TR_QUANTIZED_GRADIENT) continue; /* a step only reads it */
         TR_TRY(tr_quantized_round(store->slot[run->slot].param, dtype_of(store, k), k, count,
                                   &quantize));
         TR_TRY(prepare(store, &quantize, scratch, &out->quantize[k][size]));
@@ -79,6 +81,10 @@ static tr_status alloc_wide(tr_moments *m, tr_optim_memory optimizer, int64_t la
         m->wide[TR_QUANTIZED_VALUE] = next;
         next += each;
     }
+    if (m->store->grad_dtype != m->store->acc) {
+        m->wide[TR_QUANTIZED_GRADIENT] = next;
+        next += each;
+    }
     for (int k = 0; k < TR_OPTIM_STATES && next < m->memory + bytes; k++, next += each)
         m->wide[k] = next;
     return TR_OK;
@@ -90,7 +96,8 @@ tr_status tr_moments_create(const tr_store *store, const tr_optim_config *config
     tr_moments *m;
     int64_t largest = 0;
     *out = NULL;
-    if (store->state_dtype == store->acc && !store->no_master) return TR_OK;
+    if (store->state_dtype == store->acc && store->grad_dtype == store->acc && !store->no_master)
+        return TR_OK;
     TR_TRY(tr_calloc(1, sizeof *m, &m));
     m->store = store;
     /* Whole parameters count, also where data ranks divide them: every rank plans the same. */
@@ -130,7 +137,9 @@ static tr_tensor wide_of(const tr_moments *m, int k, int64_t n) {
 /* Returns numbers at .. at + n - 1 of a run, as the store keeps them. */
 static tr_tensor kept_of(const tr_moments *m, const tr_run *run, int k, int64_t at, int64_t n) {
     const tr_dtype dtype = dtype_of(m->store, k);
-    char *first = k == TR_QUANTIZED_VALUE ? run->value : run->state[k];
+    char *first = k == TR_QUANTIZED_VALUE      ? run->value
+                  : k == TR_QUANTIZED_GRADIENT ? run->grad
+                                               : run->state[k];
     return tr_tensor_vector(first + (size_t)at * tr_dtype_size(dtype), dtype, n);
 }
 
@@ -160,7 +169,9 @@ static tr_op_args step_args(const tr_moments *m, const tr_run *run, const run_st
     const tr_store *store = m->store;
     const size_t offset = (size_t)at * tr_dtype_size(store->acc);
     tr_op_args step = {
-        .t = {[TR_UPDATE_GRAD] = tr_tensor_vector(run->grad + offset, store->acc, n)}};
+        .t = {[TR_UPDATE_GRAD] = m->wide[TR_QUANTIZED_GRADIENT]
+                                     ? wide_of(m, TR_QUANTIZED_GRADIENT, n)
+                                     : kept_of(m, run, TR_QUANTIZED_GRADIENT, at, n)}};
     step.t[TR_UPDATE_MASTER] = store->no_master
                                    ? wide_of(m, TR_QUANTIZED_VALUE, n)
                                    : tr_tensor_vector(run->master + offset, store->acc, n);
@@ -185,7 +196,7 @@ static tr_status step_part(const tr_moments *m, int i, int size, int64_t at, int
         if (widens(m, x, k)) TR_TRY(widen(m, run, x->widen[k][size], k, at, n, stream, scratch));
     TR_TRY(tr_op_run(x->step[size], stream, &step));
     for (int k = 0; k < TR_QUANTIZED_KINDS; k++) {
-        if (!widens(m, x, k)) continue;
+        if (!x->quantize[k][size]) continue;
         const tr_op_args quantize = {.t = {[TR_QUANTIZE_X] = wide_of(m, k, n),
                                            [TR_QUANTIZE_Y] = kept_of(m, run, k, at, n),
                                            [TR_QUANTIZE_SCALES] = scales_of(m, run, k, at, n)},

@@ -1,5 +1,5 @@
-/* The steps of parameters when the optimizer keeps its states in fewer bits than FP32, or no
- * masters of BF16 parameters (partition/quantized.h). They take the place of the optimizer's
+/* The steps of parameters when the optimizer keeps its states or gradients in fewer bits than FP32,
+ * or no masters of BF16 parameters (partition/quantized.h). They take the place of the optimizer's
  * UPDATE, or DIRECTION, of whole runs. */
 #pragma once
 

@@ -65,7 +65,7 @@ tr_status tr_noise_create(const tr_store *store, const tr_model *model, const tr
         if (!tr_step_end_measures_noise(mesh, param, &store->slot[i].layout)) continue;
         slot->at = map->noise_entry[param->index];
         slot->in_forward = written_in_forward(model, param);
-        const tr_op_desc desc = tr_step_end_sumsq_op(param);
+        const tr_op_desc desc = tr_step_end_sumsq_op(param, store->grad_dtype);
         TR_TRY_OUT(tr_op_prepare(&(tr_op_context){.device = store->device}, &desc, &slot->sumsq));
         if (slot->sumsq->scratch_bytes > *scratch) *scratch = slot->sumsq->scratch_bytes;
     }
@@ -92,7 +92,7 @@ void tr_noise_begin(tr_noise *n) {
 static tr_status take(const tr_noise *n, int i, tr_stream *stream, double *first, void *scratch) {
     const tr_store_slot *slot = &n->store->slot[i];
     const tr_op_args args = {
-        .t = {[TR_SUMSQ_X] = tr_param_grad(slot->param),
+        .t = {[TR_SUMSQ_X] = tr_store_gradient(n->store, slot),
               [TR_SUMSQ_OUT] = tr_tensor_vector(first + slot->layout.part, TR_F64, 1)},
         .scratch = scratch};
     return tr_op_run(n->slot[i].sumsq, stream, &args);

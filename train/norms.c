@@ -45,14 +45,19 @@ static tr_status alloc_blocks(tr_norms *n) {
     return TR_OK;
 }
 
+/* Returns the type of the elements. */
+static tr_dtype dtype_of(const tr_norms *n) {
+    return n->masters ? n->store->acc : n->store->grad_dtype;
+}
+
 static tr_status prepare_slot(tr_norms *n, int i, size_t *scratch) {
     const tr_store *store = n->store;
     const tr_store_slot *slot = &store->slot[i];
     slot_norm *norm = &n->slot[i];
     if (norm->entry == TR_NORM_NONE) return TR_OK;
-    const tr_op_desc blocks = tr_step_end_blocks_op(slot->param, store->divided),
+    const tr_op_desc blocks = tr_step_end_blocks_op(slot->param, store->divided, dtype_of(n)),
                      total = n->gathers ? tr_step_end_total_op(slot->param)
-                                        : tr_step_end_sumsq_op(slot->param);
+                                        : tr_step_end_sumsq_op(slot->param, dtype_of(n));
     if (norm->entry != TR_NORM_ELSEWHERE) TR_TRY(prepare(store, &total, scratch, &norm->total));
     if (!n->gathers) return TR_OK;
     if (slot->portion.extent > 0) TR_TRY(prepare(store, &blocks, scratch, &norm->blocks));
@@ -93,7 +98,7 @@ void tr_norms_destroy(tr_norms *n) {
 
 /* Returns the elements of this rank's portion. */
 static tr_tensor portion_of(const tr_norms *n, const tr_store_slot *slot) {
-    return tr_tensor_vector(n->masters ? slot->master : slot->grad, n->store->acc,
+    return tr_tensor_vector(n->masters ? slot->master : slot->grad, dtype_of(n),
                             slot->portion.extent);
 }
 

@@ -46,7 +46,7 @@ static tr_status prepare_ties(tr_optimizer *o, size_t *scratch) {
     for (int i = 0; i < store->slots; i++) {
         const tr_store_slot *slot = &store->slot[i];
         if (slot->shares < 0 || slot->param->frozen || slot->portion.extent == 0) continue;
-        const tr_op_desc desc = tr_step_end_tie_op(slot->param, store->divided);
+        const tr_op_desc desc = tr_step_end_tie_op(slot->param, store->divided, store->grad_dtype);
         TR_TRY(prepare(o->desc.device, &desc, scratch, &o->tie[i]));
     }
     return TR_OK;
@@ -215,7 +215,7 @@ tr_status tr_optimizer_wait(tr_optimizer *o, int local_stage, int bucket) {
 
 /* Returns this rank's portion of the slot's gradient. */
 static tr_tensor portion_of(const tr_store *store, const tr_store_slot *slot) {
-    return tr_tensor_vector(slot->grad, store->acc, slot->portion.extent);
+    return tr_tensor_vector(slot->grad, store->grad_dtype, slot->portion.extent);
 }
 
 /* Sums tied gradients: the portions that this rank steps, which are the same of all uses. Both
@@ -227,7 +227,7 @@ static tr_status sum_ties(tr_optimizer *o, tr_stream *stream) {
         const tr_tensor own = slot->param->frozen ? (tr_tensor){0} : portion_of(store, slot);
         if (slot->tie)
             TR_TRY(tr_group_all_reduce(slot->tie, stream, own.data, slot->portion.extent,
-                                       store->acc, TR_REDUCE_SUM));
+                                       store->grad_dtype, TR_REDUCE_SUM));
         if (!o->tie[i]) continue;
         const tr_tensor first = portion_of(store, &store->slot[slot->shares]);
         tr_op_args args = {.t = {[TR_ADD_A] = first, [TR_ADD_B] = own, [TR_ADD_Y] = first},

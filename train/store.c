@@ -49,7 +49,9 @@ typedef struct place {
     /* The first elements of each kind of memory, and elements used of it. */
     char *master, *state[TR_OPTIM_STATES], *value, *grad;
     size_t values, masters, states[TR_OPTIM_STATES], grads;
-    size_t *used;             /* [stages * most buckets]: elements used of each in the arena */
+    char *addend;
+    size_t *used;             /* [stages * most buckets]: elements used of each in the arena, and
+                                 in the addends */
     int buckets;              /* most of a stage */
     size_t size;              /* bytes of an element, except of values and states */
     bool run_ends, span_ends; /* the next parameter begins another run; another span */
@@ -118,23 +120,29 @@ static void place_grad(place *at, tr_store_slot *slot) {
     tr_store *store = at->store;
     tr_param *param = slot->param;
     const bool owns = !param->frozen && slot->portion.extent > 0;
-    param->grad = NULL;
+    const size_t size = tr_dtype_size(store->grad_dtype);
+    param->grad = param->addend = NULL;
     if (!at->groups || !param->has_grad) return;
-    size_t *end =
-        store->in_arena ? &at->used[slot->stage * at->buckets + slot->bucket] : &at->grads;
-    slot->place = tr_memory_params_begin(param, *end);
-    *end = slot->place + (size_t)param->count;
+    size_t *used = &at->used[slot->stage * at->buckets + slot->bucket];
+    const size_t in_bucket = tr_memory_params_begin(param, *used);
+    *used = in_bucket + (size_t)param->count;
+    if (at->addend) param->addend = element(at, at->addend, in_bucket);
     if (!store->in_arena) {
-        param->grad = element(at, at->grad, slot->place);
-        slot->grad = element(at, param->grad, (size_t)slot->portion.begin);
-    } else if (owns) {
-        at->grads = tr_memory_params_align(at->grads);
-        slot->grad = element(at, at->grad, at->grads);
-        at->grads += (size_t)slot->portion.extent;
+        slot->place = tr_memory_params_begin(param, at->grads);
+        at->grads = slot->place + (size_t)param->count;
+        param->grad = at->grad + slot->place * size;
+        slot->grad = (char *)param->grad + (size_t)slot->portion.begin * size;
+    } else {
+        slot->place = in_bucket;
+        if (owns) {
+            at->grads = tr_memory_params_align(at->grads);
+            slot->grad = at->grad + at->grads * size;
+            at->grads += (size_t)slot->portion.extent;
+        }
     }
     if (!owns) slot->grad = NULL;
     if (param->frozen) at->span_ends = true;
-    else add_to_span(at, slot, *end);
+    else add_to_span(at, slot, slot->place + (size_t)param->count);
 }
 
 /* Adds the parameter to the last run, or begins another. */
@@ -309,6 +317,7 @@ tr_status tr_store_create(tr_device *device, tr_world *world, const tr_mesh *mes
     store->dtype = dtype;
     store->acc = tr_dtype_acc(dtype);
     store->optimizer = optimizer.kind;
+    store->grad_dtype = tr_optim_grad_dtype(optimizer, dtype);
     store->state_dtype = tr_optim_state_dtype(optimizer, dtype);
     store->no_master = optimizer.no_master && dtype != store->acc;
     store->mesh = *mesh;
@@ -327,6 +336,8 @@ tr_status tr_store_create(tr_device *device, tr_world *world, const tr_mesh *mes
                 .value = store->values + (masters ? sum.masters * size : 0),
                 .grad = store->grads,
                 .size = size};
+    if (store->grads && sum.addend > 0)
+        at.addend = store->grads + sum.grads * tr_dtype_size(store->grad_dtype);
     if (store->states) {
         at.state[0] = store->states;
         at.state[1] = store->states + sum.state[0] * tr_dtype_size(store->state_dtype);
@@ -353,11 +364,15 @@ void tr_store_destroy(tr_store *store) {
     free(store);
 }
 
+tr_tensor tr_store_gradient(const tr_store *store, const tr_store_slot *slot) {
+    return tr_tensor_vector(slot->param->grad, store->grad_dtype, slot->param->count);
+}
+
 void tr_store_place_bucket(tr_store *store, int local_stage, int bucket, void *memory) {
     for (int i = 0; i < store->slots; i++) {
         tr_store_slot *slot = &store->slot[i];
         if (slot->stage == local_stage && slot->bucket == bucket && slot->param->has_grad)
-            slot->param->grad = (char *)memory + slot->place * tr_dtype_size(store->acc);
+            slot->param->grad = (char *)memory + slot->place * tr_dtype_size(store->grad_dtype);
     }
 }
 

@@ -1,9 +1,10 @@
 /* The parameter store of one rank: memory for the parameters of its layers.
  *
- * Each parameter has a value in the model's dtype, an FP32 gradient, an FP32 master (not with
- * optim.master none) and the states of the optimizer (partition/optim_row.h) in FP32 or fewer bits;
- * in an FP64 model all are FP64. In FP32 and FP64
- * the value is the master. Data ranks may divide the updates (parallel.zero): then a rank has
+ * Each parameter has a value in the model's dtype, a gradient in FP32 or BF16 (optim.gradients), an
+ * FP32 master (not with optim.master none) and the states of the optimizer
+ * (partition/optim_row.h) in FP32 or fewer bits; in an FP64 model all are FP64. In FP32 and FP64
+ * the value is the master. With gradients in BF16 all layers write theirs of one micro-batch to the
+ * same FP32 memory, the addends. Data ranks may divide the updates (parallel.zero): then a rank has
  * master and states of its portion of each parameter, and gathers the values of the others after
  * every step. A frozen parameter has only its value, and a gradient that is not read if it
  * has_grad. Every use of a tied parameter has its own gradient; uses on one rank share value and
@@ -71,8 +72,8 @@ typedef struct tr_store {
     tr_device *device;
     tr_world *world;
     tr_dtype dtype; /* of values */
-    tr_dtype acc;   /* of gradients and masters */
-    tr_dtype state_dtype;
+    tr_dtype acc;   /* of masters */
+    tr_dtype grad_dtype, state_dtype;
     bool no_master; /* the values are stepped, in a type other than acc */
     tr_optim_kind optimizer;
     tr_store_slot *slot; /* in registry order */
@@ -87,7 +88,7 @@ typedef struct tr_store {
     tr_run *run;         /* [runs] */
     int runs;
     char *values;         /* masters and values in the model's dtype */
-    char *grads, *states; /* states: one after the other */
+    char *grads, *states; /* gradients, then the addends; states: one after the other */
 } tr_store;
 
 /* Opens the groups that sum the gradients of this rank's parameters, those that divide the updates
@@ -105,6 +106,8 @@ tr_status tr_store_create(tr_device *device, tr_world *world, const tr_mesh *mes
                           tr_mesh_groups *groups, tr_optim_memory optimizer, int zero,
                           tr_store **out);
 void tr_store_destroy(tr_store *store);
+/* Returns the slot's whole gradient. */
+tr_tensor tr_store_gradient(const tr_store *store, const tr_store_slot *slot);
 /* Places the gradients of a bucket of local stage k (0, 1, ... of this rank) in the arena. */
 void tr_store_place_bucket(tr_store *store, int local_stage, int bucket, void *memory);
 

@@ -82,7 +82,7 @@ tr_status tr_sums_create(const tr_store *store, bool deterministic, tr_reduce op
     tr_sums *s;
     TR_TRY(tr_calloc(1, sizeof *s, &s));
     s->store = store;
-    s->op = op;
+    s->op = store->grad_dtype == TR_BF16 ? TR_REDUCE_SUM : op; /* BF16 travels as it is */
     if (scatters(store, deterministic)) {
         for (int i = 0; i < store->slots; i++)
             if (store->slot[i].sum) TR_TRY_OUT(add_slot(s, store, &store->slot[i]));
@@ -112,15 +112,15 @@ void tr_sums_destroy(tr_sums *s) {
 }
 
 static tr_status start(const tr_store *store, tr_reduce op, tr_stream *stream, sum *one) {
-    const size_t size = tr_dtype_size(store->acc);
+    const size_t size = tr_dtype_size(store->grad_dtype);
     if (one->span)
         return tr_group_start(one->group, stream, store->slot[one->span->slot].param->grad,
-                              one->span->count, store->acc, op, &one->ticket);
+                              one->span->count, store->grad_dtype, op, &one->ticket);
     for (size_t k = 0; k < one->ranges; k++)
         one->range[k].data =
             (char *)one->portion[k].param->grad + (size_t)one->portion[k].begin * size;
-    return tr_group_scatter_ranges(one->group, stream, one->range, (int)one->ranges, store->acc, op,
-                                   &one->ticket);
+    return tr_group_scatter_ranges(one->group, stream, one->range, (int)one->ranges,
+                                   store->grad_dtype, op, &one->ticket);
 }
 
 tr_status tr_sums_start(tr_sums *s, tr_stream *stream, int local_stage, int bucket) {
@@ -135,7 +135,7 @@ tr_status tr_sums_start(tr_sums *s, tr_stream *stream, int local_stage, int buck
 /* Copies the sums of this rank's portions out of the arena. */
 static tr_status keep_portions(const tr_store *store, tr_stream *stream, int local_stage,
                                int bucket) {
-    const size_t size = tr_dtype_size(store->acc);
+    const size_t size = tr_dtype_size(store->grad_dtype);
     for (int i = 0; i < store->slots; i++) {
         const tr_store_slot *slot = &store->slot[i];
         if (slot->stage != local_stage || slot->bucket != bucket || !slot->grad) continue;

@@ -125,9 +125,14 @@ static void philox(uint64_t key, uint64_t first, uint64_t high, int64_t quads, u
     }
 }
 
-static void round_drawn(int64_t n, const float *x, const uint32_t *draw, uint16_t *y) {
+static void round_drawn(bool adds, int64_t n, const float *x, const uint32_t *draw, uint16_t *y) {
+    if (adds) {
 #pragma omp simd
-    for (int64_t i = 0; i < n; i++) y[i] = tr_round_bf16(x[i], draw[i]);
+        for (int64_t i = 0; i < n; i++) y[i] = tr_round_bf16(tr_bf16_to_f32(y[i]) + x[i], draw[i]);
+    } else {
+#pragma omp simd
+        for (int64_t i = 0; i < n; i++) y[i] = tr_round_bf16(x[i], draw[i]);
+    }
 }
 
 /* `squares` is a constant after inlining. */

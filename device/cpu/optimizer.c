@@ -3,12 +3,13 @@
 #include "device/cpu/vec.h"
 #include "device/elementwise.h"
 
-static void sum_blocks(const tr_op *op, const float *x, double *blocks) {
+static void sum_blocks(const tr_op *op, const void *x, double *blocks) {
     const int64_t count = op->desc.sumsq.count;
 #pragma omp parallel for schedule(static) num_threads(tr_cpu_threads(op, count))
     for (int64_t b = 0; b < tr_sumsq_blocks(count); b++) {
-        int64_t from = b * TR_SUMSQ_BLOCK;
-        blocks[b] = tr_sumsq_block(x + from, tr_min_i64(TR_SUMSQ_BLOCK, count - from));
+        const int64_t from = b * TR_SUMSQ_BLOCK, n = tr_min_i64(TR_SUMSQ_BLOCK, count - from);
+        float wide[TR_SUMSQ_BLOCK];
+        blocks[b] = tr_sumsq_block(tr_row_load(op->desc.sumsq.dtype, x, from, n, wide), n);
     }
 }
 

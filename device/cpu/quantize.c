@@ -4,18 +4,20 @@
 #include "device/cpu/vec.h"
 #include "device/elementwise.h"
 
-/* Draws the words of elements at .. at + n - 1 of a parameter, n <= TR_BLOCK, to draw[]. */
-static void draw_words(const tr_op *op, const tr_step_state *state, int64_t at, int64_t n,
+/* Draws the words of elements at .. at + n - 1 of X, n <= TR_BLOCK, to draw[]. */
+static void draw_words(const tr_op *op, const tr_op_args *args, int64_t at, int64_t n,
                        uint32_t *draw) {
     const tr_quantize_desc *d = &op->desc.quantize;
     uint32_t bits[TR_BLOCK + 8 + TR_CPU_PHILOX_MORE];
     for (int64_t i = 0, length; i < n; i += length) {
         const tr_quantize_box *box;
         int64_t adjacent;
-        const int64_t place = tr_quantize_place(d, at + i, &box, &adjacent), quad = place / 4;
+        const int64_t place = tr_quantize_place(d, args->element + at + i, &box, &adjacent),
+                      quad = place / 4;
         length = tr_min_i64(n - i, adjacent);
-        tr_cpu_kernels_of(op)->philox(tr_rounding_key(state->seed, box->name, d->use),
-                                      (uint64_t)quad, (uint64_t)state->step,
+        tr_cpu_kernels_of(op)->philox(tr_rounding_key(args->state->seed, box->name, d->use),
+                                      (uint64_t)quad,
+                                      tr_rounding_counter(args->state->step, args->sample),
                                       (place + length + 3) / 4 - quad, bits);
         memcpy(draw + i, bits + (place - 4 * quad), (size_t)length * sizeof *draw);
     }
@@ -30,7 +32,7 @@ static void encode(tr_op *op, const tr_op_args *args) {
     for (int64_t at = 0; at < count; at += TR_CODE8_BLOCK) {
         const int64_t n = tr_min_i64(TR_CODE8_BLOCK, count - at);
         uint32_t draw[TR_CODE8_BLOCK];
-        draw_words(op, args->state, args->element + at, n, draw);
+        draw_words(op, args, at, n, draw);
         scales[at / TR_CODE8_BLOCK] =
             tr_cpu_kernels_of(op)->encode(op->desc.quantize.squares, n, x + at, draw, y + at);
     }
@@ -62,8 +64,8 @@ static tr_status run_quantize(tr_op *op, const tr_op_args *args) {
     for (int64_t at = 0; at < d->count; at += TR_BLOCK) {
         const int64_t n = tr_min_i64(TR_BLOCK, d->count - at);
         uint32_t draw[TR_BLOCK];
-        draw_words(op, args->state, args->element + at, n, draw);
-        tr_cpu_kernels_of(op)->round_drawn(n, x + at, draw, y + at);
+        draw_words(op, args, at, n, draw);
+        tr_cpu_kernels_of(op)->round_drawn(args->adds, n, x + at, draw, y + at);
     }
     return TR_OK;
 }

@@ -138,7 +138,7 @@ cudaError_t tr_cuda_launch_xent_dgrad(cudaStream_t stream, const tr_xent_desc *d
                                       const float *sums);
 
 /* optimizer.cu; sums: those of the blocks, also of TR_SUMSQ_WHOLE. */
-cudaError_t tr_cuda_launch_sumsq(cudaStream_t stream, const tr_sumsq_desc *d, const float *x,
+cudaError_t tr_cuda_launch_sumsq(cudaStream_t stream, const tr_sumsq_desc *d, const void *x,
                                  double *out, double *sums);
 cudaError_t tr_cuda_launch_step_finish(cudaStream_t stream, const tr_step_finish_desc *d,
                                        const double *losses, const double *norms,
@@ -168,8 +168,8 @@ cudaError_t tr_cuda_launch_factor(cudaStream_t stream, const tr_factor_desc *d,
 
 /* quantize.cu */
 cudaError_t tr_cuda_launch_quantize(cudaStream_t stream, const tr_quantize_desc *d,
-                                    const tr_step_state *state, int64_t element, const float *x,
-                                    void *y, float *scales);
+                                    const tr_step_state *state, int64_t sample, int64_t element,
+                                    bool adds, const float *x, void *y, float *scales);
 cudaError_t tr_cuda_launch_dequantize(cudaStream_t stream, const tr_quantize_desc *d,
                                       const uint8_t *y, const float *scales, float *x);
 

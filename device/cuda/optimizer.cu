@@ -6,22 +6,22 @@
 
 namespace {
 
-/* Elements at .. at + 4 of x, zeros past its end. packs: x starts on 16 bytes, and `at` is whole 4.
- */
-template <bool packs>
-__device__ void load_four(const float *x, int64_t count, int64_t at, float (&v)[4]) {
+/* Elements at .. at + 4 of x, zeros past its end. packs: x starts on 16 bytes, and `at` is a
+ * multiple of 4. */
+template <bool packs, typename T>
+__device__ void load_four(const T *x, int64_t count, int64_t at, float (&v)[4]) {
     if (packs && at + 4 <= count) {
         tr_load(x + at, v);
     } else {
 #pragma unroll
-        for (int i = 0; i < 4; i++) v[i] = at + i < count ? x[at + i] : 0.0f;
+        for (int i = 0; i < 4; i++) v[i] = at + i < count ? tr_load_one(x + at + i) : 0.0f;
     }
 }
 
 /* Eight neighbouring threads take a block of 4096 elements, each one lane of it, and load 32 of its
  * elements at a time, the next while these are added: zeros add nothing. partial[blocks]. */
-template <bool packs>
-__global__ void sumsq_blocks(int64_t count, int64_t blocks, const float *x, double *partial) {
+template <bool packs, typename T>
+__global__ void sumsq_blocks(int64_t count, int64_t blocks, const T *x, double *partial) {
     constexpr int PER_BLOCK = TR_THREADS / TR_SUMSQ_LANES, PIECE = 4 * TR_SUMSQ_LANES;
     __shared__ double lanes[TR_THREADS];
     __shared__ float pieces[PER_BLOCK][PIECE + 1]; /* + 1: rows in different banks */
@@ -215,16 +215,18 @@ template <int N> __global__ void rescale(tr_rescale_desc d, float *x, const doub
 
 } // namespace
 
-cudaError_t tr_cuda_launch_sumsq(cudaStream_t stream, const tr_sumsq_desc *d, const float *x,
+cudaError_t tr_cuda_launch_sumsq(cudaStream_t stream, const tr_sumsq_desc *d, const void *x,
                                  double *out, double *sums) {
     const bool total = d->part == TR_SUMSQ_TOTAL;
     const int64_t blocks = total ? d->count : tr_sumsq_blocks(d->count);
     const unsigned grid = tr_grid(blocks, TR_THREADS / TR_SUMSQ_LANES);
     if (!total)
-        TR_LAUNCH(tr_aligned(x) ? tr_launch(stream, grid, TR_THREADS, sumsq_blocks<true>, d->count,
-                                            blocks, x, sums)
-                                : tr_launch(stream, grid, TR_THREADS, sumsq_blocks<false>, d->count,
-                                            blocks, x, sums));
+        TR_LAUNCH(tr_dispatch_type(d->dtype, [=](auto storage) {
+            using T = typename decltype(storage)::type;
+            return tr_launch(stream, grid, TR_THREADS,
+                             tr_aligned(x) ? sumsq_blocks<true, T> : sumsq_blocks<false, T>,
+                             d->count, blocks, x, sums);
+        }));
     if (d->part == TR_SUMSQ_BLOCKS) return cudaSuccess;
     return tr_launch(stream, 1, TR_THREADS, sumsq_finish, blocks, sums, out);
 }

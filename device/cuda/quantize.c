@@ -4,8 +4,9 @@
 
 static tr_status run_quantize(tr_op *op, tr_stream *stream, const tr_op_args *args) {
     TR_CUDA(tr_cuda_launch_quantize(tr_cuda_stream_of(stream), &op->desc.quantize, args->state,
-                                    args->element, args->t[TR_QUANTIZE_X].data,
-                                    args->t[TR_QUANTIZE_Y].data, args->t[TR_QUANTIZE_SCALES].data));
+                                    args->sample, args->element, args->adds,
+                                    args->t[TR_QUANTIZE_X].data, args->t[TR_QUANTIZE_Y].data,
+                                    args->t[TR_QUANTIZE_SCALES].data));
     return TR_OK;
 }
 

@@ -9,35 +9,39 @@ namespace {
 
 /* Draws the words of elements at .. at + 4 of a parameter: two quads, unless they are of several
  * rows. */
-__device__ void draw_words(const tr_quantize_desc &d, const tr_step_state *state, int64_t at,
-                           uint32_t (&draw)[4]) {
+__device__ void draw_words(const tr_quantize_desc &d, const tr_step_state *state, int64_t sample,
+                           int64_t at, uint32_t (&draw)[4]) {
     const tr_quantize_box *box;
     int64_t adjacent;
     for (int i = 0; i < 4;) {
         const int64_t place = tr_quantize_place(&d, at + i, &box, &adjacent);
-        const tr_philox r = tr_philox4x32(tr_rounding_key(state->seed, box->name, d.use),
-                                          (uint64_t)(place / 4), (uint64_t)state->step);
+        const tr_philox r =
+            tr_philox4x32(tr_rounding_key(state->seed, box->name, d.use), (uint64_t)(place / 4),
+                          tr_rounding_counter(state->step, sample));
         for (int64_t word = place % 4; word < 4 && i < 4 && adjacent > 0; word++, adjacent--)
             draw[i++] = tr_philox_word(r, word);
     }
 }
 
 /* A thread rounds four elements. */
-__global__ void quantize(tr_quantize_desc d, const tr_step_state *state, int64_t element,
-                         const float *x, tr_bf16 *y) {
+__global__ void quantize(tr_quantize_desc d, const tr_step_state *state, int64_t sample,
+                         int64_t element, bool adds, const float *x, tr_bf16 *y) {
     if (state->skip) return;
     const int64_t fours = (d.count + 3) / 4;
     for (int64_t k = tr_first_item(); k < fours; k += tr_item_stride()) {
         uint32_t draw[4];
-        draw_words(d, state, element + 4 * k, draw);
-        for (int i = 0; i < 4 && 4 * k + i < d.count; i++)
-            y[4 * k + i].bits = tr_round_bf16(x[4 * k + i], draw[i]);
+        draw_words(d, state, sample, element + 4 * k, draw);
+        for (int i = 0; i < 4 && 4 * k + i < d.count; i++) {
+            float sum = x[4 * k + i];
+            if (adds) sum += tr_bf16_to_f32(y[4 * k + i].bits);
+            y[4 * k + i].bits = tr_round_bf16(sum, draw[i]);
+        }
     }
 }
 
 /* A warp encodes a block: each lane has two runs of four elements. */
-__global__ void encode(tr_quantize_desc d, const tr_step_state *state, int64_t element,
-                       const float *x, uint8_t *y, float *scales) {
+__global__ void encode(tr_quantize_desc d, const tr_step_state *state, int64_t sample,
+                       int64_t element, const float *x, uint8_t *y, float *scales) {
     constexpr int RUNS = TR_CODE8_BLOCK / (4 * TR_WARP);
     if (state->skip) return;
     const int64_t blocks = (d.count + TR_CODE8_BLOCK - 1) / TR_CODE8_BLOCK;
@@ -57,7 +61,7 @@ __global__ void encode(tr_quantize_desc d, const tr_step_state *state, int64_t e
             const int64_t at = b * TR_CODE8_BLOCK + 4 * (r * TR_WARP + tr_lane());
             uint32_t draw[4];
             if (at >= d.count) continue;
-            draw_words(d, state, element + at, draw);
+            draw_words(d, state, sample, element + at, draw);
             for (int i = 0; i < 4 && at + i < d.count; i++)
                 y[at + i] = tr_code8_encode(v[r][i], scale, d.squares, draw[i]);
         }
@@ -73,13 +77,13 @@ __global__ void decode(int64_t count, bool squares, const uint8_t *y, const floa
 } // namespace
 
 cudaError_t tr_cuda_launch_quantize(cudaStream_t stream, const tr_quantize_desc *d,
-                                    const tr_step_state *state, int64_t element, const float *x,
-                                    void *y, float *scales) {
+                                    const tr_step_state *state, int64_t sample, int64_t element,
+                                    bool adds, const float *x, void *y, float *scales) {
     if (d->to == TR_U8)
         return tr_launch(stream, tr_grid(d->count, TR_CODE8_BLOCK * (TR_THREADS / TR_WARP)),
-                         TR_THREADS, encode, *d, state, element, x, y, scales);
+                         TR_THREADS, encode, *d, state, sample, element, x, y, scales);
     return tr_launch(stream, tr_grid(d->count, 4 * TR_THREADS), TR_THREADS, quantize, *d, state,
-                     element, x, y);
+                     sample, element, adds, x, y);
 }
 
 cudaError_t tr_cuda_launch_dequantize(cudaStream_t stream, const tr_quantize_desc *d,

@@ -2,17 +2,19 @@
 #include "device/elementwise.h"
 #include "device/ref/ref_impl.h"
 
-/* Returns the sum of squares of the block from element `at`: FP32 in the order of all devices, FP64
- * in the order of the elements. */
+/* Returns the sum of squares of the block from element `at`: FP32 and BF16 in the order of all
+ * devices, FP64 in the order of the elements. */
 static double sumsq_block(const tr_op_args *args, const tr_sumsq_desc *d, int64_t at) {
     const int64_t left = d->count - at, n = left < TR_SUMSQ_BLOCK ? left : TR_SUMSQ_BLOCK;
+    float wide[TR_SUMSQ_BLOCK];
     double sum = 0;
     if (d->dtype == TR_F32) return tr_sumsq_block((const float *)args->t[TR_SUMSQ_X].data + at, n);
-    for (int64_t i = at; i < at + n; i++) {
-        double x = tr_ref_get(args, TR_SUMSQ_X, i);
+    for (int64_t i = 0; i < n; i++) {
+        const double x = tr_ref_get(args, TR_SUMSQ_X, at + i);
+        wide[i] = (float)x;
         sum += x * x;
     }
-    return sum;
+    return d->dtype == TR_F64 ? sum : tr_sumsq_block(wide, n);
 }
 
 tr_status tr_ref_sumsq(tr_op *op, const tr_op_args *args) {

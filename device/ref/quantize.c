@@ -3,13 +3,13 @@
 #include "device/elementwise.h"
 #include "device/ref/ref_impl.h"
 
-/* Returns the word by which element i of a parameter is rounded. */
-static uint32_t draw_of(const tr_quantize_desc *d, const tr_step_state *state, int64_t i) {
+/* Returns the word by which element i of X is rounded. */
+static uint32_t draw_of(const tr_quantize_desc *d, const tr_op_args *args, int64_t i) {
     const tr_quantize_box *box;
     int64_t adjacent;
-    const uint64_t at = (uint64_t)tr_quantize_place(d, i, &box, &adjacent);
-    const tr_philox r = tr_philox4x32(tr_rounding_key(state->seed, box->name, d->use), at / 4,
-                                      (uint64_t)state->step);
+    const uint64_t at = (uint64_t)tr_quantize_place(d, args->element + i, &box, &adjacent);
+    const tr_philox r = tr_philox4x32(tr_rounding_key(args->state->seed, box->name, d->use), at / 4,
+                                      tr_rounding_counter(args->state->step, args->sample));
     return tr_philox_word(r, (int64_t)(at % 4));
 }
 
@@ -52,9 +52,7 @@ static void encode_blocks(const tr_quantize_desc *d, const tr_op_args *args) {
         ((float *)args->t[TR_QUANTIZE_SCALES].data)[at / TR_CODE8_BLOCK] = scale;
         for (int64_t i = at; i < end; i++)
             ((uint8_t *)args->t[TR_QUANTIZE_Y].data)[i] =
-                scale > 0 ? code_of((double)x[i], scale, d->squares,
-                                    draw_of(d, args->state, args->element + i))
-                          : 0;
+                scale > 0 ? code_of((double)x[i], scale, d->squares, draw_of(d, args, i)) : 0;
     }
 }
 
@@ -72,17 +70,19 @@ tr_status tr_ref_quantize(tr_op *op, const tr_op_args *args) {
     if (args->state->skip) return TR_OK;
     if (d->to == TR_U8) encode_blocks(d, args);
     for (int64_t i = 0; i < d->count && d->to == TR_BF16; i++) {
-        const float x = ((const float *)args->t[TR_QUANTIZE_X].data)[i];
+        uint16_t *kept = (uint16_t *)args->t[TR_QUANTIZE_Y].data + i;
+        float x = ((const float *)args->t[TR_QUANTIZE_X].data)[i];
+        if (args->adds) x += tr_bf16_to_f32(*kept);
         float y = x;
         if (isfinite(x)) {
             const double low = (double)towards_zero(x), high = (double)away_from_zero(x);
             /* The part that is cut off, of 2^16, and as many equally likely draws. Beyond the
              * largest number is infinity, as if it were the next one. */
             const double gap = isfinite(high) ? high - low : copysign(0x1p120, low);
-            const double draw = (double)(draw_of(d, args->state, args->element + i) >> 16);
+            const double draw = (double)(draw_of(d, args, i) >> 16);
             y = ((double)x - low) / gap * 65536 + draw >= 65536 ? (float)high : (float)low;
         }
-        ((uint16_t *)args->t[TR_QUANTIZE_Y].data)[i] = tr_f32_to_bf16(y);
+        *kept = tr_f32_to_bf16(y);
     }
     return TR_OK;
 }

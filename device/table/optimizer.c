@@ -21,7 +21,7 @@ static void sumsq_operands(const tr_op_desc *desc, tr_tensor *t) {
 
 const tr_op_row tr_op_row_sumsq = {
     .name = "sumsq",
-    .slot = {[TR_SUMSQ_X] = {"x", TR_SLOT_IN, TR_TYPES_ACC},
+    .slot = {[TR_SUMSQ_X] = {"x", TR_SLOT_IN, TR_TYPES_ACC | TR_TYPES_BF16},
              [TR_SUMSQ_OUT] = {"out", TR_SLOT_OUT, TR_TYPES_F64},
              [TR_SUMSQ_SUMS] = {"sums", TR_SLOT_BOTH | TR_SLOT_ONCE, TR_TYPES_F64}},
     .fault = sumsq_fault,

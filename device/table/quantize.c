@@ -39,7 +39,7 @@ static void quantize_operands(const tr_op_desc *desc, tr_tensor *t) {
 const tr_op_row tr_op_row_quantize = {
     .name = "quantize",
     .slot = {[TR_QUANTIZE_X] = {"x", TR_SLOT_IN, TR_TYPES_F32},
-             [TR_QUANTIZE_Y] = {"y", TR_SLOT_OUT, TR_TYPES_BF16 | TR_TYPES_U8},
+             [TR_QUANTIZE_Y] = {"y", TR_SLOT_GRADIENT, TR_TYPES_BF16 | TR_TYPES_U8},
              [TR_QUANTIZE_SCALES] = {"scales", TR_SLOT_OUT, TR_TYPES_F32}},
     .fault = quantize_fault,
     .same = same_quantize,

@@ -47,6 +47,8 @@ for n in 1 2 4; do
     is "tp $n: BF16" "$(of 0 $parameters parallel.tp=$n train.precision=bf16)" "6 * $P"
     is "tp $n: BF16 without masters" "$(of 0 $parameters parallel.tp=$n train.precision=bf16 optim.master=none)" "2 * $P"
     is "tp $n: BF16 moments" "$(of 0 $optimizer parallel.tp=$n optim.moments=bf16)" "4 * $P"
+    is "tp $n: BF16 gradients" "$(of 0 $gradients parallel.tp=$n optim.gradients=bf16)" \
+        "2 * $P + 2 * int((V + $n - 1) / $n) * C + 4 * (int((V + $n - 1) / $n) * C + T * C)"
     is "tp $n: 8-bit moments" "$(of 0 $optimizer parallel.tp=$n optim.moments=int8)" "2 * 260 / 256 * $P" 0.15
     # Divided among data ranks, within a block of each parameter.
     is "tp $n: divided optimizer" "$(of 0 $optimizer parallel.tp=$n parallel.dp=2 parallel.zero=1)" "8 * $P / 2" 1.5

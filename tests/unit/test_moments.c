@@ -1,6 +1,6 @@
-/* Tests the rounding of the optimizer's states (QUANTIZE, partition/quantized.h): it is unbiased,
- * independent between steps, states and tensors, and the same for an element of a global tensor in
- * every part of it that a rank holds. */
+/* Tests the rounding of the optimizer's states and of sums of gradients (QUANTIZE,
+ * partition/quantized.h): it is unbiased, independent between steps, micro-batches, states and
+ * tensors, and the same for an element of a global tensor in every part of it that a rank holds. */
 #include "base/code8.h"
 #include "base/philox.h"
 #include "device/device.h"
@@ -58,9 +58,10 @@ static tr_param *own_whole(owned *o, const char *name, int64_t rows, int64_t col
     return own(o, name, rows, cols, (tr_box){.extent = {rows, cols}, .local_stride = {cols, 1}});
 }
 
-/* Rounds from[count], the parameter's elements from `element` on, to to[count]. */
-static void round_part(const tr_param *param, int use, int64_t step, int64_t element, int64_t count,
-                       const float *from, uint16_t *to) {
+/* Rounds from[count], the parameter's elements from `element` on, to to[count]; adds: rounds their
+ * sums with to[count]. sample: the first one of a micro-batch. */
+static void round_or_add(const tr_param *param, int use, int64_t step, int64_t sample, bool adds,
+                         int64_t element, int64_t count, const float *from, uint16_t *to) {
     tr_op_desc desc;
     tr_op *op = NULL;
     tr_step_state at = {.seed = seed, .step = step};
@@ -70,10 +71,17 @@ static void round_part(const tr_param *param, int use, int64_t step, int64_t ele
     const tr_op_args args = {.t = {[TR_QUANTIZE_X] = tr_tensor_vector(from, TR_F32, count),
                                    [TR_QUANTIZE_Y] = tr_tensor_vector(to, TR_BF16, count)},
                              .state = &at,
-                             .element = element};
+                             .sample = sample,
+                             .element = element,
+                             .adds = adds};
     assert_int_equal(tr_op_run(op, tr_device_compute(device), &args), TR_OK);
     assert_int_equal(tr_stream_sync(tr_device_compute(device)), TR_OK);
     tr_op_release(op);
+}
+
+static void round_part(const tr_param *param, int use, int64_t step, int64_t element, int64_t count,
+                       const float *from, uint16_t *to) {
+    round_or_add(param, use, step, 0, false, element, count, from, to);
 }
 
 static void near(double have, double want, double limit, const char *what, double of) {
@@ -122,9 +130,12 @@ static void is_independent(void **state) {
     static const struct {
         const char *name;
         int use;
-        int64_t step, away;
-    } other[] = {{"tensor", 0, 2, 0},         {"tensor", 1, 1, 0}, {"tensor2", 0, 1, 0},
-                 {"tensor", 0, 1LL << 40, 0}, {"tensor", 0, 1, 1}, {"tensor", 0, 1, 4}};
+        int64_t step, away, sample;
+    } other[] = {{"tensor", 0, 2, 0, 0},    {"tensor", 1, 1, 0, 0},
+                 {"tensor2", 0, 1, 0, 0},   {"tensor", 0, 1LL << 40, 0, 0},
+                 {"tensor", 0, 1, 1, 0},    {"tensor", 0, 1, 4, 0},
+                 {"tensor", 0, 1, 0, 1},    {"tensor", 0, 1, 0, 4},
+                 {"tensor", 0, 1, 0, 4096}, {"tensor", TR_QUANTIZED_GRADIENT, 1, 0, 0}};
     uint16_t *z = malloc(DRAWS * sizeof *z);
     owned o;
     assert_non_null(z);
@@ -133,8 +144,8 @@ static void is_independent(void **state) {
     for (size_t k = 0; k < sizeof other / sizeof *other; k++) {
         int64_t sum = 0;
         const int64_t n = DRAWS - other[k].away;
-        round_part(own_whole(&o, other[k].name, 1, DRAWS), other[k].use, other[k].step, 0, DRAWS, x,
-                   z);
+        round_or_add(own_whole(&o, other[k].name, 1, DRAWS), other[k].use, other[k].step,
+                     other[k].sample, false, 0, DRAWS, x, z);
         for (int64_t i = 0; i < n; i++)
             sum += (y[i] == 0x3f80 ? -1 : 1) * (z[i + other[k].away] == 0x3f80 ? -1 : 1);
         near((double)sum / (double)n, 0, 4 / sqrt((double)n), "correlation in case", (double)k);
@@ -216,6 +227,34 @@ static void moves_slow_means(void **state) {
     assert_true(stuck == 1);
 }
 
+/* The first micro-batch writes 1, and each of the others adds 1/32 of a gap of BF16, which rounding
+ * to nearest would lose. The sums' mean is exact within 4 sigma, and their variance is that of
+ * independent draws within 4 sigma: with the same draws for every micro-batch it would be 15 times
+ * as large. */
+static void sums_of_gradients_are_unbiased(void **state) {
+    (void)state;
+    enum { ADDED = 15 };
+    const double p = 1.0 / 32, pq = p * (1 - p), variance = ADDED * pq;
+    owned o;
+    const tr_param *param = own_whole(&o, "weight", 1000, DRAWS / 1000);
+    double sum = 0, squares = 0;
+    memset(y, 0xff, DRAWS * sizeof *y); /* NaN, which the first one does not read */
+    for (int m = 0; m <= ADDED; m++) {
+        for (int i = 0; i < DRAWS; i++) x[i] = m == 0 ? 1.0f : 0x1p-12f;
+        round_or_add(param, TR_QUANTIZED_GRADIENT, 3, 4 * m, m > 0, 0, DRAWS, x, y);
+    }
+    for (int i = 0; i < DRAWS; i++) {
+        const double gaps = ((double)tr_bf16_to_f32(y[i]) - 1) * 0x1p7 - ADDED * p;
+        sum += gaps;
+        squares += gaps * gaps;
+    }
+    near(sum / DRAWS, 0, 4 * sqrt(variance / DRAWS), "mean error of sums", ADDED);
+    /* The fourth moment of a binomial number. */
+    const double fourth = 3 * variance * variance + variance * (1 - 6 * pq);
+    near(squares / DRAWS, variance, 4 * sqrt((fourth - variance * variance) / DRAWS),
+         "variance of sums", ADDED);
+}
+
 /* Every code keeps its number, in its own block and in one of which the scale is larger as long as
  * that reaches down to it; zeros are 0; neighbours are at most 1/8 apart, down to 2^-14 and 2^-30
  * of the scale. */
@@ -284,6 +323,7 @@ int main(void) {
         cmocka_unit_test(is_independent),
         cmocka_unit_test(is_the_same_in_parts),
         cmocka_unit_test(moves_slow_means),
+        cmocka_unit_test(sums_of_gradients_are_unbiased),
         cmocka_unit_test(codes_keep_their_numbers),
         cmocka_unit_test(codes_are_unbiased),
     };

@@ -275,8 +275,18 @@ static void check_rounding(const tr_cpu_kernels *set) {
             draw[i] = tr_philox4x32(seed, (uint64_t)i, 5).v[0];
         }
         for (int i = 0; i < specials; i++) x[7 * i] = special[i];
-        set->round_drawn(N, x, draw, half);
-        for (int i = 0; i < N; i++) assert_int_equal(half[i], tr_round_bf16(x[i], draw[i]));
+        set->round_drawn(false, N, x, draw, half);
+        for (int i = 0; i < N; i++) {
+            assert_int_equal(half[i], tr_round_bf16(x[i], draw[i]));
+            wide[i] = tr_bf16_to_f32(half[i]) + x[N - 1 - i];
+        }
+        for (int i = 0; i < N / 2; i++) {
+            const float other = x[i];
+            x[i] = x[N - 1 - i];
+            x[N - 1 - i] = other;
+        }
+        set->round_drawn(true, N, x, draw, half);
+        for (int i = 0; i < N; i++) assert_int_equal(half[i], tr_round_bf16(wide[i], draw[i]));
         for (int squares = 0; squares < 2; squares++) {
             float largest = 0;
             for (int i = 0; i < N && squares; i++) x[i] *= x[i];

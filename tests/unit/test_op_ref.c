@@ -441,6 +441,7 @@ static void test_gradients_are_written_or_added_to(void **state) {
     for (size_t i = 0; i < tr_op_case_count; i++) {
         tr_op_case adding;
         if (!tr_op_case_adding(&tr_op_cases[i], &adding)) continue;
+        if (adding.desc.kind == TR_OP_QUANTIZE) continue; /* rounds its sums: test_moments */
         check_gradients(&tr_op_cases[i]);
         kinds += !seen[tr_op_cases[i].desc.kind];
         seen[tr_op_cases[i].desc.kind] = true;

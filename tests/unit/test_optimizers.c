@@ -99,6 +99,7 @@ static void own(owned *o, tr_device *device, tr_dtype dtype, tr_optim_memory opt
                           .dtype = dtype,
                           .acc = dtype,
                           .optimizer = kind,
+                          .grad_dtype = dtype,
                           .slot = o->slot,
                           .state_dtype = tr_optim_state_dtype(optimizer, dtype),
                           .slots = TENSORS,

@@ -131,6 +131,10 @@
     {                                                                                              \
         .kind = TR_OP_SUMSQ, .sumsq = {.count = n, .part = part_ }                                 \
     }
+#define SUMSQ_BF16(n, part_)                                                                       \
+    {                                                                                              \
+        .kind = TR_OP_SUMSQ, .sumsq = {.count = n, .dtype = TR_BF16, .part = part_ }               \
+    }
 #define STEP_FINISH(l, n)                                                                          \
     {                                                                                              \
         .kind = TR_OP_STEP_FINISH, .step_finish = {.losses = l, .norms = n }                       \
@@ -412,6 +416,8 @@ const tr_op_case tr_op_cases[] = {
     {SUMSQ(20000), 0},
     {SUMSQ_PART(1, TR_SUMSQ_BLOCKS), 0},
     {SUMSQ_PART(20000, TR_SUMSQ_BLOCKS), 0},
+    {SUMSQ_BF16(4099, TR_SUMSQ_WHOLE), 0},
+    {SUMSQ_BF16(20000, TR_SUMSQ_BLOCKS), 0},
     {SUMSQ_PART(0, TR_SUMSQ_TOTAL), 0},
     {SUMSQ_PART(4099, TR_SUMSQ_TOTAL), 0},
     {STEP_FINISH(1, 0), 0},

@@ -417,7 +417,7 @@ static void optimizer_tensors(const tr_op_desc *desc, unsigned options, tr_op_te
     case TR_OP_SUMSQ:
         if (desc->sumsq.part == TR_SUMSQ_TOTAL)
             t[TR_SUMSQ_SUMS] = input(TR_F64, desc->sumsq.count, TR_FILL_SQUARE);
-        else t[TR_SUMSQ_X] = input(TR_F32, desc->sumsq.count, TR_FILL_NORMAL);
+        else t[TR_SUMSQ_X] = input(desc->sumsq.dtype, desc->sumsq.count, TR_FILL_NORMAL);
         if (desc->sumsq.part == TR_SUMSQ_BLOCKS)
             t[TR_SUMSQ_SUMS] = exact(TR_F64, tr_sumsq_blocks(desc->sumsq.count));
         else t[TR_SUMSQ_OUT] = exact(TR_F64, 1);

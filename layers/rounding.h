@@ -1,0 +1,19 @@
+/* Stochastic rounding of numbers that belong to the elements of a parameter: moments, values and
+ * gradients. The random bits are those of the elements of the global tensors, so no layout changes
+ * them. */
+#pragma once
+
+#include "device/op.h"
+#include "layers/param.h"
+
+/* `use` of QUANTIZE, which tells the numbers of one element apart. */
+enum {
+    TR_PARAM_ROUNDING_STATE = 0,   /* and 1: the optimizer's */
+    TR_PARAM_ROUNDING_VALUE = 2,   /* of a parameter without masters */
+    TR_PARAM_ROUNDING_GRADIENT = 3 /* of use 0 of a tied parameter; of its use k it is 3 + k */
+};
+
+/* Describes the rounding of `count` elements of the parameter to `to`. squares: of squares. Fails
+ * with TR_ERR_INTERNAL when a box of the parameter is no matrix. */
+tr_status tr_param_rounding(const tr_param *param, tr_dtype to, bool squares, int use,
+                            int64_t count, tr_op_desc *out);

@@ -1,0 +1,51 @@
+#!/usr/bin/env bash
+# Tests optim.gradients bf16 in whole runs: the same bits with every schedule and for data ranks that divide the state,
+# the memory that was planned, a run that is continued, other optimizers and precisions, and refusals.
+# usage: gradients.sh TRIREME SCRATCH_DIR     (ckpt_compare is next to the tests' programs)
+set -euo pipefail
+trireme=$1 scratch=$2
+source "$(dirname "$0")/common.sh"
+
+options=(model.width=96 model.vocab=700 optim.clip=0.5 optim.gradients=bf16)
+
+# same RUN REFERENCE RANKS ARGUMENTS...: the run has the reference's bits, and the planned memory.
+same() {
+    train 0 "$3" "$1" "${options[@]}" "${@:4}"
+    same_curve "$1" "$2"
+    same_tensors "$1" "$2" 20
+    as_planned "$1"
+}
+
+train 0 1 wide "${options[@]}" optim.gradients=fp32
+train 0 1 one "${options[@]}" log.noise_scale=true
+as_planned one
+diff <(field one loss) <(field wide loss) >/dev/null && fail "optim.gradients=bf16 changes no loss"
+near one wide loss 0.02
+same pp2 one 2 parallel.pp=2 parallel.schedule=interleaved parallel.virtual=2
+same zbv one 2 parallel.pp=2 parallel.schedule=zbv device.name=guarded
+# Data ranks have other sums, of the same bits with each parallel.zero.
+train 0 2 dp2 "${options[@]}" parallel.dp=2
+as_planned dp2
+near dp2 one loss 0.02
+same dp2-zero dp2 2 parallel.dp=2 parallel.zero=1 parallel.reduce=bf16
+same dp2-zero2 dp2 4 parallel.dp=2 parallel.zero=2 parallel.pp=2 parallel.schedule=bfs parallel.virtual=2
+train 0 2 tp2 "${options[@]}" parallel.tp=2 parallel.sequence=true train.precision=bf16 optim.moments=bf16 optim.master=none
+as_planned tp2
+near tp2 wide loss 0.03
+# A family with joined matrices, of which some are frozen, in FP16, with another optimizer.
+other=(model.family=llama model.kv_heads=1 train.precision=fp16 optim.name=lion optim.lr=0.0003 'train.freeze=*.q_proj.*')
+train 0 1 lion "${options[@]}" "${other[@]}"
+same lion-pp2 lion 2 parallel.pp=2 "${other[@]}"
+
+cp -r "$scratch/one" "$scratch/on"
+rm -r "$(step_dir on 20)"
+train 0 2 on --resume "${options[@]}" parallel.pp=2
+same_curve on one
+same_tensors on one 20
+[[ ! -s $scratch/on.err ]] || fail "on: said '$(<"$scratch/on.err")'"
+
+train 78 1 lamb "${options[@]}" optim.name=lamb
+says lamb ".*optim.name lamb steps whole tensors, for which optim.gradients bf16 is not available: leave optim.gradients out"
+train 78 1 f64 "${options[@]}" train.precision=fp64 device.name=ref
+says f64 ".*train.precision fp64 keeps gradients in fp64: leave optim.gradients out"
+finish
