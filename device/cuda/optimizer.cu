@@ -6,23 +6,25 @@
 
 namespace {
 
-/* Elements at .. at + 4 of x, zeros past its end. packs: x starts on 16 bytes, and `at` is a
- * multiple of 4. */
-template <bool packs, typename T>
-__device__ void load_four(const T *x, int64_t count, int64_t at, float (&v)[4]) {
-    if (packs && at + 4 <= count) {
+/* Elements at .. at + n of x, zeros past its end. packs: x starts on 16 bytes, and `at` is a
+ * multiple of n. */
+template <bool packs, typename T, int n>
+__device__ void load_some(const T *x, int64_t count, int64_t at, float (&v)[n]) {
+    if (packs && at + n <= count) {
         tr_load(x + at, v);
     } else {
 #pragma unroll
-        for (int i = 0; i < 4; i++) v[i] = at + i < count ? tr_load_one(x + at + i) : 0.0f;
+        for (int i = 0; i < n; i++) v[i] = at + i < count ? tr_load_one(x + at + i) : 0.0f;
     }
 }
 
-/* Eight neighbouring threads take a block of 4096 elements, each one lane of it, and load 32 of its
- * elements at a time, the next while these are added: zeros add nothing. partial[blocks]. */
+/* Eight neighbouring threads take a block of 4096 elements, each one lane of it, and load a piece
+ * of its elements at a time, 16 bytes each, the next while these are added: zeros add nothing.
+ * partial[blocks]. */
 template <bool packs, typename T>
 __global__ void sumsq_blocks(int64_t count, int64_t blocks, const T *x, double *partial) {
-    constexpr int PER_BLOCK = TR_THREADS / TR_SUMSQ_LANES, PIECE = 4 * TR_SUMSQ_LANES;
+    constexpr int PER_BLOCK = TR_THREADS / TR_SUMSQ_LANES;
+    constexpr int PACK = 16 / (int)sizeof(T), PIECE = PACK * TR_SUMSQ_LANES;
     __shared__ double lanes[TR_THREADS];
     __shared__ float pieces[PER_BLOCK][PIECE + 1]; /* + 1: rows in different banks */
     const int lane = (int)threadIdx.x % TR_SUMSQ_LANES, row = (int)threadIdx.x / TR_SUMSQ_LANES;
@@ -31,13 +33,13 @@ __global__ void sumsq_blocks(int64_t count, int64_t blocks, const T *x, double *
         const int64_t block = first + row, from = block * TR_SUMSQ_BLOCK;
         const int64_t longest = count - first * TR_SUMSQ_BLOCK; /* no block has more left */
         double sum = 0;
-        float v[4];
-        load_four<packs>(x, count, from + 4 * lane, v);
+        float v[PACK];
+        load_some<packs>(x, count, from + PACK * lane, v);
         for (int64_t at = 0; at < TR_SUMSQ_BLOCK && at < longest; at += PIECE) {
 #pragma unroll
-            for (int i = 0; i < 4; i++) pieces[row][4 * lane + i] = v[i];
+            for (int i = 0; i < PACK; i++) pieces[row][PACK * lane + i] = v[i];
             __syncthreads();
-            load_four<packs>(x, count, from + at + PIECE + 4 * lane, v);
+            load_some<packs>(x, count, from + at + PIECE + PACK * lane, v);
             sum = tr_sumsq_lane(sum, pieces[row], PIECE, lane);
             __syncthreads();
         }

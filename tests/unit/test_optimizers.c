@@ -130,6 +130,8 @@ static void own(owned *o, tr_device *device, tr_dtype dtype, tr_optim_memory opt
                                  .grad = (char *)o->grad + at};
         o->slot[k] = (tr_store_slot){.param = &o->param[k],
                                      .layout = {.replicas = {.count = {1, 1, 1}}, .parts = 1},
+                                     .portion = {.extent = rows * cols},
+                                     .grad = o->param[k].grad,
                                      .master = w + at,
                                      .optimizer = tr_optim_kind_for(kind, &o->param[k]),
                                      .shares = -1};
