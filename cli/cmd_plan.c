@@ -4,9 +4,11 @@
 
 #include "base/cores.h"
 #include "base/memory.h"
+#include "device/speed.h"
 #include "layers/param_layout.h"
 #include "partition/advice.h"
 #include "partition/network.h"
+#include "partition/offload.h"
 #include "partition/param_memory.h"
 #include "partition/rate.h"
 #include "partition/recompute_choice.h"
@@ -434,6 +436,31 @@ static void print_gather(const tr_config *c, const tr_run_plan *p, double rate) 
     print_exposed(seconds);
 }
 
+/* Prints what the optimizer's offload takes of the rank that it takes longest. */
+static void print_offload(const tr_config *c, const tr_run_plan *p) {
+    const tr_layout *l = p->layout;
+    const tr_mesh *mesh = &l->desc.mesh;
+    tr_offload_traffic most = {0};
+    size_t bytes = 0;
+    char time[32];
+    if (!l->desc.optimizer.offload) return;
+    for (int r = 0; r < p->ranks; r++)
+        if (p->memory[r].of[TR_MEMORY_OFFLOAD] > bytes) bytes = p->memory[r].of[TR_MEMORY_OFFLOAD];
+    for (int pp = 0; pp < mesh->degree[TR_AXIS_PP]; pp++)
+        for (int dp = 0; dp < mesh->degree[TR_AXIS_DP]; dp++) {
+            const tr_param_memory memory = tr_layout_params(l, pp, dp);
+            const tr_offload_traffic own = tr_offload_traffic_of(&memory, l->desc.dtype);
+            if (tr_offload_seconds(c, own) > tr_offload_seconds(c, most)) most = own;
+        }
+    (void)printf("\noffload  at most %.1f MiB a rank in host memory; at the end of a step %.1f MiB "
+                 "of gradients and parameters go there and %.1f MiB return at %.3g GB/s, while "
+                 "cores move %.1f MiB at %.3g GB/s: %s stay exposed\n",
+                 (double)bytes / MIB, most.down / MIB, most.up / MIB,
+                 tr_network_bytes(c, false) * 1e-9, most.host / MIB,
+                 tr_device_speed_of("cpu")->memory_bytes * 1e-9,
+                 duration(tr_offload_seconds(c, most), time, sizeof time));
+}
+
 /* Prints the time of a step and of the run. given: FLOP/s by --rate, or 0. here: this machine has
  * the config's device. */
 static tr_status print_speed(const tr_config *c, tr_device *device, const tr_run_plan *p,
@@ -571,6 +598,7 @@ tr_status cli_plan(cli_context *cli, int argc, char **argv) {
     TR_TRY_OUT(tr_run_plan_make(&config, device, &plan));
     print_head(&config, plan, here);
     print_memory(plan);
+    print_offload(&config, plan);
     print_batches(&config, plan);
     print_step(plan);
     TR_TRY_OUT(print_speed(&config, device, plan, rate, here));

@@ -6,7 +6,7 @@
 
 #include <stdio.h>
 
-enum { TR_CONFIG_KEYS = 105, TR_CONFIG_PATH = 1024, TR_CONFIG_PATHS = 4096 };
+enum { TR_CONFIG_KEYS = 106, TR_CONFIG_PATH = 1024, TR_CONFIG_PATHS = 4096 };
 
 /* Where a key got its value. line 0: by default or from the preset; line < 0: override number
  * -line. */
@@ -92,6 +92,7 @@ typedef struct tr_config {
          * one, or none; and those of ranks of a host. */
         double link, link_latency, network, network_latency;
         int64_t host_ranks; /* 0: all ranks are on one host */
+        char offload[16];   /* what is kept in the host's memory: none, optimizer */
     } device;
 
     char source[256];                      /* the file, for messages */

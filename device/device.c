@@ -92,11 +92,14 @@ void tr_device_count_memory(tr_device *device, tr_memory kind, size_t bytes) {
     if (device->live[kind] > device->peak[kind]) device->peak[kind] = device->live[kind];
 }
 
-tr_status tr_device_alloc(tr_device *device, tr_memory kind, size_t bytes, void **out) {
+/* Allocates with a function of the device's table, and records the block. */
+static tr_status alloc_block(tr_device *device, tr_memory kind, size_t bytes,
+                             tr_status (*alloc)(tr_device *device, size_t bytes, void **out),
+                             void **out) {
     tr_device_block *block;
     *out = NULL;
     TR_TRY(tr_calloc(1, sizeof *block, &block));
-    tr_status status = device->ops->alloc(device, bytes, out);
+    tr_status status = alloc(device, bytes, out);
     if (status != TR_OK) {
         free(block);
         return tr_trace_at(__FILE__, __LINE__, status);
@@ -108,8 +111,8 @@ tr_status tr_device_alloc(tr_device *device, tr_memory kind, size_t bytes, void 
     return TR_OK;
 }
 
-void tr_device_free(tr_device *device, void *memory) {
-    if (!memory) return;
+/* Removes the record of a block. */
+static void forget_block(tr_device *device, const void *memory) {
     for (tr_device_block **at = &device->blocks; *at; at = &(*at)->next) {
         tr_device_block *block = *at;
         if (block->memory != memory) continue;
@@ -118,8 +121,29 @@ void tr_device_free(tr_device *device, void *memory) {
         free(block);
         break;
     }
+}
+
+tr_status tr_device_alloc(tr_device *device, tr_memory kind, size_t bytes, void **out) {
+    return alloc_block(device, kind, bytes, device->ops->alloc, out);
+}
+
+void tr_device_free(tr_device *device, void *memory) {
+    if (!memory) return;
+    forget_block(device, memory);
     tr_device_wait_issued(device);
     device->ops->free(device, memory);
+}
+
+tr_status tr_device_offload_alloc(tr_device *device, size_t bytes, void **out) {
+    TR_TRY(alloc_block(device, TR_MEMORY_OFFLOAD, bytes, device->ops->staging_alloc, out));
+    memset(*out, 0, bytes);
+    return TR_OK;
+}
+
+void tr_device_offload_free(tr_device *device, void *memory) {
+    if (!memory) return;
+    forget_block(device, memory);
+    tr_device_staging_free(device, memory);
 }
 
 size_t tr_device_peak(const tr_device *device, tr_memory kind) {
@@ -133,7 +157,8 @@ const char *tr_device_memory_name(tr_memory kind) {
                                                          [TR_MEMORY_ACTIVATIONS] = "activations",
                                                          [TR_MEMORY_TRANSFERS] = "transfers",
                                                          [TR_MEMORY_DATA] = "data",
-                                                         [TR_MEMORY_NCCL] = "NCCL"};
+                                                         [TR_MEMORY_NCCL] = "NCCL",
+                                                         [TR_MEMORY_OFFLOAD] = "offload"};
     return names[kind];
 }
 

@@ -70,9 +70,9 @@ bool tr_host_event_reached(tr_event *event);
 /* The entries that neither access device memory nor call functions, and the speed of a CPU and of
  * shared memory. */
 #define TR_HOST_OPS_STREAMS                                                                        \
-    .speed = {.flops_per_s = 20e9, .link_bytes = 1e9}, .stream_native = tr_host_stream_native,     \
-    .stream_create = tr_host_stream_create, .stream_destroy = tr_host_stream_destroy,              \
-    .stream_sync = tr_host_stream_sync, .stream_work = tr_host_stream_call,                        \
-    .stream_wait = tr_host_stream_wait, .event_create = tr_host_event_create,                      \
-    .event_destroy = tr_host_event_destroy, .event_record = tr_host_event_record,                  \
-    .event_reached = tr_host_event_reached
+    .speed = {.flops_per_s = 20e9, .link_bytes = 1e9, .memory_bytes = 10e9},                       \
+    .stream_native = tr_host_stream_native, .stream_create = tr_host_stream_create,                \
+    .stream_destroy = tr_host_stream_destroy, .stream_sync = tr_host_stream_sync,                  \
+    .stream_work = tr_host_stream_call, .stream_wait = tr_host_stream_wait,                        \
+    .event_create = tr_host_event_create, .event_destroy = tr_host_event_destroy,                  \
+    .event_record = tr_host_event_record, .event_reached = tr_host_event_reached

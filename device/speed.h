@@ -3,8 +3,9 @@
 #pragma once
 
 typedef struct tr_device_speed {
-    double flops_per_s; /* products of a rank, in the precision that it trains in */
-    double link_bytes;  /* bytes a second from one rank to another */
+    double flops_per_s;  /* products of a rank, in the precision that it trains in */
+    double link_bytes;   /* bytes a second from one rank to another */
+    double memory_bytes; /* that it reads and writes in its memory a second */
 } tr_device_speed;
 
 /* Returns the speed of the kind of device of this name; of the cpu device if the name is

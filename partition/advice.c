@@ -79,6 +79,19 @@ static tr_status find_zero(tr_config *c, tr_device *device, bool *fits) {
     return TR_OK;
 }
 
+/* Keeps the optimizer's state in the host's memory, if the device has another one, with the
+ * cheapest recompute that it needs then. */
+static tr_status find_offload(tr_config *c, tr_device *device, bool *fits) {
+    const bool on_host = !strcmp(c->device.name, "cpu") || !strcmp(c->device.name, "ref");
+    *fits = false;
+    if (on_host || strcmp(c->device.offload, "none") != 0) return TR_OK;
+    (void)snprintf(c->device.offload, sizeof c->device.offload, "optimizer");
+    TR_TRY(try_change(c, device, fits));
+    if (!*fits) TR_TRY(find_recompute(c, device, fits));
+    if (!*fits) (void)snprintf(c->device.offload, sizeof c->device.offload, "none");
+    return TR_OK;
+}
+
 static tr_status find_pp(tr_config *c, tr_device *device, bool *fits) {
     int64_t from = c->parallel.pp;
     *fits = false;
@@ -130,6 +143,9 @@ static void add_change(advice *a, const tr_config *from, const tr_config *to) {
     if (strcmp(from->model.recompute, to->model.recompute) != 0)
         used += (size_t)snprintf(text + used, sizeof text - used, "%strain.recompute=%s",
                                  used ? " " : "", to->model.recompute);
+    if (strcmp(from->device.offload, to->device.offload) != 0)
+        used += (size_t)snprintf(text + used, sizeof text - used, "%sdevice.offload=%s",
+                                 used ? " " : "", to->device.offload);
     int64_t ranks = to->parallel.pp * to->parallel.tp * to->parallel.dp;
     if (ranks != from->parallel.pp * from->parallel.tp * from->parallel.dp)
         (void)snprintf(text + used, sizeof text - used, " on %lld ranks", (long long)ranks);
@@ -175,7 +191,8 @@ static tr_status add_pair(advice *a, const tr_config *asked, tr_device *device) 
 
 tr_status tr_advice_make(const tr_config *config, tr_device *device, char *text, size_t size) {
     advice a = {.text = text, .size = size};
-    static const find_fn find[] = {find_zero, find_recompute, find_micro_batch, find_pp, find_tp};
+    static const find_fn find[] = {find_zero,    find_recompute, find_micro_batch,
+                                   find_offload, find_pp,        find_tp};
     text[0] = '\0';
     for (size_t i = 0; i < sizeof find / sizeof *find; i++)
         TR_TRY(add_found(&a, config, config, device, find[i]));

@@ -6,6 +6,7 @@
 #include "layers/param_layout.h"
 #include "partition/buckets.h"
 #include "partition/cut_for_schedule.h"
+#include "partition/offload.h"
 #include "partition/owners.h"
 #include "partition/param_memory.h"
 #include "partition/step_end.h"
@@ -125,6 +126,7 @@ tr_status tr_layout_create(const tr_layout_desc *desc, tr_layout **out) {
     TR_TRY(tr_calloc(1, sizeof *l, &l));
     l->desc = *desc;
     if (l->desc.seq == 0) l->desc.seq = desc->model.context;
+    if (desc->forward_only) l->desc.optimizer.offload = false; /* there is no state */
     TR_TRY_OUT(count_micro_batches(l));
     TR_TRY_OUT(check_schedule(l));
     TR_TRY_OUT(check_smaller(l));
@@ -265,20 +267,25 @@ bool tr_layout_sums_whole(const tr_layout *l, bool nccl, bool deterministic) {
     return false;
 }
 
-void tr_layout_memory_known(const tr_layout *l, int pp_rank, int dp_rank, tr_memory_plan *out) {
+tr_param_memory tr_layout_params(const tr_layout *l, int pp_rank, int dp_rank) {
     tr_mesh mesh = l->desc.mesh;
+    mesh.index[TR_AXIS_DP] = dp_rank;
+    return tr_memory_of_params(l->model, &l->placement, pp_rank,
+                               tr_memory_divided(&mesh, l->desc.zero),
+                               tr_memory_in_arena(&mesh, l->desc.zero), l->desc.optimizer);
+}
+
+void tr_layout_memory_known(const tr_layout *l, int pp_rank, int dp_rank, tr_memory_plan *out) {
     tr_flow input[TR_STEP_INPUTS];
     int inputs;
     tr_layout_step_inputs(l, pp_rank, input, &inputs);
     *out = (tr_memory_plan){.of = {[TR_MEMORY_DATA] = tr_align_up(sizeof(tr_step_state))}};
     for (int i = 0; i < inputs; i++)
         out->of[TR_MEMORY_DATA] += tr_align_up(tr_layout_step_bytes(l, &input[i]));
-    mesh.index[TR_AXIS_DP] = dp_rank;
-    tr_param_memory params = tr_memory_of_params(
-        l->model, &l->placement, pp_rank, tr_memory_divided(&mesh, l->desc.zero),
-        tr_memory_in_arena(&mesh, l->desc.zero), l->desc.optimizer);
+    const tr_param_memory params = tr_layout_params(l, pp_rank, dp_rank);
     tr_memory_params_bytes(&params, l->desc.dtype, &out->of[TR_MEMORY_PARAMETERS],
                            &out->of[TR_MEMORY_GRADIENTS], &out->of[TR_MEMORY_OPTIMIZER]);
+    out->of[TR_MEMORY_OFFLOAD] = tr_offload_bytes(&params, l->desc.dtype);
     if (l->desc.forward_only) out->of[TR_MEMORY_GRADIENTS] = out->of[TR_MEMORY_OPTIMIZER] = 0;
     tr_memory_sum(out);
 }

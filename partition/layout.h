@@ -5,7 +5,7 @@
 #include "comm/comm.h"
 #include "layers/placement.h"
 #include "partition/memory_plan.h"
-#include "partition/optim_row.h"
+#include "partition/param_memory.h"
 #include "pipeline/program/lower.h"
 
 /* A smaller batch that some training steps take, and its order. */
@@ -86,6 +86,8 @@ const tr_program_set *tr_layout_step(const tr_layout *layout, int64_t batch);
  * (tr_param_layout_sums_whole), so that twice as many bytes travel. */
 bool tr_layout_sums_whole(const tr_layout *layout, bool nccl, bool deterministic);
 
+/* Returns the memory of the parameters of the rank at these indices. */
+tr_param_memory tr_layout_params(const tr_layout *layout, int pp_rank, int dp_rank);
 /* Fills the bytes that do not depend on prepared layers: parameters, gradients, optimizer state,
  * step inputs. */
 void tr_layout_memory_known(const tr_layout *layout, int pp_rank, int dp_rank, tr_memory_plan *out);

@@ -9,12 +9,14 @@ static double mib(size_t bytes) {
 
 void tr_memory_sum(tr_memory_plan *plan) {
     plan->total = 0;
-    for (int k = 0; k < TR_MEMORY_CLASSES; k++) plan->total += plan->of[k];
+    for (int k = 0; k < TR_MEMORY_CLASSES; k++)
+        if (k != TR_MEMORY_OFFLOAD) plan->total += plan->of[k];
 }
 
 size_t tr_memory_taken(const tr_device *device) {
     size_t sum = 0;
-    for (int k = 0; k < TR_MEMORY_CLASSES; k++) sum += tr_device_peak(device, (tr_memory)k);
+    for (int k = 0; k < TR_MEMORY_CLASSES; k++)
+        if (k != TR_MEMORY_OFFLOAD) sum += tr_device_peak(device, (tr_memory)k);
     return sum;
 }
 
@@ -28,7 +30,7 @@ tr_memory_rank tr_memory_measure(const tr_device *device, const tr_memory_plan *
 /* Returns true for a class that is printed: classes that most runs do not have are left out when
  * they are 0. */
 static bool is_shown(const tr_memory_plan *plan, int kind) {
-    return kind != TR_MEMORY_NCCL || plan->of[kind] > 0;
+    return (kind != TR_MEMORY_NCCL && kind != TR_MEMORY_OFFLOAD) || plan->of[kind] > 0;
 }
 
 __attribute__((format(printf, 2, 3))) static void add(char text[TR_MEMORY_TEXT], const char *format,
@@ -46,7 +48,7 @@ void tr_memory_text(const tr_memory_plan *p, char text[TR_MEMORY_TEXT]) {
     add(text, "%s%.1f MiB (", whole ? "" : "more than ", mib(p->total));
     for (int k = 0; k < TR_MEMORY_CLASSES; k++) {
         bool known = whole || (k != TR_MEMORY_ACTIVATIONS && k != TR_MEMORY_TRANSFERS);
-        if (known && is_shown(p, k))
+        if (known && is_shown(p, k) && k != TR_MEMORY_OFFLOAD)
             add(text, "%s%s %.1f", k ? ", " : "", tr_device_memory_name((tr_memory)k),
                 mib(p->of[k]));
     }
@@ -57,7 +59,8 @@ void tr_memory_print_plan(const tr_memory_plan *p, FILE *out) {
     (void)fprintf(out, "memory   rank 0: %.1f MiB planned =", mib(p->total));
     for (int k = 0; k < TR_MEMORY_CLASSES; k++) {
         if (!is_shown(p, k)) continue;
-        (void)fprintf(out, "%s %s %.1f", k ? " +" : "", tr_device_memory_name((tr_memory)k),
+        const char *before = k == TR_MEMORY_OFFLOAD ? "; in host memory:" : k ? " +" : "";
+        (void)fprintf(out, "%s %s %.1f", before, tr_device_memory_name((tr_memory)k),
                       mib(p->of[k]));
         if (k == TR_MEMORY_ACTIVATIONS) (void)fprintf(out, " (live peak %.1f)", mib(p->live_peak));
         if (k == TR_MEMORY_NCCL) (void)fputs(" (measured)", out);
@@ -77,7 +80,8 @@ static void print_taken(const tr_memory_rank *m, int rank, FILE *out) {
     else (void)fprintf(out, " of %.1f MiB planned:", mib(m->plan.total));
     for (int k = 0; k < TR_MEMORY_CLASSES; k++) {
         if (!is_shown(&m->plan, k)) continue;
-        (void)fprintf(out, "%s %s %.1f", k ? "," : "", tr_device_memory_name((tr_memory)k),
+        const char *before = k == TR_MEMORY_OFFLOAD ? "; in host memory:" : k ? "," : "";
+        (void)fprintf(out, "%s %s %.1f", before, tr_device_memory_name((tr_memory)k),
                       mib(m->taken[k]));
         if (!same) (void)fprintf(out, " of %.1f", mib(m->plan.of[k]));
     }

@@ -5,7 +5,8 @@
 
 #include <stdio.h>
 
-/* In bytes. NCCL's own memory cannot be planned, so the plan has the measured value. */
+/* In bytes. NCCL's own memory cannot be planned, so the plan has the measured value.
+ * TR_MEMORY_OFFLOAD is the host's memory, and no part of the totals. */
 typedef struct tr_memory_plan {
     size_t of[TR_MEMORY_CLASSES];
     size_t live_peak; /* of the activations */

@@ -54,6 +54,7 @@ tr_optim_config tr_optim_of(const tr_config *c) {
                          .l1 = c->optim.l1,
                          .l2 = c->optim.l2,
                          .nesterov = c->optim.nesterov,
+                         .offload = !strcmp(c->device.offload, "optimizer"),
                          .no_master = !strcmp(c->optim.master, "none"),
                          .gradients = !strcmp(c->optim.gradients, "bf16") ? TR_BF16 : TR_F32,
                          .moments = !strcmp(c->optim.moments, "int8")   ? TR_U8
@@ -69,7 +70,8 @@ tr_optim_memory tr_optim_memory_of(const tr_optim_config *o) {
     return (tr_optim_memory){.kind = o->kind,
                              .moments = o->moments,
                              .no_master = o->no_master,
-                             .gradients = o->gradients};
+                             .gradients = o->gradients,
+                             .offload = o->offload};
 }
 
 tr_dtype tr_optim_state_dtype(tr_optim_memory memory, tr_dtype dtype) {

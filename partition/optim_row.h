@@ -54,6 +54,7 @@ typedef struct tr_optim_memory {
                            base/code8.h */
     bool no_master;     /* a BF16 model has no FP32 copies of its parameters */
     tr_dtype gradients; /* of their sums: TR_F32 (in an FP64 model FP64) or TR_BF16 */
+    bool offload;       /* states and masters are in the host's memory (partition/offload.h) */
 } tr_optim_memory;
 
 /* Return the types of the states, and of the sums of gradients, in a model of this storage type. */
@@ -67,6 +68,7 @@ typedef struct tr_optim_config {
     tr_dtype moments;   /* as in tr_optim_memory */
     bool no_master;     /* likewise */
     tr_dtype gradients; /* likewise */
+    bool offload;       /* likewise */
     double momentum, clip_value, l1, l2;
     bool nesterov;
 } tr_optim_config;

@@ -54,7 +54,9 @@ static tr_status measure_param(void *context, int stage, tr_param *param, bool s
         sum->grads = tr_memory_params_align(sum->grads) + own;
     if (shares) return TR_OK;
     sum->values = tr_memory_params_begin(param, sum->values) + count;
+    if (!param->frozen && param->count > sum->largest) sum->largest = param->count;
     if (param->frozen || own == 0) return TR_OK;
+    sum->updates += (double)own;
     if (!m->optimizer.no_master)
         sum->masters = tr_memory_states_begin(param, m->divided, sum->masters) + own;
     const tr_optim_kind kind = tr_optim_kind_for(m->optimizer.kind, param);
@@ -104,15 +106,24 @@ size_t tr_memory_master_size(tr_dtype dtype) {
     return dtype == tr_dtype_acc(dtype) ? 0 : tr_dtype_size(tr_dtype_acc(dtype));
 }
 
-void tr_memory_params_bytes(const tr_param_memory *memory, tr_dtype dtype, size_t *values,
-                            size_t *grads, size_t *states) {
+size_t tr_memory_masters_bytes(const tr_param_memory *memory, tr_dtype dtype) {
+    return memory->masters * tr_memory_master_size(dtype);
+}
+
+size_t tr_memory_states_bytes(const tr_param_memory *memory, tr_dtype dtype) {
     size_t numbers = 0;
     for (int k = 0; k < TR_OPTIM_STATES; k++) numbers += memory->state[k];
-    *values =
-        memory->values * tr_dtype_size(dtype) + memory->masters * tr_memory_master_size(dtype);
+    return tr_align_up(numbers * tr_dtype_size(tr_optim_state_dtype(memory->optimizer, dtype)));
+}
+
+void tr_memory_params_bytes(const tr_param_memory *memory, tr_dtype dtype, size_t *values,
+                            size_t *grads, size_t *states) {
+    const bool offload = memory->optimizer.offload;
+    *values = memory->values * tr_dtype_size(dtype) +
+              (offload ? 0 : tr_memory_masters_bytes(memory, dtype));
     *grads = memory->grads * tr_dtype_size(tr_optim_grad_dtype(memory->optimizer, dtype)) +
              memory->addend * tr_dtype_size(tr_dtype_acc(dtype));
-    *states = tr_align_up(numbers * tr_dtype_size(tr_optim_state_dtype(memory->optimizer, dtype)));
+    *states = offload ? 0 : tr_memory_states_bytes(memory, dtype);
 }
 
 /* Returns the bytes of a number in a checkpoint when it has this type in memory. */

@@ -13,6 +13,8 @@ typedef struct tr_param_memory {
     size_t grads;  /* every use of a tied parameter has its own; without those in the arena */
     size_t addend; /* of the layer with most gradients, if their sums are in fewer bits than FP32 */
     int params;    /* parameters of the rank, every use counted */
+    int64_t largest; /* elements of the largest trained parameter */
+    double updates;  /* elements that this rank updates */
     tr_optim_memory optimizer;
 } tr_param_memory;
 
@@ -32,9 +34,14 @@ size_t tr_memory_master_size(tr_dtype dtype);
 /* Returns the elements of a layer's gradients, including gaps, in the order in which the store
  * places them or in any other. */
 size_t tr_memory_layer_grads(const tr_layer *layer);
-/* Computes bytes by class: values and masters, gradients, the optimizer's states. */
+/* Computes bytes by class: values and masters, gradients, the optimizer's states; without masters
+ * and states when they are in the host's memory. */
 void tr_memory_params_bytes(const tr_param_memory *memory, tr_dtype dtype, size_t *values,
                             size_t *grads, size_t *states);
+
+/* Return the bytes of masters, and of the optimizer's states, wherever they are. */
+size_t tr_memory_masters_bytes(const tr_param_memory *memory, tr_dtype dtype);
+size_t tr_memory_states_bytes(const tr_param_memory *memory, tr_dtype dtype);
 
 /* Returns the bytes of the elements that a checkpoint of the model holds: trained parameters in
  * FP32, frozen ones and those without a master in BF16 if they have that type, and the optimizer's

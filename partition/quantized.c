@@ -3,19 +3,19 @@
 #include "base/memory.h"
 #include "base/minmax.h"
 
-int64_t tr_quantized_part(const tr_device *device, int64_t largest) {
+int64_t tr_quantized_part(bool on_host, int64_t largest) {
     /* Four buffers of 128 KiB stay in a core's second cache; a GPU's kernels need more elements.
      */
-    const int64_t part = tr_device_on_host(device) ? 1 << 15 : 1 << 22;
+    const int64_t part = on_host ? 1 << 15 : 1 << 22;
     return tr_min_i64(largest, part);
 }
 
-size_t tr_quantized_bytes(const tr_device *device, tr_optim_memory optimizer, int64_t largest) {
+size_t tr_quantized_bytes(bool on_host, tr_optim_memory optimizer, int64_t largest) {
     /* Muon's parameters that are no matrices have AdamW's states. */
     const tr_optim_kind kind = optimizer.kind == TR_OPTIM_MUON ? TR_OPTIM_ADAMW : optimizer.kind;
     const int states = optimizer.moments == TR_F32 ? 0 : tr_optim_states(kind);
     return (size_t)(states + optimizer.no_master + (optimizer.gradients != TR_F32)) *
-           tr_align_up((size_t)tr_quantized_part(device, largest) * sizeof(float));
+           tr_align_up((size_t)tr_quantized_part(on_host, largest) * sizeof(float));
 }
 
 tr_status tr_quantized_round(const tr_param *param, tr_dtype to, int kind, int64_t count,

@@ -10,7 +10,7 @@
 
 /* Returns how many elements are stepped at a time, when the largest parameter of this rank has that
  * many: on the host as many as its caches hold. */
-int64_t tr_quantized_part(const tr_device *device, int64_t largest);
+int64_t tr_quantized_part(bool on_host, int64_t largest);
 /* What a step widens: states 0, 1 ... of the optimizer, the parameter itself, and its gradient. */
 enum {
     TR_QUANTIZED_VALUE = TR_PARAM_ROUNDING_VALUE,
@@ -20,7 +20,7 @@ enum {
 _Static_assert((int)TR_OPTIM_STATES <= (int)TR_QUANTIZED_VALUE, "states have the first kinds");
 
 /* Returns the bytes in which they are widened, each kind's aligned; 0 when nothing is quantized. */
-size_t tr_quantized_bytes(const tr_device *device, tr_optim_memory optimizer, int64_t largest);
+size_t tr_quantized_bytes(bool on_host, tr_optim_memory optimizer, int64_t largest);
 
 /* Describes the rounding of `count` elements of a kind of the parameter's numbers to `to`, as
  * tr_param_rounding. */

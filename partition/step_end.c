@@ -292,7 +292,7 @@ tr_status tr_step_end_bytes(tr_device *device, const tr_model *model, const tr_p
         /* Upper bound: updating a part needs no more than updating all elements at once. */
         const tr_op_desc update = tr_optim_update(&(tr_optim_config){.kind = optimizer.kind},
                                                   sum.elements, dtype, true, 1);
-        TR_TRY_OUT(measure_op(&sum, &update));
+        if (!optimizer.offload) TR_TRY_OUT(measure_op(&sum, &update));
     }
     *bytes = tr_align_up(tr_step_end_vector_bytes(&vector)) + tr_align_up(sum.scratch) +
              tr_align_up((size_t)sum.norms * sizeof(double)) +
@@ -300,7 +300,9 @@ tr_status tr_step_end_bytes(tr_device *device, const tr_model *model, const tr_p
              tr_align_up((size_t)sum.noise_blocks * sizeof(double)) +
              2 * tr_align_up((size_t)sum.tensor_blocks * sizeof(double)) +
              tr_align_up((size_t)sum.sums * sizeof(double)) + 2 * (sum.part + sum.square) +
-             (forward_only ? 0 : tr_quantized_bytes(device, optimizer, sum.largest));
+             (forward_only || optimizer.offload
+                  ? 0
+                  : tr_quantized_bytes(tr_device_on_host(device), optimizer, sum.largest));
 out:
     tr_step_end_vector_free(&vector);
     return status;

@@ -261,15 +261,18 @@ static tr_status make_decoder(tr_engine *e) {
 static tr_status refuse_too_large(const tr_engine *e) {
     char parts[TR_MEMORY_TEXT];
     const bool may_divide = !e->desc.zero && e->desc.mesh.degree[TR_AXIS_DP] > 1;
+    const bool may_offload = !tr_device_on_host(e->desc.device) && !e->desc.optimizer.offload &&
+                             !tr_optim_row_of(e->desc.optimizer.kind)->by_tensor;
     if (!e->desc.memory || e->plan.total <= e->desc.memory) return TR_OK;
     tr_memory_text(&e->plan, parts);
     return TR_FAIL(
         TR_ERR_FIT,
         "rank %d of the pipeline needs %s and a rank may use %.1f MiB (device.memory): "
-        "%sraise parallel.pp or parallel.tp, lower train.micro_batch, or set train.recompute "
+        "%s%sraise parallel.pp or parallel.tp, lower train.micro_batch, or set train.recompute "
         "(`trireme plan` finds values that fit)",
         e->desc.mesh.index[TR_AXIS_PP], parts, (double)e->desc.memory / (1 << 20),
-        may_divide ? "set parallel.zero to 1, " : "");
+        may_divide ? "set parallel.zero to 1, " : "",
+        may_offload ? "set device.offload to optimizer, " : "");
 }
 
 /* Makes the layout of this rank, and refuses a model that is too large by its parameters alone

@@ -20,6 +20,7 @@ struct tr_optimizer {
     tr_sums *sums;       /* of gradients; forward_only: NULL, as are the norms */
     tr_norms *norms;     /* of those sums that this rank counts */
     tr_moments *moments; /* NULL: all numbers are in FP32, and `step` steps them */
+    tr_hosted *hosted;   /* NULL: the device steps; else this and not `moments` or `step` */
     tr_pace *pace;       /* NULL: `step` does all */
     tr_noise *noise;     /* NULL: not measured */
     finish_op *finish;   /* [1 + desc.smaller_count]: the whole batch's, then those of `smaller` */
@@ -95,8 +96,9 @@ static tr_status prepare_training(tr_optimizer *o, size_t *scratch) {
     const tr_optimizer_desc *desc = &o->desc;
     const tr_store *store = desc->store;
     TR_TRY(tr_calloc((size_t)store->runs + 1, sizeof *o->step, &o->step));
-    TR_TRY(tr_moments_create(store, &desc->config, scratch, &o->moments));
-    for (int i = 0; i < store->runs && !o->moments; i++)
+    TR_TRY(tr_hosted_create(store, &desc->config, &o->hosted));
+    if (!o->hosted) TR_TRY(tr_moments_create(store, &desc->config, scratch, &o->moments));
+    for (int i = 0; i < store->runs && !o->moments && !o->hosted; i++)
         TR_TRY(prepare_update(desc->device, &desc->config, store->dtype, &store->run[i], scratch,
                               &o->step[i]));
     TR_TRY(prepare_ties(o, scratch));
@@ -144,6 +146,7 @@ void tr_optimizer_destroy(tr_optimizer *o) {
     tr_sums_destroy(o->sums);
     tr_norms_destroy(o->norms);
     tr_moments_destroy(o->moments);
+    tr_hosted_destroy(o->hosted);
     tr_pace_destroy(o->pace);
     tr_noise_destroy(o->noise);
     for (int k = 0; o->finish && k <= o->desc.smaller_count; k++) tr_op_release(o->finish[k].op);
@@ -257,7 +260,8 @@ static tr_status step_runs(tr_optimizer *o, tr_stream *stream) {
 }
 
 static tr_status update_parameters(tr_optimizer *o, tr_stream *stream) {
-    if (o->moments) TR_TRY(tr_moments_run(o->moments, stream, o->desc.state, o->scratch));
+    if (o->hosted) TR_TRY(tr_hosted_run(o->hosted, stream, o->desc.state));
+    else if (o->moments) TR_TRY(tr_moments_run(o->moments, stream, o->desc.state, o->scratch));
     else TR_TRY(step_runs(o, stream));
     if (o->pace) TR_TRY(tr_pace_run(o->pace, stream, o->desc.state, o->scratch));
     return o->desc.store->gathers ? tr_gathers_run(o->desc.store->gathers, stream) : TR_OK;

@@ -10,6 +10,7 @@
 #pragma once
 
 #include "partition/step_end.h"
+#include "train/hosted.h"
 #include "train/moments.h"
 #include "train/noise.h"
 #include "train/pace.h"

@@ -215,8 +215,9 @@ static tr_status write_curves(const curves *c, FILE *out) {
 /* --- memory ----------------------------------------------------------------------------------- */
 
 enum { BAR_LEFT = 70, BAR_WIDTH = 800, BAR_ROW = 24 };
-static const char *const class_colour[TR_MEMORY_CLASSES] = {
-    "#4c8cc7", "#e0a03c", "#67b36a", "#b07cc0", "#c9625a", "#9a9a9a", "#5aa8a0"};
+enum { DEVICE_CLASSES = TR_MEMORY_OFFLOAD }; /* without the last one, which is the host's */
+static const char *const class_colour[DEVICE_CLASSES] = {"#4c8cc7", "#e0a03c", "#67b36a", "#b07cc0",
+                                                         "#c9625a", "#9a9a9a", "#5aa8a0"};
 
 static double mib(size_t bytes) {
     return (double)bytes / (1 << 20);
@@ -235,7 +236,7 @@ static void draw_memory(const tr_report *r, int rows, FILE *out) {
                   "<div class=\"scroll\"><svg xmlns=\"http://www.w3.org/2000/svg\" "
                   "class=\"memory\" width=\"%d\" height=\"%d\" viewBox=\"0 0 %d %d\">\n",
                   width, height, width, height);
-    for (int k = 0; k < TR_MEMORY_CLASSES; k++)
+    for (int k = 0; k < DEVICE_CLASSES; k++)
         (void)fprintf(out,
                       "<rect x=\"%d\" y=\"4\" width=\"12\" height=\"12\" fill=\"%s\"/>"
                       "<text x=\"%d\" y=\"14\">%s</text>\n",
@@ -244,12 +245,12 @@ static void draw_memory(const tr_report *r, int rows, FILE *out) {
     (void)fprintf(out,
                   "<rect x=\"%d\" y=\"2\" width=\"2\" height=\"16\" fill=\"#111\"/>"
                   "<text x=\"%d\" y=\"14\">taken</text>\n",
-                  BAR_LEFT + 110 * TR_MEMORY_CLASSES, BAR_LEFT + 110 * TR_MEMORY_CLASSES + 8);
+                  BAR_LEFT + 110 * DEVICE_CLASSES, BAR_LEFT + 110 * DEVICE_CLASSES + 8);
     for (int rank = 0; rank < rows; rank++) {
         double x = BAR_LEFT;
         int y = 28 + BAR_ROW * rank;
         (void)fprintf(out, "<text x=\"4\" y=\"%d\">rank %d</text>\n", y + 13, rank);
-        for (int k = 0; k < TR_MEMORY_CLASSES; k++) {
+        for (int k = 0; k < DEVICE_CLASSES; k++) {
             size_t bytes = r->memory[rank].plan.of[k];
             (void)fprintf(out,
                           "<rect x=\"%.1f\" y=\"%d\" width=\"%.1f\" height=\"18\" fill=\"%s\">"
@@ -264,29 +265,42 @@ static void draw_memory(const tr_report *r, int rows, FILE *out) {
     (void)fputs("</svg></div>\n", out);
 }
 
-static void write_classes(const size_t *bytes, size_t all, FILE *out) {
-    for (int k = 0; k < TR_MEMORY_CLASSES; k++)
+/* host: a column for the host's memory follows. */
+static void write_classes(const size_t *bytes, size_t all, bool host, const char *peak, FILE *out) {
+    for (int k = 0; k < DEVICE_CLASSES; k++)
         (void)fprintf(out, "<td class=\"number\">%.2f</td>", mib(bytes[k]));
-    (void)fprintf(out, "<td class=\"number\">%.2f</td>", mib(all));
+    (void)fprintf(out, "<td class=\"number\">%.2f</td><td class=\"number\">%s</td>", mib(all),
+                  peak);
+    if (host) (void)fprintf(out, "<td class=\"number\">%.2f</td>", mib(bytes[TR_MEMORY_OFFLOAD]));
+    (void)fputs("</tr>\n", out);
+}
+
+/* Returns true when a rank keeps something in the host's memory. */
+static bool uses_host(const tr_report *r) {
+    bool uses = false;
+    for (int k = 0; k < r->ranks; k++) uses |= r->memory[k].plan.of[TR_MEMORY_OFFLOAD] > 0;
+    return uses;
 }
 
 static void write_memory(const tr_report *r, FILE *out) {
     int rows = r->ranks < MOST_ROWS ? r->ranks : MOST_ROWS;
+    const bool host = uses_host(r);
     if (!r->ranks) return;
     (void)fputs("<h2>Memory</h2>\n", out);
     draw_memory(r, rows, out);
     (void)fputs("<div class=\"scroll\"><table>\n<tr><th>MiB</th>", out);
-    for (int k = 0; k < TR_MEMORY_CLASSES; k++)
+    for (int k = 0; k < DEVICE_CLASSES; k++)
         (void)fprintf(out, "<th class=\"number\">%s</th>", tr_device_memory_name((tr_memory)k));
-    (void)fputs("<th class=\"number\">all</th><th class=\"number\">live peak</th></tr>\n", out);
+    (void)fprintf(out, "<th class=\"number\">all</th><th class=\"number\">live peak</th>%s</tr>\n",
+                  host ? "<th class=\"number\">in host memory</th>" : "");
     for (int rank = 0; rank < rows; rank++) {
         const tr_memory_rank *m = &r->memory[rank];
+        char peak[32];
+        (void)snprintf(peak, sizeof peak, "%.2f", mib(m->plan.live_peak));
         (void)fprintf(out, "<tr><th>rank %d planned</th>", rank);
-        write_classes(m->plan.of, m->plan.total, out);
-        (void)fprintf(out, "<td class=\"number\">%.2f</td></tr>\n<tr><th>rank %d taken</th>",
-                      mib(m->plan.live_peak), rank);
-        write_classes(m->taken, m->taken_total, out);
-        (void)fputs("<td></td></tr>\n", out);
+        write_classes(m->plan.of, m->plan.total, host, peak, out);
+        (void)fprintf(out, "<tr><th>rank %d taken</th>", rank);
+        write_classes(m->taken, m->taken_total, host, "", out);
     }
     (void)fputs(
         "</table></div>\n<p class=\"note\">Planned before the first step, and the most "

@@ -2,6 +2,7 @@
 
 #include "base/memory.h"
 #include "layers/lora_config.h"
+#include "partition/offload.h"
 #include "partition/param_memory.h"
 
 #include <stdlib.h>
@@ -274,6 +275,17 @@ out:
     return status;
 }
 
+/* Opens the cpu device that steps masters and states, and allocates these. */
+static tr_status alloc_offloaded(tr_store *store, const tr_param_memory *sum) {
+    const size_t bytes =
+        tr_memory_masters_bytes(sum, store->dtype) + tr_memory_states_bytes(sum, store->dtype);
+    const tr_device_options options = {.threads = store->device->threads};
+    store->part = tr_offload_part(sum);
+    TR_TRY(tr_device_open("cpu", &options, &store->host));
+    if (bytes == 0) return TR_OK;
+    return tr_device_offload_alloc(store->device, bytes, (void **)&store->offloaded);
+}
+
 static tr_status alloc_store(tr_store *store, const tr_param_memory *sum, bool trains) {
     size_t values, grads, states;
     tr_memory_params_bytes(sum, store->dtype, &values, &grads, &states);
@@ -284,6 +296,7 @@ static tr_status alloc_store(tr_store *store, const tr_param_memory *sum, bool t
     if (!trains) return TR_OK;
     if (grads > 0)
         TR_TRY(tr_device_alloc(store->device, TR_MEMORY_GRADIENTS, grads, (void **)&store->grads));
+    if (sum->optimizer.offload) return alloc_offloaded(store, sum);
     if (states == 0) return TR_OK;
     return tr_device_alloc(store->device, TR_MEMORY_OPTIMIZER, states, (void **)&store->states);
 }
@@ -309,6 +322,7 @@ tr_status tr_store_create(tr_device *device, tr_world *world, const tr_mesh *mes
     int pp_rank = mesh->index[TR_AXIS_PP];
     const tr_mesh *divided = groups ? tr_memory_divided(mesh, zero) : NULL;
     const bool in_arena = divided && tr_memory_in_arena(mesh, zero);
+    optimizer.offload &= groups != NULL;
     tr_param_memory sum =
         tr_memory_of_params(model, placement, pp_rank, divided, in_arena, optimizer);
     TR_TRY(tr_calloc(1, sizeof *store, &store));
@@ -332,16 +346,19 @@ tr_status tr_store_create(tr_device *device, tr_world *world, const tr_mesh *mes
                 .model = model,
                 .placement = placement,
                 .last_stage = -1,
-                .master = masters ? store->values : NULL,
-                .value = store->values + (masters ? sum.masters * size : 0),
+                .value = store->values,
                 .grad = store->grads,
                 .size = size};
     if (store->grads && sum.addend > 0)
         at.addend = store->grads + sum.grads * tr_dtype_size(store->grad_dtype);
-    if (store->states) {
-        at.state[0] = store->states;
-        at.state[1] = store->states + sum.state[0] * tr_dtype_size(store->state_dtype);
+    if (masters && !store->host) {
+        at.master = store->values;
+        at.value += tr_memory_masters_bytes(&sum, dtype);
     }
+    if (masters && store->host) at.master = store->offloaded;
+    at.state[0] =
+        store->offloaded ? store->offloaded + tr_memory_masters_bytes(&sum, dtype) : store->states;
+    if (at.state[0]) at.state[1] = at.state[0] + sum.state[0] * tr_dtype_size(store->state_dtype);
     TR_TRY_OUT(tr_placement_visit(placement, model, pp_rank, list_param, &at));
     TR_TRY_OUT(place_all(&at));
     if (groups) TR_TRY_OUT(tr_placement_visit_ties(placement, model, mesh, set_tie, &at));
@@ -358,6 +375,8 @@ void tr_store_destroy(tr_store *store) {
     if (store->values) tr_device_free(store->device, store->values);
     if (store->grads) tr_device_free(store->device, store->grads);
     if (store->states) tr_device_free(store->device, store->states);
+    tr_device_offload_free(store->device, store->offloaded);
+    tr_device_close(store->host);
     free(store->span);
     free(store->run);
     free(store->slot);
@@ -406,29 +425,46 @@ static void narrow(tr_dtype dtype, void *values, int64_t count) {
     }
 }
 
+/* Computes the slot's values from its masters. staging: where the host computes them first, if the
+ * masters are there. */
+static tr_status cast_master(tr_store *store, const tr_store_slot *slot, void *staging) {
+    tr_device *device = staging ? store->host : store->device;
+    tr_stream *stream = tr_device_compute(store->device);
+    const int64_t count = slot->portion.extent;
+    const size_t size = tr_dtype_size(store->dtype);
+    const tr_op_desc desc = {
+        .kind = TR_OP_CAST,
+        .rows = {.rows = 1, .width = count, .dtype = store->acc, .to = store->dtype}};
+    tr_op *cast;
+    TR_TRY(tr_op_prepare(&(tr_op_context){.device = device}, &desc, &cast));
+    char *value = (char *)slot->param->value + (size_t)slot->portion.begin * size;
+    const tr_op_args args = {
+        .t = {[TR_CAST_X] = tr_tensor_vector(slot->master, store->acc, count),
+              [TR_CAST_Y] = tr_tensor_vector(staging ? staging : value, store->dtype, count)}};
+    tr_status status = tr_op_run(cast, tr_device_compute(device), &args);
+    tr_op_release(cast);
+    TR_TRY(status);
+    if (!staging) return TR_OK;
+    TR_TRY(tr_stream_copy(stream, value, staging, (size_t)count * size));
+    return tr_stream_sync(stream); /* before the next slot's values */
+}
+
 /* Computes the values from this rank's masters. */
 static tr_status cast_masters(tr_store *store) {
+    tr_status status = TR_OK;
+    int64_t most = 0;
+    void *staging = NULL;
     if (store->dtype == store->acc) return TR_OK;
-    tr_stream *stream = tr_device_compute(store->device);
-    for (int i = 0; i < store->slots; i++) {
-        tr_store_slot *slot = &store->slot[i];
-        if (slot->shares >= 0 || !slot->master) continue;
-        tr_op_desc desc = {
-            .kind = TR_OP_CAST,
-            .rows = {
-                .rows = 1, .width = slot->portion.extent, .dtype = store->acc, .to = store->dtype}};
-        tr_op *cast;
-        TR_TRY(tr_op_prepare(&(tr_op_context){.device = store->device}, &desc, &cast));
-        char *value =
-            (char *)slot->param->value + (size_t)slot->portion.begin * tr_dtype_size(store->dtype);
-        tr_op_args args = {
-            .t = {[TR_CAST_X] = tr_tensor_vector(slot->master, store->acc, slot->portion.extent),
-                  [TR_CAST_Y] = tr_tensor_vector(value, store->dtype, slot->portion.extent)}};
-        tr_status status = tr_op_run(cast, stream, &args);
-        tr_op_release(cast);
-        TR_TRY(status);
-    }
-    return tr_stream_sync(stream);
+    for (int i = 0; i < store->slots; i++)
+        if (store->slot[i].portion.extent > most) most = store->slot[i].portion.extent;
+    if (store->host)
+        TR_TRY(tr_device_staging_alloc(store->device, (size_t)most * tr_dtype_size(store->dtype),
+                                       &staging));
+    for (int i = 0; i < store->slots && status == TR_OK; i++)
+        if (store->slot[i].shares < 0 && store->slot[i].master)
+            status = cast_master(store, &store->slot[i], staging);
+    tr_device_staging_free(store->device, staging);
+    return status == TR_OK ? tr_stream_sync(tr_device_compute(store->device)) : status;
 }
 
 /* Copies a parameter's drawn values from host[param->count] to its most precise copy; to the value,
@@ -501,7 +537,7 @@ tr_status tr_store_init_updates(tr_store *store, uint64_t seed) {
 }
 
 tr_status tr_store_clear_states(tr_store *store) {
-    tr_stream *stream = tr_device_compute(store->device);
+    tr_stream *stream = tr_device_compute(store->host ? store->host : store->device);
     for (int i = 0; i < store->slots; i++) {
         const tr_store_slot *slot = &store->slot[i];
         if (slot->shares >= 0) continue;

@@ -11,6 +11,9 @@
  * state; uses on different pipeline ranks hold a copy each, and their gradients are summed through
  * a tie group.
  *
+ * With offload (device.offload) masters and states are in the host's memory, and the cpu device
+ * steps them (train/hosted.h).
+ *
  * With parallel.zero 2 a rank also has memory only for its portions of the sums of gradients. Whole
  * gradients lie in the arena, bucket by bucket, from the first W of the step until
  * the sums have been waited for (pipeline/program/lower.h). */
@@ -89,6 +92,9 @@ typedef struct tr_store {
     int runs;
     char *values;         /* masters and values in the model's dtype */
     char *grads, *states; /* gradients, then the addends; states: one after the other */
+    tr_device *host;      /* the cpu device, which steps with offload; NULL: `device` steps */
+    char *offloaded;      /* with offload masters and states, in the host's memory */
+    int64_t part;         /* elements that then travel at a time */
 } tr_store;
 
 /* Opens the groups that sum the gradients of this rank's parameters, those that divide the updates

@@ -48,4 +48,23 @@ compare_layout pp2 2 parallel.pp=2 train.precision=bf16
 compare_layout pp2-tp2 4 parallel.pp=2 parallel.tp=2 parallel.schedule=gpipe
 compare_layout pp2-dp2 4 parallel.pp=2 parallel.dp=2 parallel.schedule=zbv
 
+# The optimizer's state in the host's memory: the same bits and files, also when a run is continued without it or with it.
+offload=(device.name=guarded device.offload=optimizer train.precision=bf16)
+train 0 2 offload-pp2 "${offload[@]}" parallel.pp=2
+same_curve offload-pp2 cpu-pp2
+same_tensors offload-pp2 cpu-pp2 20
+as_planned offload-pp2
+grep -Eq '^memory +rank 0: [0-9.]+ MiB planned = parameters .* optimizer 0.0 .*; in host memory: offload [0-9.]*[1-9]' "$scratch/offload-pp2.out" ||
+    fail "offload: $(grep ^memory "$scratch/offload-pp2.out")"
+from offload-on cpu-bf16 1 "${offload[@]}"
+from offload-off offload-pp2 1 train.precision=bf16
+for run in offload-on offload-off; do
+    same_curve "$run" cpu-pp2
+    same_tensors "$run" cpu-pp2 20
+done
+train 78 1 offload-cpu device.offload=optimizer
+says offload-cpu ".*device.offload optimizer moves the optimizer's state to the host's memory, where device.name cpu has it anyway: leave"
+train 78 1 offload-lamb "${offload[@]}" optim.name=lamb
+says offload-lamb ".*optim.name lamb steps whole tensors, for which device.offload optimizer is not available: leave device.offload out"
+
 finish

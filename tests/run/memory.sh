@@ -25,6 +25,9 @@ of() {
 }
 params=4 parameters=5 gradients=6 optimizer=7 activations=8 transfers=10 data=11
 
+# host SETTINGS...: prints the MiB in host memory.
+host() { "$trireme" plan "$scratch/x.yaml" --rate 1 "$@" | sed -n 's/^offload  at most \([0-9.]*\) MiB a rank in host memory; .*/\1/p'; }
+
 # less A B: prints A - B.
 less() { awk "BEGIN { print $1 - $2 }"; }
 
@@ -50,6 +53,12 @@ for n in 1 2 4; do
     is "tp $n: BF16 gradients" "$(of 0 $gradients parallel.tp=$n optim.gradients=bf16)" \
         "2 * $P + 2 * int((V + $n - 1) / $n) * C + 4 * (int((V + $n - 1) / $n) * C + T * C)"
     is "tp $n: 8-bit moments" "$(of 0 $optimizer parallel.tp=$n optim.moments=int8)" "2 * 260 / 256 * $P" 0.15
+    # In the host's memory: moments, and in BF16 masters, besides three parts of gradients and values.
+    offload=(parallel.tp=$n device.name=guarded device.offload=optimizer)
+    is "tp $n: offload in BF16" "$(host "${offload[@]}" train.precision=bf16)" "12 * $P + 3 * 2 ^ 18 * (4 + 2)" 0.15
+    is "tp $n: offload in FP32, 8 bits" "$(host "${offload[@]}" optim.moments=int8)" "2 * 260 / 256 * $P + 3 * 2 ^ 18 * (4 + 4) + 2 ^ 18" 0.15
+    is "tp $n: parameters without masters" "$(of 0 $parameters "${offload[@]}" train.precision=bf16)" "2 * $P"
+    is "tp $n: offloaded optimizer" "$(of 0 $optimizer "${offload[@]}" train.precision=bf16)" 0
     # Divided among data ranks, within a block of each parameter.
     is "tp $n: divided optimizer" "$(of 0 $optimizer parallel.tp=$n parallel.dp=2 parallel.zero=1)" "8 * $P / 2" 1.5
     is "tp $n: divided gradients" "$(of 0 $gradients parallel.tp=$n parallel.dp=2 parallel.zero=2)" \

@@ -375,6 +375,9 @@ static void test_what_fits(void **state) {
     assert_string_equal(advice,
                         "it fits with train.recompute=selective, or train.micro_batch=1, or "
                         "parallel.pp=3 on 3 ranks, or parallel.tp=2 on 4 ranks");
+    (void)strcpy(config.device.name, "guarded"); /* has memory of its own, like a GPU */
+    assert_int_equal(tr_advice_make(&config, device, advice, sizeof advice), TR_OK);
+    assert_non_null(strstr(advice, "train.micro_batch=1, or device.offload=optimizer, or"));
     config.device.memory = 1000;
     assert_int_equal(tr_advice_make(&config, device, advice, sizeof advice), TR_OK);
     assert_non_null(strstr(advice, "no larger parallel.pp"));

@@ -1,0 +1,52 @@
+#include "partition/offload.h"
+
+#include "base/memory.h"
+#include "base/minmax.h"
+#include "device/op.h"
+#include "device/speed.h"
+#include "partition/network.h"
+#include "partition/quantized.h"
+
+#include <math.h>
+
+int64_t tr_offload_part(const tr_param_memory *memory) {
+    /* 1 MiB of FP32 gradients: long enough for the rate of a GPU's link, and little to wait for
+     * before the first step and after the last one. */
+    return tr_min_i64((int64_t)memory->values, 1 << 18);
+}
+
+size_t tr_offload_gradient_bytes(tr_optim_memory optimizer, tr_dtype dtype, int64_t part) {
+    return tr_align_up((size_t)part * tr_dtype_size(tr_optim_grad_dtype(optimizer, dtype)));
+}
+
+size_t tr_offload_value_bytes(tr_dtype dtype, int64_t part) {
+    return tr_align_up((size_t)part * tr_dtype_size(dtype));
+}
+
+size_t tr_offload_bytes(const tr_param_memory *memory, tr_dtype dtype) {
+    const int64_t part = tr_offload_part(memory);
+    if (!memory->optimizer.offload) return 0;
+    return tr_memory_masters_bytes(memory, dtype) + tr_memory_states_bytes(memory, dtype) +
+           TR_OFFLOAD_BUFFERS * (tr_offload_gradient_bytes(memory->optimizer, dtype, part) +
+                                 tr_offload_value_bytes(dtype, part)) +
+           tr_align_up(sizeof(tr_step_state)) +
+           tr_quantized_bytes(true, memory->optimizer, memory->largest);
+}
+
+tr_offload_traffic tr_offload_traffic_of(const tr_param_memory *memory, tr_dtype dtype) {
+    const tr_optim_memory optimizer = memory->optimizer;
+    const double value = memory->updates * (double)tr_dtype_size(dtype);
+    const double grad =
+        memory->updates * (double)tr_dtype_size(tr_optim_grad_dtype(optimizer, dtype));
+    const bool steps_value = dtype == tr_dtype_acc(dtype) || optimizer.no_master;
+    const double kept =
+        (double)(tr_memory_masters_bytes(memory, dtype) + tr_memory_states_bytes(memory, dtype));
+    return (tr_offload_traffic){.down = grad + (steps_value ? value : 0),
+                                .up = value,
+                                .host = grad + 2 * kept + (steps_value ? 2 : 1) * value};
+}
+
+double tr_offload_seconds(const tr_config *config, tr_offload_traffic t) {
+    const double link = tr_network_bytes(config, false);
+    return fmax(fmax(t.down, t.up) / link, t.host / tr_device_speed_of("cpu")->memory_bytes);
+}

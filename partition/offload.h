@@ -1,0 +1,31 @@
+/* The optimizer's state in the host's memory (device.offload: optimizer): masters and states, and
+ * the memory through which gradients and values travel. The plan counts here, and train/store.c,
+ * train/hosted.c and train/moments.c allocate the same. */
+#pragma once
+
+#include "config/config.h"
+#include "partition/param_memory.h"
+
+/* Parts of parameters that are on their way at one time: while the host steps one, another one's
+ * gradient comes, and the values of the one before return. */
+enum { TR_OFFLOAD_BUFFERS = 3 };
+
+/* Returns how many elements travel and are stepped at a time: a multiple of the elements that are
+ * quantized at a time, or all. */
+int64_t tr_offload_part(const tr_param_memory *memory);
+/* Return the bytes that the gradients, and the values, of one part take. */
+size_t tr_offload_gradient_bytes(tr_optim_memory optimizer, tr_dtype dtype, int64_t part);
+size_t tr_offload_value_bytes(tr_dtype dtype, int64_t part);
+/* Returns all bytes of the host's memory that a rank's offload takes; 0 without offload. */
+size_t tr_offload_bytes(const tr_param_memory *memory, tr_dtype dtype);
+
+/* What the offload of a rank moves in a step, in bytes. */
+typedef struct tr_offload_traffic {
+    double down, up; /* to the host, and back */
+    double host;     /* that the host's cores read and write */
+} tr_offload_traffic;
+
+/* Computes what a rank's offload moves in a step, and in which time: that of the slowest of the
+ * link to the host (device.link), the link back and the host's cores, which work at one time. */
+tr_offload_traffic tr_offload_traffic_of(const tr_param_memory *memory, tr_dtype dtype);
+double tr_offload_seconds(const tr_config *config, tr_offload_traffic traffic);

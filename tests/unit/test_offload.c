@@ -1,0 +1,212 @@
+/* Tests the optimizer's offload on the guarded device: the bits of steps that the device takes, on
+ * layouts of every kind and with every type of state, when a step is skipped, too; all of its
+ * memory is planned, in its class, and the device's falls by the state. */
+#include "base/memory.h"
+#include "base/philox.h"
+#include "partition/param_memory.h"
+#include "pipeline/orders/make.h"
+#include "support/engine_ranks.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+/* The table of words has more elements than the buffers of the offload hold at one time. */
+enum { BATCH = 4, CONTEXT = 8, WIDTH = 64, VOCAB = 15000, MOST_RANKS = 2, STEPS = 4, SKIPPED = 2 };
+
+typedef struct offload_case {
+    const char *schedule;
+    int pp, dp, tp, zero;
+    tr_dtype dtype, moments, gradients;
+    tr_optim_kind kind;
+    bool no_master;
+    const char *freeze;
+} offload_case;
+
+#define TYPES(d, m, g) .dtype = (d), .moments = (m), .gradients = (g)
+static const offload_case cases[] = {
+    {"1f1b", 1, 1, 1, 0, TYPES(TR_F32, TR_F32, TR_F32)},
+    {"1f1b", 1, 1, 1, 0, TYPES(TR_BF16, TR_F32, TR_F32)},
+    {"1f1b", 1, 1, 1, 0, TYPES(TR_BF16, TR_U8, TR_BF16), .no_master = true},
+    {"zb-h1", 2, 1, 1, 0, TYPES(TR_F32, TR_BF16, TR_BF16), .kind = TR_OPTIM_LION},
+    {"gpipe", 2, 1, 1, 0, TYPES(TR_F16, TR_F32, TR_BF16), .freeze = "*.wpe.weight *.h.1.*"},
+    {"1f1b", 1, 2, 1, 1, TYPES(TR_BF16, TR_BF16, TR_F32)},
+    {"1f1b", 1, 2, 1, 1, TYPES(TR_F32, TR_U8, TR_F32)},
+    {"bfs", 1, 2, 1, 2, TYPES(TR_F16, TR_F32, TR_F32)},
+    {"1f1b", 1, 1, 2, 0, TYPES(TR_BF16, TR_F32, TR_F32), .kind = TR_OPTIM_SGD},
+};
+
+/* One rank of a run. */
+typedef struct member {
+    const offload_case *of;
+    const tr_schedule *schedule;
+    bool offload;
+    double losses[STEPS], norms[STEPS];
+    bool skipped[STEPS];
+    uint64_t hash; /* of all that a checkpoint saves */
+    size_t bytes[TR_MEMORY_CLASSES], total;
+    tr_param_memory params;
+} member;
+
+static tr_status fetch(void *context, bool validation, int64_t sample, const tr_fetch *wanted,
+                       int count) {
+    (void)context, (void)validation;
+    for (int k = 0; k < count; k++)
+        for (int i = 0; i < CONTEXT; i++)
+            ((int32_t *)wanted[k].to)[i] = (int32_t)((sample * 701 + i * i * 97) % VOCAB);
+    return TR_OK;
+}
+
+/* Hashes memory of the device or of the host, which the host can read from a copy. */
+static tr_status hash_memory(engine_rank *r, const void *memory, size_t bytes, uint64_t *hash) {
+    uint8_t *copy;
+    tr_stream *stream = tr_device_compute(r->device);
+    if (!memory || bytes == 0) return TR_OK;
+    TR_TRY(tr_device_staging_alloc(r->device, bytes, (void **)&copy));
+    tr_status status = tr_stream_copy(stream, copy, memory, bytes);
+    if (status == TR_OK) status = tr_stream_sync(stream);
+    for (size_t i = 0; i < bytes && status == TR_OK; i++)
+        *hash = (*hash ^ copy[i]) * 1099511628211u;
+    tr_device_staging_free(r->device, copy);
+    return status;
+}
+
+static tr_status hash_store(engine_rank *r, uint64_t *hash) {
+    const tr_store *store = tr_engine_store(r->engine);
+    for (int i = 0; i < store->slots; i++) {
+        const tr_store_slot *slot = &store->slot[i];
+        const tr_param *param = slot->param;
+        tr_dtype dtype;
+        tr_range held;
+        const void *saved = tr_store_slot_saved(store, slot, &dtype, &held);
+        TR_TRY(hash_memory(r, saved, (size_t)held.extent * tr_dtype_size(dtype), hash));
+        TR_TRY(
+            hash_memory(r, param->value, (size_t)param->count * tr_dtype_size(store->dtype), hash));
+        for (int k = 0; k < TR_OPTIM_STATES; k++)
+            TR_TRY(hash_memory(r, slot->state[k],
+                               tr_memory_moments_length(store->state_dtype, slot->portion.extent) *
+                                   tr_dtype_size(store->state_dtype),
+                               hash));
+    }
+    return TR_OK;
+}
+
+static tr_status take_steps(engine_rank *r, member *m) {
+    int64_t taken = 0;
+    for (int t = 0; t < STEPS; t++) {
+        tr_step_result result;
+        tr_engine_set_loss_scale(r->engine, t == SKIPPED ? 0x1p200 : 1); /* overflows */
+        TR_TRY(tr_engine_step(r->engine, t + 1, taken + 1, t * BATCH, 1e-2, &result));
+        m->losses[t] = result.loss;
+        m->norms[t] = result.grad_norm;
+        m->skipped[t] = result.skipped;
+        taken += !result.skipped;
+    }
+    return TR_OK;
+}
+
+static tr_status train(engine_rank *r, void *state) {
+    member *m = state;
+    const offload_case *c = m->of;
+    tr_memory_plan plan;
+    tr_engine_desc desc = {.world = r->world,
+                           .device = r->device,
+                           .model = {.family = "gpt2",
+                                     .layers = 4,
+                                     .width = WIDTH,
+                                     .heads = 2,
+                                     .kv_heads = 2,
+                                     .context = CONTEXT,
+                                     .vocab = VOCAB,
+                                     .dropout = 0.1f,
+                                     .tie = TR_YES},
+                           .batch = BATCH,
+                           .micro_batch = 1,
+                           .dtype = c->dtype,
+                           .deterministic = true,
+                           .schedule = m->schedule,
+                           .max_norm = 0.5,
+                           .optimizer = {.beta1 = 0.9f,
+                                         .beta2 = 0.95f,
+                                         .eps = 1e-8f,
+                                         .weight_decay = 0.1,
+                                         .kind = c->kind,
+                                         .moments = c->moments,
+                                         .gradients = c->gradients,
+                                         .no_master = c->no_master,
+                                         .offload = m->offload},
+                           .zero = c->zero,
+                           .fetch = fetch};
+    if (c->freeze)
+        (void)snprintf(desc.model.tuning.freeze, sizeof desc.model.tuning.freeze, "%s", c->freeze);
+    TR_TRY(tr_mesh_make(c->pp, c->dp, c->tp, r->rank, r->ranks, &desc.mesh));
+    TR_TRY(tr_engine_create(&desc, &r->engine));
+    TR_TRY(tr_store_init(tr_engine_store(r->engine), 1, NULL));
+    TR_TRY(take_steps(r, m));
+    TR_TRY(hash_store(r, &m->hash));
+    tr_engine_plan(r->engine, &plan);
+    memcpy(m->bytes, plan.of, sizeof m->bytes);
+    m->total = plan.total;
+    return check_planned_memory(r);
+}
+
+static void run(const offload_case *c, bool offload, member of[MOST_RANKS]) {
+    tr_schedule *schedule;
+    const tr_schedule_request request = {
+        .name = c->schedule, .ranks = c->pp, .micro_batches = BATCH / c->dp, .chunks = 1};
+    assert_int_equal(tr_schedule_make(&request, &schedule), TR_OK);
+    for (int i = 0; i < MOST_RANKS; i++)
+        of[i] = (member){.of = c, .schedule = schedule, .offload = offload};
+    run_engine_ranks(c->pp * c->dp * c->tp, "guarded", train, of, sizeof *of);
+    tr_schedule_destroy(schedule);
+}
+
+/* The device keeps its values and gradients. The host has what the device had of state and of
+ * masters, and besides that the parts that travel and are widened. */
+static void compare_memory(size_t k, const member *with, const member *without) {
+    const size_t *have = with->bytes, *had = without->bytes;
+    const size_t least =
+        had[TR_MEMORY_OPTIMIZER] + had[TR_MEMORY_PARAMETERS] - have[TR_MEMORY_PARAMETERS];
+    assert_int_equal(have[TR_MEMORY_OPTIMIZER], 0);
+    assert_int_equal(had[TR_MEMORY_OFFLOAD], 0);
+    assert_int_equal(have[TR_MEMORY_GRADIENTS], had[TR_MEMORY_GRADIENTS]);
+    assert_int_equal(have[TR_MEMORY_ACTIVATIONS], had[TR_MEMORY_ACTIVATIONS]);
+    assert_true(have[TR_MEMORY_DATA] <= had[TR_MEMORY_DATA]);
+    assert_true(without->total - with->total == least + had[TR_MEMORY_DATA] - have[TR_MEMORY_DATA]);
+    if (have[TR_MEMORY_OFFLOAD] <= least || have[TR_MEMORY_OFFLOAD] > least + (7u << 20))
+        fail_msg("case %zu: %zu bytes in host memory, where the device had %zu", k,
+                 have[TR_MEMORY_OFFLOAD], least);
+}
+
+static void has_the_bits_of_the_device(void **state) {
+    (void)state;
+    static member with[MOST_RANKS], without[MOST_RANKS];
+    for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
+        run(&cases[k], false, without);
+        run(&cases[k], true, with);
+        for (int r = 0; r < cases[k].pp * cases[k].dp * cases[k].tp; r++) {
+            const member *a = &with[r], *b = &without[r];
+            for (int t = 0; t < STEPS; t++) {
+                assert_int_equal(a->skipped[t], t == SKIPPED);
+                assert_int_equal(b->skipped[t], t == SKIPPED);
+                if (t != SKIPPED && (a->losses[t] != b->losses[t] || a->norms[t] != b->norms[t]))
+                    fail_msg("case %zu, rank %d, step %d: loss %.17g and norm %.17g, not %.17g and "
+                             "%.17g",
+                             k, r, t, a->losses[t], a->norms[t], b->losses[t], b->norms[t]);
+            }
+            if (a->hash != b->hash) fail_msg("case %zu, rank %d: other parameters or states", k, r);
+            compare_memory(k, a, b);
+        }
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(has_the_bits_of_the_device)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
