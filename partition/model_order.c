@@ -58,12 +58,16 @@ static double largest_message(const tr_model *model) {
     return (double)largest;
 }
 
+static tr_mesh mesh_of(const tr_config *c) {
+    return (tr_mesh){.degree = {[TR_AXIS_PP] = (int)c->parallel.pp,
+                                [TR_AXIS_DP] = (int)c->parallel.dp,
+                                [TR_AXIS_TP] = (int)c->parallel.tp}};
+}
+
 /* Sets the costs of a rank's share, a p-th of the model, and of a message. */
 static void describe_costs(const tr_config *c, const tr_model *model, tr_schedule_request *r) {
     double share = 1.0 / r->ranks;
-    const tr_mesh mesh = {.degree = {[TR_AXIS_PP] = (int)c->parallel.pp,
-                                     [TR_AXIS_DP] = (int)c->parallel.dp,
-                                     [TR_AXIS_TP] = (int)c->parallel.tp}};
+    const tr_mesh mesh = mesh_of(c);
     const tr_link link = tr_network_message(c, tr_network_is_far(c, &mesh, TR_AXIS_PP), 0);
     r->latency = link.latency + link.per_byte * largest_message(model);
     for (int k = 0; k < model->count; k++) {
@@ -193,7 +197,7 @@ tr_status tr_order_make(const tr_config *c, tr_schedule_request *request, tr_sch
     int64_t most = c->model.layers / request->ranks;
     request->most_chunks = most < 1 ? 1 : most > INT32_MAX ? INT32_MAX : (int)most;
     tr_status status = describe_memory(model, request);
-    const tr_mesh mesh = {.degree = {1, (int)c->parallel.dp, 1}};
+    const tr_mesh mesh = mesh_of(c);
     const tr_optim_config optimizer = tr_optim_of(c);
     if (status == TR_OK && c->device.memory)
         status = make_under(model, tr_memory_divided(&mesh, (int)c->parallel.zero),

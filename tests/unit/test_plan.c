@@ -343,6 +343,26 @@ static void test_auto_keeps_to_the_memory(void **state) {
     tr_device_close(device);
 }
 
+/* auto measures the owners of whole tensors on the run's mesh, where tensor ranks share key
+ * heads. */
+static void test_auto_with_shared_key_heads(void **state) {
+    (void)state;
+    static const char *const names[] = {"optim.name=muon", "optim.name=adafactor"};
+    for (int k = 0; k < 2; k++) {
+        tr_config config;
+        tr_schedule *s;
+        tr_schedule_report report;
+        const char *const overrides[] = {
+            "model.family=llama",  "model.kv_heads=2",       "parallel.pp=2",
+            "parallel.dp=2",       "parallel.tp=4",          "parallel.zero=1",
+            "device.memory=64MiB", "parallel.schedule=auto", names[k]};
+        read_config(&config, sizeof overrides / sizeof *overrides, overrides);
+        if (tr_request_schedule(&config, &s, &report) != TR_OK)
+            fail_msg("%s: %s", names[k], tr_error_message());
+        tr_schedule_destroy(s);
+    }
+}
+
 static void plan_with_limit(const char *limit, tr_device *device, tr_config *config,
                             tr_run_plan **plan) {
     const char *const overrides[] = {"parallel.pp=2", "model.vocab=256", limit};
@@ -554,6 +574,7 @@ int main(void) {
         cmocka_unit_test(test_time_of_a_step),
         cmocka_unit_test(test_auto_is_made_for_the_model),
         cmocka_unit_test(test_auto_keeps_to_the_memory),
+        cmocka_unit_test(test_auto_with_shared_key_heads),
         cmocka_unit_test(test_what_fits),
         cmocka_unit_test(test_auto_takes_the_cheapest_that_fits),
         cmocka_unit_test(test_hopeless_plans_do_not_fit),
