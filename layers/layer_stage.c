@@ -79,6 +79,7 @@ static tr_status prepare_adds(layer_stage *s) {
 
 /* Prepares the additions of what W writes to addends. */
 static tr_status prepare_rounding(layer_stage *s) {
+    const tr_model_shape *shape = &s->flow.model->shape;
     TR_TRY(tr_calloc((size_t)s->flow.model->params_count, sizeof(tr_op *), &s->round));
     for (int k = 0; k < s->flow.count; k++)
         for (int j = 0; j < layer_at(s, k)->params_count; j++) {
@@ -87,8 +88,8 @@ static tr_status prepare_rounding(layer_stage *s) {
             if (!param->addend) continue;
             s->addends = true;
             if (param->frozen) continue;
-            TR_TRY(tr_param_rounding(param, TR_BF16, false, TR_PARAM_ROUNDING_GRADIENT + param->use,
-                                     param->count, &desc));
+            const int use = tr_param_rounding_gradient(param, shape->tp_rank, shape->tp_size);
+            TR_TRY(tr_param_rounding(param, TR_BF16, false, use, param->count, &desc));
             TR_TRY(tr_op_prepare(&(tr_op_context){.device = s->source.device}, &desc,
                                  &s->round[param->index]));
             if (s->round[param->index]->scratch_bytes > 0)

@@ -10,8 +10,14 @@
 enum {
     TR_PARAM_ROUNDING_STATE = 0,   /* and 1: the optimizer's */
     TR_PARAM_ROUNDING_VALUE = 2,   /* of a parameter without masters */
-    TR_PARAM_ROUNDING_GRADIENT = 3 /* of use 0 of a tied parameter; of its use k it is 3 + k */
+    TR_PARAM_ROUNDING_GRADIENT = 3 /* and above: tr_param_rounding_gradient */
 };
+
+/* Returns the use for the gradient of a parameter on tensor rank `rank` of `ranks`: another one for
+ * each use of a tied parameter, and for each tensor rank that computes a part of the gradient, so
+ * that the roundings of parts that are summed are independent. Tensor ranks that all compute the
+ * whole gradient have the same one, and so round to the same bits. */
+int tr_param_rounding_gradient(const tr_param *param, int rank, int ranks);
 
 /* Describes the rounding of `count` elements of the parameter to `to`. squares: of squares. Fails
  * with TR_ERR_INTERNAL when a box of the parameter is no matrix. */
