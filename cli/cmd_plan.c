@@ -367,6 +367,8 @@ static tr_status print_reductions(const tr_config *c, const tr_run_plan *p, doub
     const tr_program_set *set = l->program[TR_LAYOUT_TRAIN];
     const bool whole = sums_whole(c, l);
     const tr_simulated_links links = {.sum = tr_network_reduce(c, &l->desc.mesh, whole, rate)};
+    const tr_dtype travels =
+        tr_reduce_wire(l->desc.reduce, tr_optim_grad_dtype(l->desc.optimizer, l->desc.dtype));
     int rank = 0, buckets = 0;
     double bytes = 0, moving = 0;
     tr_simulation *t;
@@ -382,8 +384,7 @@ static tr_status print_reductions(const tr_config *c, const tr_run_plan *p, doub
     }
     char what[64];
     (void)snprintf(what, sizeof what, "%sgradients in %d bucket%s",
-                   l->desc.reduce == TR_REDUCE_SUM_BF16 ? "bf16 " : "", buckets,
-                   buckets == 1 ? "" : "s");
+                   travels == TR_BF16 ? "bf16 " : "", buckets, buckets == 1 ? "" : "s");
     if (buckets > 0) {
         print_moving(c, "reduce", bytes, what, tr_network_is_far(c, &l->desc.mesh, TR_AXIS_DP),
                      moving / rate);

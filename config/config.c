@@ -508,8 +508,9 @@ const char *tr_config_data_text(const tr_config *config) {
         {" (zero 1)", " (zero 1, reduce bf16)"},
         {" (zero 2)", " (zero 2, reduce bf16)"},
     };
-    if (config->parallel.dp == 1) return "";
-    return text[config->parallel.zero][strcmp(config->parallel.reduce, "fp32") != 0];
+    const int64_t zero = config->parallel.dp > 1 ? config->parallel.zero : 0;
+    if (config->parallel.dp == 1 && config->parallel.tp == 1) return "";
+    return text[zero][strcmp(config->parallel.reduce, "fp32") != 0];
 }
 
 tr_dtype tr_config_dtype(const tr_config *config) {

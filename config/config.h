@@ -165,8 +165,8 @@ double tr_config_validation(const tr_config *config, const char **path);
 bool tr_config_validates(const tr_config *config);
 /* Returns the step at which the learning rate's schedule ends. */
 int64_t tr_config_horizon(const tr_config *config);
-/* Returns what the data ranks divide and how gradients travel, "" or for example " (zero 1, reduce
- * bf16)", without the defaults. */
+/* Returns what the data ranks divide and how gradients travel between data and tensor ranks, "" or
+ * for example " (zero 1, reduce bf16)", without the defaults. */
 const char *tr_config_data_text(const tr_config *config);
 /* Returns the storage type of train.precision. */
 tr_dtype tr_config_dtype(const tr_config *config);

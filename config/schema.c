@@ -311,7 +311,8 @@ const tr_key tr_schema[] = {
     {"parallel.reduce", TR_KEY_CHOICE, AT(parallel.reduce), .fallback = "fp32",
      .choices = "fp32 bf16",
      .help =
-         "Type in which gradients travel between the ranks that sum them. bf16 halves the bytes: "
+         "Type in which gradients travel between the data ranks, and the tensor ranks, that sum "
+         "them. bf16 halves the bytes: "
          "each rank rounds its gradient, the rounded ones are added in fp32 in the order of the "
          "ranks, and the sum is rounded once. The same bits with every parallel.zero. Not with "
          "train.precision fp64."},

@@ -27,6 +27,8 @@ same zbv one 2 parallel.pp=2 parallel.schedule=zbv device.name=guarded
 train 0 2 dp2 "${options[@]}" parallel.dp=2
 as_planned dp2
 near dp2 one loss 0.02
+"$trireme" plan "$scratch/base.yaml" "${options[@]}" parallel.dp=2 >"$scratch/plan" || fail "no plan"
+grep -q '^reduce .* bf16 gradients in ' "$scratch/plan" || fail "the plan says '$(grep '^reduce' "$scratch/plan")'"
 same dp2-zero dp2 2 parallel.dp=2 parallel.zero=1 parallel.reduce=bf16
 same dp2-zero2 dp2 4 parallel.dp=2 parallel.zero=2 parallel.pp=2 parallel.schedule=bfs parallel.virtual=2
 train 0 2 tp2 "${options[@]}" parallel.tp=2 parallel.sequence=true train.precision=bf16 optim.moments=bf16 optim.master=none
