@@ -10,7 +10,6 @@
 #include "partition/request.h"
 #include "pipeline/orders/csv.h"
 #include "train/data_options.h"
-#include "train/lr.h"
 #include "train/origin.h"
 #include "train/same_data.h"
 #include "train/snapshot.h"
@@ -275,91 +274,6 @@ static tr_status open_directory(tr_session *s) {
     return tr_world_broadcast(s->world, 0, s->state, sizeof *s->state);
 }
 
-/* Keeps the horizon of the saved run's learning rate, unless this run sets one: more steps alone do
- * not move the curve. */
-static void keep_horizon(tr_session *s, const tr_config *then) {
-    const int64_t horizon = tr_config_horizon(then);
-    if (s->own.optim.horizon != 0 || horizon == s->own.train.steps) return;
-    s->own.optim.horizon = horizon;
-    const tr_lr lr = tr_lr_of(&s->own);
-    s->kept_horizon = tr_lr_has_horizon(&lr);
-}
-
-/* Notes the types of saved moments and parameters if this run's have fewer bits. */
-static void keep_narrowed(tr_session *s, const tr_config *then) {
-    const tr_dtype before = tr_optim_of(then).moments, now = tr_optim_of(s->config).moments;
-    if (tr_dtype_size(now) < tr_dtype_size(before))
-        (void)snprintf(s->narrowed, sizeof s->narrowed, "%s", then->optim.moments);
-    s->unmastered = tr_optim_of(s->config).no_master && !tr_optim_of(then).no_master;
-    s->reblocked = now == TR_U8 && before == TR_U8 && then->parallel.tp != s->config->parallel.tp;
-}
-
-/* Says on rank 0 what a continued run has of its own, once nothing refuses it any more. */
-static void say_changes(tr_session *s) {
-    const int64_t horizon = s->own.optim.horizon, steps = s->own.train.steps;
-    const tr_lr lr = tr_lr_of(&s->own);
-    if (!tr_session_leads(s)) return;
-    if (s->kept_horizon)
-        tr_recorder_warn(&s->recorder,
-                         "the learning rate's schedule ends at step %lld, as in the run that is "
-                         "continued (%g from there on); optim.horizon=%lld makes it end with the "
-                         "run",
-                         (long long)horizon, tr_lr_at(&lr, horizon), (long long)steps);
-    if (s->new_states[0])
-        tr_recorder_warn(&s->recorder,
-                         "the checkpoint is of another optimizer than %s: the optimizer's state "
-                         "(%s) begins at zero",
-                         s->config->optim.name, s->new_states);
-    if (s->narrowed[0])
-        tr_recorder_warn(
-            &s->recorder,
-            "optim.moments is %s: the checkpoint's moments, which were kept in %s, are "
-            "rounded to it and lose bits",
-            s->config->optim.moments, s->narrowed);
-    if (s->unmastered)
-        tr_recorder_warn(&s->recorder,
-                         "optim.master is none: the checkpoint's parameters, which were kept in "
-                         "fp32, are rounded to bf16 and lose bits");
-    if (s->reblocked)
-        tr_recorder_warn(&s->recorder,
-                         "parallel.tp is not that of the checkpoint: the blocks of optim.moments "
-                         "int8 are others, so small moments may lose bits");
-    if (s->refrozen)
-        tr_recorder_warn(&s->recorder,
-                         "train.freeze is not that of the checkpoint: the moments of parameters "
-                         "that were frozen and are trained now start at zero");
-}
-
-/* Checks that the saved run has this model and this sample order; tensors alone do not show, for
- * example, another number of heads. Keys that have another default on GPUs keep the saved value. */
-static tr_status check_saved(tr_session *s) {
-    const tr_ckpt_state *saved = s->state;
-    tr_config *then;
-    if (saved->seed != (uint64_t)s->config->train.seed)
-        return TR_FAIL(TR_ERR_CONFIG,
-                       "train.seed is %lld, but the checkpoint was made with %llu: resume the run "
-                       "with the seed of its start",
-                       (long long)s->config->train.seed, (unsigned long long)saved->seed);
-    TR_TRY(tr_calloc(1, sizeof *then, &then));
-    tr_status status = TR_OK;
-    /* If this version cannot read the saved config, only the tensors are compared. */
-    if (tr_config_parse(saved->config, strlen(saved->config), s->root, NULL, 0, then) == TR_OK) {
-        tr_config_keep(&s->own, then);
-        s->refrozen = strcmp(then->model.tuning.freeze, s->config->model.tuning.freeze) != 0;
-        status = tr_config_check_model(s->config, then, s->root);
-        /* At step 0 there are imported weights, and no run that chose a schedule or optimizer. */
-        if (status == TR_OK && saved->step > 0) {
-            keep_horizon(s, then);
-            keep_narrowed(s, then);
-            tr_optim_new_states(tr_optim_of(s->config).kind, tr_optim_of(then).kind, s->new_states);
-            if (tr_optim_restarts(tr_optim_of(s->config).kind, tr_optim_of(then).kind))
-                s->state->moments_since = s->state->optimizer_step;
-        }
-    }
-    free(then);
-    return status;
-}
-
 /* Sets the config text to save: this run's, which may have another layout than the saved one. */
 static tr_status set_config_text(tr_session *s) {
     char *text;
@@ -436,7 +350,7 @@ static tr_status load(tr_session *s) {
         tr_recorder_warn(&s->recorder,
                          "resuming from step %lld, because a newer one is not valid: %s",
                          (long long)s->state->step, skipped);
-    say_changes(s);
+    if (tr_session_leads(s)) tr_saved_run_say(&s->saved, s->config, &s->recorder);
     s->saved_step = s->state->step;
     return TR_OK;
 }
@@ -576,7 +490,7 @@ static void show_plan(tr_session *s) {
 static tr_status open_agreed(tr_session *s) {
     tr_session_begin(s, TR_ACTIVITY_OPEN, 0);
     TR_TRY(open_directory(s));
-    if (s->resumes) TR_TRY(go_on(s, check_saved(s)));
+    if (s->resumes) TR_TRY(go_on(s, tr_saved_run_check(s->state, s->root, &s->own, &s->saved)));
     TR_TRY(go_on(s, open_local(s)));
     TR_TRY(go_on(s, tr_train_tokenize_data(s->world, s->config, s->options->board)));
     TR_TRY(go_on(s, open_data(s)));

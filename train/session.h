@@ -10,6 +10,7 @@
 #include "train/recorder.h"
 #include "train/rundir.h"
 #include "train/samples.h"
+#include "train/saved_run.h"
 #include "train/start.h"
 #include "train/time_limit.h"
 #include "train/trainer.h"
@@ -34,17 +35,12 @@ typedef struct tr_session {
     int tensors_count;
     tr_ckpt_tensor *copies; /* what replicas must have in common */
     int copies_count;
-    tr_rundir dir;                   /* locked by rank 0 */
-    char root[TR_CONFIG_PATH + 8];   /* of the checkpoints */
-    bool dir_lost;                   /* rank 0: it was removed while the run used it */
-    bool resumes;                    /* continues a saved run */
-    bool refrozen;                   /* which had another train.freeze, */
-    bool kept_horizon;               /* and the horizon that this run keeps, */
-    char new_states[TR_OPTIM_NAMES]; /* and another optimizer: states that begin at zero, or "" */
-    bool reblocked;                  /* and 8-bit moments in blocks of another parallel.tp, */
-    char narrowed[8];                /* and moments of more bits: their optim.moments, or "" */
-    bool unmastered;                 /* and masters, which this run rounds to BF16 */
-    bool unlabelled;                 /* it was said that validation has no label that counts */
+    tr_rundir dir;                 /* locked by rank 0 */
+    char root[TR_CONFIG_PATH + 8]; /* of the checkpoints */
+    bool dir_lost;                 /* rank 0: it was removed while the run used it */
+    bool resumes;                  /* continues a saved run */
+    tr_saved_run saved;            /* what that has otherwise */
+    bool unlabelled;               /* it was said that validation has no label that counts */
     tr_ckpt_state *state;
     int64_t saved_step;  /* newest step that is saved; -1: none */
     char transport[192]; /* a line about the transport; "": the default one */

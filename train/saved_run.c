@@ -1,0 +1,93 @@
+#include "train/saved_run.h"
+
+#include "base/memory.h"
+#include "train/lr.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* Keeps the horizon of the saved run's learning rate, unless this run sets one: more steps alone do
+ * not move the curve. */
+static void keep_horizon(tr_config *config, const tr_config *then, tr_saved_run *out) {
+    const int64_t horizon = tr_config_horizon(then);
+    if (config->optim.horizon != 0 || horizon == config->train.steps) return;
+    config->optim.horizon = horizon;
+    const tr_lr lr = tr_lr_of(config);
+    out->kept_horizon = tr_lr_has_horizon(&lr);
+}
+
+/* Notes the types of saved moments and parameters if this run's have fewer bits. */
+static void note_narrowed(const tr_config *config, const tr_config *then, tr_saved_run *out) {
+    const tr_optim_config before = tr_optim_of(then), now = tr_optim_of(config);
+    if (tr_dtype_size(now.moments) < tr_dtype_size(before.moments))
+        (void)snprintf(out->narrowed, sizeof out->narrowed, "%s", then->optim.moments);
+    out->unmastered = now.no_master && !before.no_master;
+    out->reblocked =
+        now.moments == TR_U8 && before.moments == TR_U8 && then->parallel.tp != config->parallel.tp;
+}
+
+/* Compares with the config of the saved run, `then`. */
+static tr_status compare(tr_ckpt_state *state, const char *root, const tr_config *then,
+                         tr_config *config, tr_saved_run *out) {
+    tr_config_keep(config, then);
+    out->refrozen = strcmp(then->model.tuning.freeze, config->model.tuning.freeze) != 0;
+    TR_TRY(tr_config_check_model(config, then, root));
+    /* At step 0 there are imported weights, and no run that chose a schedule or optimizer. */
+    if (state->step == 0) return TR_OK;
+    keep_horizon(config, then, out);
+    note_narrowed(config, then, out);
+    const tr_optim_kind kind = tr_optim_of(config).kind, before = tr_optim_of(then).kind;
+    tr_optim_new_states(kind, before, out->new_states);
+    if (tr_optim_restarts(kind, before)) state->moments_since = state->optimizer_step;
+    return TR_OK;
+}
+
+tr_status tr_saved_run_check(tr_ckpt_state *state, const char *root, tr_config *config,
+                             tr_saved_run *out) {
+    tr_config *then;
+    *out = (tr_saved_run){0};
+    if (state->seed != (uint64_t)config->train.seed)
+        return TR_FAIL(TR_ERR_CONFIG,
+                       "train.seed is %lld, but the checkpoint was made with %llu: resume the run "
+                       "with the seed of its start",
+                       (long long)config->train.seed, (unsigned long long)state->seed);
+    TR_TRY(tr_calloc(1, sizeof *then, &then));
+    tr_status status = TR_OK;
+    if (tr_config_parse(state->config, strlen(state->config), root, NULL, 0, then) == TR_OK)
+        status = compare(state, root, then, config, out);
+    free(then);
+    return status;
+}
+
+void tr_saved_run_say(const tr_saved_run *saved, const tr_config *config, tr_recorder *recorder) {
+    const long long horizon = config->optim.horizon, steps = config->train.steps;
+    const tr_lr lr = tr_lr_of(config);
+    if (saved->kept_horizon)
+        tr_recorder_warn(recorder,
+                         "the learning rate's schedule ends at step %lld, as in the run that is "
+                         "continued (%g from there on); optim.horizon=%lld makes it end with the "
+                         "run",
+                         horizon, tr_lr_at(&lr, horizon), steps);
+    if (saved->new_states[0])
+        tr_recorder_warn(recorder,
+                         "the checkpoint is of another optimizer than %s: the optimizer's state "
+                         "(%s) begins at zero",
+                         config->optim.name, saved->new_states);
+    if (saved->narrowed[0])
+        tr_recorder_warn(recorder,
+                         "optim.moments is %s: the checkpoint's moments, which were kept in %s, "
+                         "are rounded to it and lose bits",
+                         config->optim.moments, saved->narrowed);
+    if (saved->unmastered)
+        tr_recorder_warn(recorder,
+                         "optim.master is none: the checkpoint's parameters, which were kept in "
+                         "fp32, are rounded to bf16 and lose bits");
+    if (saved->reblocked)
+        tr_recorder_warn(recorder,
+                         "parallel.tp is not that of the checkpoint: the blocks of optim.moments "
+                         "int8 are others, so small moments may lose bits");
+    if (saved->refrozen)
+        tr_recorder_warn(recorder,
+                         "train.freeze is not that of the checkpoint: the moments of parameters "
+                         "that were frozen and are trained now start at zero");
+}

@@ -1,0 +1,28 @@
+/* What a continued run keeps of the saved run's config, and what it has otherwise. */
+#pragma once
+
+#include "ckpt/ckpt.h"
+#include "config/config.h"
+#include "partition/optim_row.h"
+#include "train/recorder.h"
+
+/* How a saved run and the run that continues it differ where that changes the numbers. */
+typedef struct tr_saved_run {
+    bool refrozen;                   /* train.freeze */
+    bool kept_horizon;               /* the continued run keeps the saved one's horizon */
+    char new_states[TR_OPTIM_NAMES]; /* states of the optimizer that begin at zero, or "" */
+    bool reblocked;                  /* 8-bit moments are in blocks of another parallel.tp */
+    char narrowed[8];                /* the saved optim.moments, if it has more bits, or "" */
+    bool unmastered;                 /* the masters, which this run rounds to BF16 */
+} tr_saved_run;
+
+/* Compares *config with the config of the saved state of a run with checkpoints in `root`, and
+ * describes the differences in *out. Sets in *config the keys that a continued run keeps: those
+ * with another default on other devices, and the learning rate's horizon. Sets state->moments_since
+ * if the optimizer's moments start again. Fails with TR_ERR_CONFIG for another seed, or for another
+ * model or sample order: tensors alone do not show, for example, another number of heads. If this
+ * version cannot read the saved config, only the seed is compared. */
+tr_status tr_saved_run_check(tr_ckpt_state *state, const char *root, tr_config *config,
+                             tr_saved_run *out);
+/* Prints a warning for each difference. config: that of the continued run, after the check. */
+void tr_saved_run_say(const tr_saved_run *saved, const tr_config *config, tr_recorder *recorder);
