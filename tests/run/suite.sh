@@ -12,6 +12,8 @@ cd "$scratch" && mkdir tests tools bin
 sed 's/-t 30 /-t 0.3 /' "$here/run.sh" >tests/run.sh
 cmp -s tests/run.sh "$here/run.sh" && { echo "FAIL: the interval of tests/run.sh was not found"; exit 1; }
 printf 'echo "setup: $*" >>called\n' >tools/setup.sh
+mkdir tests/unit
+cp "$here/unit/test_op_cuda.c" tests/unit/
 printf 'echo "long: a seed"\n' >tests/long.sh
 cat >bin/cmake <<'S'
 #!/bin/sh
@@ -52,6 +54,8 @@ suite_says '^tests \(release\): [0-9]+ s: 1/3 tests have ended; running: (run.sl
 suite_says '^100% tests passed, 0 tests failed out of 3$'
 suite_says '^tests: all passed in [0-9]+ s$'
 grep -q 'cmake --build build/clang --target all benches' called || fail "nothing was built by clang"
+[[ $(grep -c 'ctest --test-dir build/asan .* -E ^unit\\.test_([a-z]*|[a-z]*|[a-z]*)\$$' called) == 1 ]] ||
+    fail "the sanitizers do not run one search of four: $(grep asan called)"
 for process in /proc/[0-9]*; do
     [[ $process == "/proc/$$" || $(readlink "$process/cwd" || true) != "$PWD" ]] || fail "process ${process#/proc/} was left"
 done
