@@ -3,19 +3,12 @@
 #include "base/memory.h"
 #include "layers/layer_stage.h"
 #include "pipeline/orders/schedule.h"
-#include "train/reader.h"
+#include "train/feed.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-/* A step input of this rank for all micro-batches, sample after sample. */
-typedef struct step_input {
-    size_t bytes, stride, sample_bytes; /* of all, of a micro-batch, of a sample */
-    char *device;
-    char *host[2]; /* staging: of the step in progress, and of the next one, which is read ahead */
-} step_input;
 
 /* A training step with one of the batches. */
 typedef struct step_size {
@@ -34,24 +27,17 @@ struct tr_engine {
     tr_store *store;
     tr_links *links;
     step_size *size; /* [1 + desc.smaller_count]: of desc.batch, then the smaller ones */
-    const step_size *now, *next, *ahead; /* of a training step, of the one after it, and of the
-                                            samples that were read ahead */
+    const step_size *now, *next; /* of a training step, and of the one after it */
     tr_runner *validation;
     tr_optimizer *optimizer;
     tr_decoder *decoder; /* NULL: none */
     tr_memory_plan plan; /* without NCCL's memory, which grows while communicators are set up */
     char *arena;
     tr_step_state *state; /* device */
-    tr_flow flow[TR_STEP_INPUTS];
-    step_input input[TR_STEP_INPUTS];
-    int inputs;
+    tr_feed *feed;
     /* Staging memory, which the compute stream reads and writes on its own: */
     tr_step_state *given, *result;
     tr_sequence_loss *losses; /* [batch] of the last validation */
-    int side;                 /* the staging memory of the step in progress: input[].host[side] */
-    tr_reader *reader;        /* NULL: this rank reads nothing */
-    tr_status read;           /* the status of this rank's last fetches, */
-    char unread[512];         /* and the sentence of a failure */
     double loss_limit, norm_limit, loss_scale;
 };
 
@@ -69,24 +55,9 @@ static tr_status open_groups(tr_engine *e) {
                                 e->desc.zero);
 }
 
-/* Returns a micro-batch's offset in a batch; a data rank's samples are contiguous. */
-static int64_t sample_offset(const tr_engine *e, int64_t batch, int micro_batch) {
-    int64_t per_rank = batch / e->desc.mesh.degree[TR_AXIS_DP];
-    return e->desc.mesh.index[TR_AXIS_DP] * per_rank + micro_batch * e->desc.micro_batch;
-}
-
 static tr_status alloc_data(tr_engine *e) {
     tr_device *device = e->desc.device;
-    tr_layout_step_inputs(e->layout, e->desc.mesh.index[TR_AXIS_PP], e->flow, &e->inputs);
-    for (int i = 0; i < e->inputs; i++) {
-        step_input *input = &e->input[i];
-        input->bytes = tr_layout_step_bytes(e->layout, &e->flow[i]);
-        input->stride = input->bytes / (size_t)e->layout->micro_batches;
-        input->sample_bytes = input->stride / (size_t)e->desc.micro_batch;
-        TR_TRY(tr_device_alloc(device, TR_MEMORY_DATA, input->bytes, (void **)&input->device));
-        for (int side = 0; side < 2; side++)
-            TR_TRY(tr_device_staging_alloc(device, input->bytes, (void **)&input->host[side]));
-    }
+    TR_TRY(tr_feed_create(device, &e->desc.mesh, e->layout, e->desc.micro_batch, &e->feed));
     TR_TRY(tr_device_alloc(device, TR_MEMORY_DATA, sizeof *e->state, (void **)&e->state));
     TR_TRY(tr_device_staging_alloc(device, sizeof *e->given, (void **)&e->given));
     TR_TRY(tr_device_staging_alloc(device, sizeof *e->result, (void **)&e->result));
@@ -98,17 +69,13 @@ static tr_status alloc_data(tr_engine *e) {
 static tr_status make_stages(tr_engine *e, step_size *size) {
     TR_TRY(tr_calloc((size_t)e->layout->placement.stages, sizeof *size->stage, &size->stage));
     tr_step_data data[TR_STEP_INPUTS];
-    for (int i = 0; i < e->inputs; i++) {
-        data[i] = (tr_step_data){.data = e->input[i].device, .stride = e->input[i].stride};
-        memcpy(data[i].name, e->flow[i].name, sizeof data[i].name);
-    }
     tr_layer_source source = {.device = e->desc.device,
                               .state = e->state,
                               .input = data,
-                              .inputs = e->inputs,
+                              .inputs = tr_feed_inputs(e->feed, data),
                               .loss = tr_optimizer_loss(e->optimizer, size->micro_batches),
                               .loss_stride = tr_optimizer_loss_stride(e->optimizer),
-                              .first_sample = sample_offset(e, size->batch, 0),
+                              .first_sample = tr_feed_offset(e->feed, size->batch),
                               .sample_stride = e->desc.micro_batch,
                               .probe = e->desc.probe};
     for (int s = 0; s < e->layout->placement.stages; s++) {
@@ -127,7 +94,7 @@ static tr_status list_sizes(tr_engine *e) {
         const int64_t batch = k > 0 ? e->desc.smaller[k - 1].batch : e->desc.batch;
         e->size[k] = (step_size){.batch = batch, .micro_batches = (int)(batch / rows)};
     }
-    e->now = e->next = e->ahead = e->size;
+    e->now = e->next = e->size;
     return TR_OK;
 }
 
@@ -327,45 +294,6 @@ static void round_scalars(tr_engine_desc *desc) {
         if (desc->dtype != TR_F64) *scalar[i] = (double)(float)*scalar[i];
 }
 
-/* What gives a step its samples. */
-typedef struct samples {
-    tr_fetch_fn fetch;
-    void *context;
-    bool validation;
-    const step_size *size;
-    int64_t first;
-} samples;
-
-static samples samples_of(const tr_engine *e, bool validation, const step_size *size,
-                          int64_t first) {
-    return (samples){e->desc.fetch, e->desc.fetch_context, validation, size, first};
-}
-
-/* Reads this rank's samples of a batch, only the inputs that its layers ask for, to one side of the
- * staging memory. */
-static tr_status fetch_samples(tr_engine *e, const samples *from, int side) {
-    tr_fetch wanted[TR_STEP_INPUTS];
-    size_t row = 0;
-    for (int mb = 0; mb < from->size->micro_batches && e->inputs > 0; mb++)
-        for (int64_t s = 0; s < e->desc.micro_batch; s++, row++) {
-            for (int i = 0; i < e->inputs; i++)
-                wanted[i] =
-                    (tr_fetch){.input = &e->flow[i],
-                               .to = e->input[i].host[side] + row * e->input[i].sample_bytes};
-            TR_TRY(from->fetch(from->context, from->validation,
-                               from->first + sample_offset(e, from->size->batch, mb) + s, wanted,
-                               e->inputs));
-        }
-    return TR_OK;
-}
-
-/* The reader's work: the next training step's samples, to the side that no step uses. */
-static tr_status read_ahead(void *context, int64_t first) {
-    tr_engine *e = context;
-    const samples from = samples_of(e, false, e->ahead, first);
-    return fetch_samples(e, &from, !e->side);
-}
-
 /* Makes what the links do not need to be open for. */
 static tr_status make_before_links(tr_engine *e) {
     const tr_engine_desc *d = &e->desc;
@@ -383,8 +311,7 @@ static tr_status make_before_links(tr_engine *e) {
 static tr_status make_after_links(tr_engine *e) {
     TR_TRY(make_runners(e));
     if (e->desc.decodes) TR_TRY(make_decoder(e));
-    if (e->inputs > 0 && !e->desc.forward_only) TR_TRY(tr_reader_open(read_ahead, e, &e->reader));
-    return TR_OK;
+    return e->desc.forward_only ? TR_OK : tr_feed_read_ahead(e->feed);
 }
 
 static tr_status create_layout(const tr_engine_desc *desc, tr_engine **out) {
@@ -429,7 +356,6 @@ static void destroy_stages(const tr_engine *e, step_size *size) {
 
 void tr_engine_destroy(tr_engine *e) {
     if (!e) return;
-    tr_reader_close(e->reader); /* before the memory that it reads to */
     tr_decoder_destroy(e->decoder);
     tr_runner_destroy(e->validation);
     for (int k = 0; e->size && k <= e->desc.smaller_count; k++)
@@ -442,11 +368,7 @@ void tr_engine_destroy(tr_engine *e) {
     tr_store_destroy(e->store);
     tr_layout_destroy(e->layout);
     device_free(e, e->arena);
-    for (int i = 0; i < e->inputs; i++) {
-        device_free(e, e->input[i].device);
-        for (int side = 0; side < 2; side++)
-            tr_device_staging_free(e->desc.device, e->input[i].host[side]);
-    }
+    tr_feed_destroy(e->feed);
     device_free(e, e->state);
     tr_device_staging_free(e->desc.device, e->given);
     tr_device_staging_free(e->desc.device, e->result);
@@ -455,45 +377,14 @@ void tr_engine_destroy(tr_engine *e) {
     free(e);
 }
 
-/* Gets this rank's samples: those that were read ahead, or by reading them now, when a run has gone
- * back to a step with other samples or another batch. */
-static tr_status get_samples(tr_engine *e, const samples *from) {
-    tr_status status;
-    if (!from->validation && e->reader && e->ahead == from->size &&
-        tr_reader_take(e->reader, from->first, &status)) {
-        e->side = !e->side;
-        return status;
-    }
-    if (e->reader) tr_reader_wait(e->reader); /* because only one thread may fetch */
-    return fetch_samples(e, from, e->side);
-}
-
-/* Begins a step with this rank's samples of the batch that starts at global sample from->first. The
- * other ranks will wait for this one, so a rank that cannot read its samples takes the step with
- * zeros, and spoils it. */
-static tr_status begin(tr_engine *e, const samples *from) {
-    tr_stream *stream = tr_device_compute(e->desc.device);
-    e->read = get_samples(e, from);
-    if (e->read != TR_OK) {
-        (void)snprintf(e->unread, sizeof e->unread, "%s", tr_error_message());
-        for (int i = 0; i < e->inputs; i++) memset(e->input[i].host[e->side], 0, e->input[i].bytes);
-    }
-    for (int i = 0; i < e->inputs; i++)
-        TR_TRY(tr_stream_copy(stream, e->input[i].device, e->input[i].host[e->side],
-                              (size_t)from->size->micro_batches * e->input[i].stride));
-    /* The other side was copied in an earlier step, and the host has waited for its end. */
-    if (!from->validation && e->reader) {
-        e->ahead = e->next;
-        tr_reader_start(e->reader, from->first + from->size->batch);
-    }
-    TR_TRY(tr_optimizer_begin(e->optimizer, from->size->micro_batches));
-    return e->read == TR_OK ? TR_OK : tr_optimizer_spoil(e->optimizer);
-}
-
-/* Agrees on a failed fetch after a step that was not finite. Collective. */
-static tr_status agree_on_reading(tr_engine *e) {
-    tr_status mine = e->read == TR_OK ? TR_OK : TR_FAIL(e->read, "%s", e->unread);
-    return tr_world_agree(e->desc.world, mine);
+/* Begins a step of this size with the samples of `from`. The other ranks will wait for this one, so
+ * a rank that cannot read its samples takes the step with zeros, and spoils it. */
+static tr_status begin(tr_engine *e, const step_size *size, const tr_feed_batch *from) {
+    bool complete;
+    TR_TRY(
+        tr_feed_load(e->feed, from, e->next->batch, tr_device_compute(e->desc.device), &complete));
+    TR_TRY(tr_optimizer_begin(e->optimizer, size->micro_batches));
+    return complete ? TR_OK : tr_optimizer_spoil(e->optimizer);
 }
 
 /* Waits for the device and reads the step's result. The rest of a step is only enqueued. */
@@ -512,7 +403,7 @@ static tr_status read_result(tr_engine *e, tr_step_result *out) {
                             .loss_scale = e->result->loss_scale,
                             .noise = tr_optimizer_noise(e->optimizer, e->result->loss_scale),
                             .stop = tr_optimizer_stop_requested(e->optimizer)};
-    if (!out->finite) out->unread = agree_on_reading(e);
+    if (!out->finite) out->unread = tr_world_agree(e->desc.world, tr_feed_status(e->feed));
     return out->unread == TR_ERR_RANK ? TR_ERR_RANK : TR_OK; /* a lost rank cannot agree */
 }
 
@@ -533,8 +424,9 @@ tr_status tr_engine_step(tr_engine *e, int64_t step, int64_t optimizer_step, int
                                 .loss_limit = e->loss_limit,
                                 .norm_limit = e->norm_limit};
     TR_TRY(tr_stream_copy(stream, e->state, e->given, sizeof *e->given));
-    const samples from = samples_of(e, false, e->now, first_sample);
-    TR_TRY(begin(e, &from));
+    const tr_feed_batch from = {e->desc.fetch, e->desc.fetch_context, false, e->now->batch,
+                                first_sample};
+    TR_TRY(begin(e, e->now, &from));
     TR_TRY(tr_runner_step(e->now->runner));
     return read_result(e, out);
 }
@@ -562,11 +454,11 @@ void tr_engine_set_loss_scale(tr_engine *e, double scale) {
 }
 
 /* Runs the validation program on one batch. */
-static tr_status validate(tr_engine *e, const samples *from, tr_step_result *out) {
+static tr_status validate(tr_engine *e, const tr_feed_batch *from, tr_step_result *out) {
     tr_stream *stream = tr_device_compute(e->desc.device);
     *e->given = (tr_step_state){.seed = e->desc.seed, .loss_scale = 1};
     TR_TRY(tr_stream_copy(stream, e->state, e->given, sizeof *e->given));
-    TR_TRY(begin(e, from));
+    TR_TRY(begin(e, e->size, from));
     TR_TRY(tr_runner_step(e->validation));
     TR_TRY(tr_stream_copy(stream, e->losses, tr_optimizer_losses(e->optimizer),
                           (size_t)e->desc.batch * sizeof *e->losses));
@@ -575,7 +467,7 @@ static tr_status validate(tr_engine *e, const samples *from, tr_step_result *out
 
 tr_status tr_engine_evaluate(tr_engine *e, tr_fetch_fn fetch, void *context, int64_t first,
                              tr_step_result *out, const tr_sequence_loss **sequence) {
-    const samples from = {fetch, context, true, e->size, first};
+    const tr_feed_batch from = {fetch, context, true, e->desc.batch, first};
     *sequence = e->losses;
     return validate(e, &from, out);
 }
@@ -585,7 +477,8 @@ tr_status tr_engine_validate(tr_engine *e, int64_t batches, tr_step_result *out)
     *out = (tr_step_result){0};
     for (int64_t b = 0; b < batches && out->unread == TR_OK; b++) {
         tr_step_result result;
-        const samples from = samples_of(e, true, e->size, b * e->desc.batch);
+        const tr_feed_batch from = {e->desc.fetch, e->desc.fetch_context, true, e->desc.batch,
+                                    b * e->desc.batch};
         TR_TRY(validate(e, &from, &result));
         if (result.tokens > 0) sum += result.loss * result.tokens; /* otherwise the loss is 0 / 0 */
         out->tokens += result.tokens;

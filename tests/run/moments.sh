@@ -46,7 +46,7 @@ same dp2-pp2 dp2 4 parallel.dp=2 parallel.pp=2 parallel.zero=2
 train 0 4 tp2 "${options[@]}" parallel.tp=2 parallel.dp=2
 same tp2-zero tp2 4 parallel.tp=2 parallel.dp=2 parallel.zero=1
 
-# Other optimizers and BF16 values; with blocks, which begin anew in each tensor, a family with joined matrices, and
+# Other optimizers and BF16 values; with blocks, which begin at each tensor, a family with joined matrices, and
 # frozen parameters. (unit.test_optimizers has every optimizer with both types.)
 kinds=("optim.name=lion optim.lr=0.0003" "optim.name=lamb" "optim.name=muon" "train.precision=bf16")
 [[ $moments != int8 ]] || kinds=("optim.name=sgd optim.lr=0.1" "model.family=llama model.kv_heads=1" "train.freeze=*.ln_1.*")
