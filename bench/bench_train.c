@@ -294,6 +294,7 @@ static tr_status open_device(const options *o, tr_world *world, tr_device **out)
     char note[256] = "";
     TR_TRY(tr_device_open(o->device, &how, out));
     TR_TRY(tr_world_choose_data_plane(world, *out, want, note, sizeof note));
+    tr_world_set_own_sums(world, (tr_own_sums){.ordered = o->deterministic != 0});
     if (tr_world_size(world) == 1 || tr_world_rank(world) != 0) return TR_OK;
     if (tr_world_uses_nccl(world)) tr_world_nccl_text(note, sizeof note);
     printf("%d ranks, messages: %s\n", tr_world_size(world), *note ? note : "MPI");

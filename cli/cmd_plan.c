@@ -310,19 +310,12 @@ static messages messages_of(const tr_program *program, const tr_simulated_links 
     return all;
 }
 
-/* Returns true when data ranks that divide the updates are expected to sum whole gradients. */
-static bool sums_whole(const tr_config *c, const tr_layout *l) {
-    const tr_plane plane = tr_request_plane(c);
-    const bool nccl = plane == TR_PLANE_NCCL || (plane == TR_PLANE_AUTO && tr_config_on_gpu(c));
-    return tr_layout_sums_whole(l, nccl, c->train.deterministic);
-}
-
 /* Prints what the messages take of the pipeline rank that sends longest, and by how much they make
  * the step longer. */
 static tr_status print_messages(const tr_config *c, const tr_run_plan *p, double rate) {
     const tr_layout *l = p->layout;
     const tr_program_set *set = l->program[TR_LAYOUT_TRAIN];
-    tr_simulated_links links = tr_network_links(c, &l->desc.mesh, false, rate);
+    tr_simulated_links links = tr_network_links(c, &l->desc.mesh, rate);
     messages most = {0};
     char what[64], longer[32];
     tr_simulation *t;
@@ -365,8 +358,7 @@ static void print_tensor_sums(const tr_config *c, const tr_run_plan *p, double r
 static tr_status print_reductions(const tr_config *c, const tr_run_plan *p, double rate) {
     const tr_layout *l = p->layout;
     const tr_program_set *set = l->program[TR_LAYOUT_TRAIN];
-    const bool whole = sums_whole(c, l);
-    const tr_simulated_links links = {.sum = tr_network_reduce(c, &l->desc.mesh, whole, rate)};
+    const tr_simulated_links links = {.sum = tr_network_reduce(c, &l->desc.mesh, rate)};
     const tr_dtype travels =
         tr_reduce_wire(l->desc.reduce, tr_optim_grad_dtype(l->desc.optimizer, l->desc.dtype));
     int rank = 0, buckets = 0;
@@ -389,10 +381,6 @@ static tr_status print_reductions(const tr_config *c, const tr_run_plan *p, doub
         print_moving(c, "reduce", bytes, what, tr_network_is_far(c, &l->desc.mesh, TR_AXIS_DP),
                      moving / rate);
         print_exposed(t->exposed[rank] / rate);
-        if (whole)
-            (void)printf("         each rank gets the whole sums, because with train.deterministic "
-                         "NCCL must add them as with parallel.zero 0: twice the bytes of its "
-                         "portions\n");
     }
     tr_simulation_destroy(t);
     return TR_OK;

@@ -3,11 +3,12 @@
  * A world has one of the transports mpi (processes) and local (ranks are threads of one process:
  * unit tests and sanitizers); NCCL may also carry the data of a GPU (tr_world_choose_data_plane).
  * Collectives add in group-rank order, in FP32 (f64 data in FP64), whatever the size or offset, and
- * round once, so their bits do not depend on the transport. The host transports stage memory of a
- * device that does not compute on the host in pinned buffers, unless NCCL carries it. With staging
- * only the compute stream takes messages, waits for sends and runs collectives, through a queue
- * (tr_device_start_queue): its worker thread waits for the other ranks. A world that has failed (a
- * deadline, an abort, a transport's error) stays failed: every later wait returns that failure. */
+ * round once, so their bits do not depend on the transport (over NCCL: tr_own_sums). The host
+ * transports stage memory of a device that does not compute on the host in pinned buffers, unless
+ * NCCL carries it. With staging only the compute stream takes messages, waits for sends and runs
+ * collectives, through a queue (tr_device_start_queue): its worker thread waits for the other
+ * ranks. A world that has failed (a deadline, an abort, a transport's error) stays failed: every
+ * later wait returns that failure. */
 #pragma once
 
 #include "base/dtype.h"
@@ -31,6 +32,14 @@ typedef enum tr_reduce {
 static inline tr_dtype tr_reduce_wire(tr_reduce op, tr_dtype dtype) {
     return op == TR_REDUCE_SUM_BF16 ? TR_BF16 : dtype;
 }
+
+/* Which sums the groups of NCCL add by themselves, in rank order: the members exchange summands and
+ * add them with an operator of the device. NCCL adds three or more values in an order of its own.
+ */
+typedef struct tr_own_sums {
+    bool ordered; /* those of three or more values */
+    bool bf16;    /* TR_REDUCE_SUM_BF16, which NCCL does not have */
+} tr_own_sums;
 
 /* How the messages and collectives of a device travel: by the world's transport (staged, for a
  * device that does not compute on the host), or by NCCL. */
@@ -93,11 +102,15 @@ bool tr_world_look(tr_world *world, char *sentence, size_t size);
  *
  * With NCCL the ranks of a group and the two ends of a channel open it, and close it, at the same
  * time, and wait for each other; a rank that cannot open one gives up. Only the calling thread of
- * this world may use them, and the sum of three or more values has NCCL's order. A lost rank is
- * then noticed in tr_world_sync. */
+ * this world may use them, and the sum of three or more values has NCCL's order unless
+ * tr_world_set_own_sums says otherwise. A lost rank is then noticed in tr_world_sync. */
 tr_status tr_world_choose_data_plane(tr_world *world, tr_device *device, tr_plane want, char *note,
                                      size_t size);
 bool tr_world_uses_nccl(const tr_world *world);
+/* Sets which sums groups of NCCL that are opened later add by themselves; equal on all ranks.
+ * tr_world_own_sums returns them, none without NCCL. */
+void tr_world_set_own_sums(tr_world *world, tr_own_sums own);
+tr_own_sums tr_world_own_sums(const tr_world *world);
 /* Returns how many compute units of a GPU the posted receive of one channel occupies until its
  * message has come; 0 without NCCL. Call it after tr_world_choose_data_plane. */
 int tr_world_receive_units(const tr_world *world);
@@ -163,10 +176,14 @@ enum { TR_GROUP_NO_TICKET = -1 };
 /* Opens a group of world ranks, in the given order, for memory of `device`. Only its members call
  * it, all with the same list and the same `id` (unique in the world, >= 0). An all-reduce of a
  * group of one returns at once. max_bytes is the size of one piece of an all-reduce; a larger one
- * runs in pieces. Allocates all scratch. */
+ * runs in pieces. Allocates all scratch, and a landing buffer in the device's memory where NCCL's
+ * groups add by themselves. */
 tr_status tr_group_open(tr_world *world, tr_device *device, const int *ranks, int n, int id,
                         size_t max_bytes, tr_group **out);
 void tr_group_close(tr_group *group);
+/* Returns the bytes of the landing buffer (TR_MEMORY_TRANSFERS) of a group of n ranks; 0: none.
+ * own: as of tr_world_own_sums. */
+size_t tr_group_landing_bytes(int n, size_t max_bytes, tr_own_sums own);
 /* Begins to reduce buffer[count] over the members, in place, for f32, bf16, f16 and f64, after all
  * work enqueued so far on `stream`; returns at once. The buffer must not be used until later work
  * has waited for *ticket, the reduction's number. The reductions of a group run in the order of
@@ -193,11 +210,11 @@ typedef struct tr_scatter_range {
      * multiples of their length, which is the same for all ranges of a call. */
     int rank, ranks;
 } tr_scatter_range;
-/* Begins a reduce-scatter: sums each range over all members, with the bits of tr_group_start on
- * host transports, in the memory of the members that get it; that of the others becomes undefined.
- * op: a sum. All members name ranges of the same sizes and ranks, in the same order; they do not
- * overlap. Ranges and array must not be used until later work has waited for *ticket. Takes its
- * turn among the group's reductions; see tr_group_start. */
+/* Begins a reduce-scatter: sums each range over all members, with the bits of tr_group_start (but
+ * of NCCL's own sums of three or more values), in the memory of the members that get it; that of
+ * the others becomes undefined. op: a sum. All members name ranges of the same sizes and ranks, in
+ * the same order; they do not overlap. Ranges and array must not be used until later work has
+ * waited for *ticket. Takes its turn among the group's reductions; see tr_group_start. */
 tr_status tr_group_scatter_ranges(tr_group *group, tr_stream *stream, const tr_scatter_range *range,
                                   int count, tr_dtype dtype, tr_reduce op, int64_t *ticket);
 

@@ -62,6 +62,13 @@ void tr_group_unlist(tr_group *group) {
     pthread_mutex_unlock(&group->world->lock);
 }
 
+/* Rows of at least 64 elements in each half (nccl_sums.c). */
+size_t tr_group_landing_bytes(int n, size_t max_bytes, tr_own_sums own) {
+    const size_t least = (size_t)n * 64 * sizeof(double);
+    if (n < 2 || !(own.bf16 || (own.ordered && n > 2))) return 0;
+    return 2 * tr_align_up((max_bytes > least ? max_bytes : least) / 2);
+}
+
 static tr_status check(const tr_group *g, const char *what, int64_t count, tr_dtype dtype,
                        tr_reduce op) {
     size_t bytes;

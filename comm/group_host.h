@@ -2,6 +2,7 @@
 #pragma once
 
 #include "comm/rounds.h"
+#include "comm/scatter_walk.h"
 
 typedef enum tr_collective_kind {
     TR_COLLECTIVE_REDUCE,  /* of buffer[count] */
@@ -36,12 +37,6 @@ typedef enum tr_collective_phase {
     TR_COLLECTIVE_PHASE_SUMS,     /* the messages of a reduction of ranges */
     TR_COLLECTIVE_PHASE_COPY_OUT
 } tr_collective_phase;
-
-/* A place in a list of ranges. */
-typedef struct tr_scatter_cursor {
-    int range;
-    int64_t element;
-} tr_scatter_cursor;
 
 typedef struct tr_group_host {
     tr_group base;

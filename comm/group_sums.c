@@ -2,19 +2,8 @@
  * member gets up to a slot of its sums, in order. The others send it their summands from where the
  * caller has them, each to a slot of scratch of its own. It adds the n values of an element in
  * group-rank order, so the bits are those of an all-reduce.
- *
- * The members of a run get the same ranges in the same rounds. So a round has the pieces of one
- * member of each run, the first, which is its leader here. */
+ */
 #include "comm/group_host.h"
-
-#include "base/minmax.h"
-
-/* A walk over the pieces of the current round that the members of one run get. */
-typedef struct sum_walk {
-    int leader, pieces;
-    tr_scatter_cursor at;
-    int64_t used; /* elements before the next piece */
-} sum_walk;
 
 /* A piece of a range. */
 typedef struct sum_piece {
@@ -31,11 +20,6 @@ static int leader_of(const tr_group_host *g, int member) {
     return member - member % run_of(g);
 }
 
-static sum_walk walk_begin(const tr_group_host *g, int member) {
-    const int leader = leader_of(g, member);
-    return (sum_walk){.leader = leader, .at = g->cursor[leader]};
-}
-
 /* Returns the bytes of the pinned buffer that one member's sums in a round have. */
 static size_t stage_room(const tr_group_host *g) {
     return g->piece_bytes / (size_t)g->base.n / sizeof(double) * sizeof(double);
@@ -48,52 +32,50 @@ static int64_t room_of(const tr_group_host *g) {
                               : g->slot_bytes / tr_dtype_size(r->dtype));
 }
 
-/* Returns the next piece of the walk in *out, or false after the last one. All members find the
- * same pieces. */
-static bool walk_next(const tr_group_host *g, sum_walk *w, sum_piece *out) {
+static tr_scatter_walk walk_begin(const tr_group_host *g, int member) {
+    const int leader = leader_of(g, member);
+    return (tr_scatter_walk){.range = g->first->sum,
+                             .ranges = g->first->ranges,
+                             .leader = leader,
+                             .room = room_of(g),
+                             .at = g->cursor[leader]};
+}
+
+/* Returns the next piece of the walk in *out, or false after the last one. */
+static bool walk_next(const tr_group_host *g, tr_scatter_walk *w, sum_piece *out) {
     const tr_collective *r = g->first;
     const size_t held = tr_dtype_size(r->held), element = tr_dtype_size(r->dtype);
-    for (; w->at.range < r->ranges; w->at = (tr_scatter_cursor){.range = w->at.range + 1}) {
-        const tr_scatter_range *range = &r->sum[w->at.range];
-        if (range->rank != w->leader) continue;
-        const int64_t left = range->count - w->at.element;
-        const int64_t count = tr_min_i64(left, room_of(g) - w->used);
-        if (left == 0) continue;
-        if (count == 0 || w->pieces == TR_ROUND_PIECES) return false;
-        *out = (sum_piece){.buffer = (unsigned char *)range->data + (size_t)w->at.element * held,
-                           .count = count,
-                           .held = (size_t)count * held,
-                           .bytes = (size_t)count * element,
-                           .place = (size_t)w->used * element};
-        out->data = out->buffer;
-        if (g->stage)
-            out->data = g->stage + (size_t)w->leader * stage_room(g) + (size_t)w->used * held;
-        w->pieces++;
-        w->at.element += count;
-        w->used += count;
-        return true;
-    }
-    return false;
+    tr_scatter_walk_piece p;
+    if (!tr_scatter_walk_next(w, TR_ROUND_PIECES, &p)) return false;
+    *out = (sum_piece){.buffer = (unsigned char *)r->sum[p.range].data + (size_t)p.begin * held,
+                       .count = p.count,
+                       .held = (size_t)p.count * held,
+                       .bytes = (size_t)p.count * element,
+                       .place = (size_t)p.place * element};
+    out->data = out->buffer;
+    if (g->stage) out->data = g->stage + (size_t)w->leader * stage_room(g) + (size_t)p.place * held;
+    return true;
 }
 
 void tr_collective_sums_pack(const tr_group_host *g) {
     sum_piece p;
     for (int to = 0; to < g->base.n; to += run_of(g))
-        for (sum_walk w = walk_begin(g, to); walk_next(g, &w, &p);) tr_reduce_pack(p.data, p.count);
+        for (tr_scatter_walk w = walk_begin(g, to); walk_next(g, &w, &p);)
+            tr_reduce_pack(p.data, p.count);
 }
 
 void tr_collective_sums_post(tr_group_host *g) {
     const int n = g->base.n, rank = g->base.rank;
     sum_piece p;
     tr_rounds_begin(g->rounds);
-    for (sum_walk w = walk_begin(g, rank); walk_next(g, &w, &p);)
+    for (tr_scatter_walk w = walk_begin(g, rank); walk_next(g, &w, &p);)
         for (int r = 0; r < n; r++)
             if (r != rank)
                 tr_rounds_receive(g->rounds, r, g->scratch + (size_t)r * g->slot_bytes + p.place,
                                   p.bytes);
     for (int k = 0; k < n - 1; k++) {
         const int to = tr_rounds_other(g->rounds, k);
-        for (sum_walk w = walk_begin(g, to); walk_next(g, &w, &p);)
+        for (tr_scatter_walk w = walk_begin(g, to); walk_next(g, &w, &p);)
             tr_rounds_send(g->rounds, to, p.data, p.bytes);
     }
 }
@@ -101,7 +83,7 @@ void tr_collective_sums_post(tr_group_host *g) {
 void tr_collective_sums_add(const tr_group_host *g) {
     const tr_collective *r = g->first;
     sum_piece p;
-    for (sum_walk w = walk_begin(g, g->base.rank); walk_next(g, &w, &p);) {
+    for (tr_scatter_walk w = walk_begin(g, g->base.rank); walk_next(g, &w, &p);) {
         for (int k = 0; k < g->base.n; k++)
             g->source[k] =
                 k == g->base.rank ? p.data : g->scratch + (size_t)k * g->slot_bytes + p.place;
@@ -114,7 +96,7 @@ tr_status tr_collective_sums_copy(tr_group_host *g, bool in) {
     const int run = run_of(g), own = leader_of(g, g->base.rank);
     sum_piece p;
     for (int to = in ? 0 : own; to < (in ? g->base.n : own + 1); to += run)
-        for (sum_walk w = walk_begin(g, to); walk_next(g, &w, &p);)
+        for (tr_scatter_walk w = walk_begin(g, to); walk_next(g, &w, &p);)
             TR_TRY(
                 tr_stream_copy(g->stream, in ? p.data : p.buffer, in ? p.buffer : p.data, p.held));
     return TR_OK;
@@ -124,7 +106,7 @@ bool tr_collective_sums_next(tr_group_host *g) {
     bool more = false;
     sum_piece p;
     for (int to = 0; to < g->base.n; to += run_of(g)) {
-        sum_walk w = walk_begin(g, to);
+        tr_scatter_walk w = walk_begin(g, to);
         while (walk_next(g, &w, &p)) continue;
         g->cursor[to] = w.at;
         w = walk_begin(g, to);

@@ -37,6 +37,10 @@ void tr_mesh_groups_destroy(tr_mesh_groups *groups) {
     free(groups);
 }
 
+size_t tr_mesh_groups_bytes(int size, tr_own_sums own) {
+    return tr_group_landing_bytes(size, PIECE_BYTES, own);
+}
+
 static tr_status open_group(tr_mesh_groups *groups, const tr_mesh_part *part, tr_group **out) {
     const int size = tr_mesh_part_size(part);
     const int64_t id = tr_mesh_part_id(&groups->mesh, part);

@@ -1,14 +1,17 @@
 /* Groups of NCCL: one communicator and one stream each. A collective runs on the group's stream,
- * after an event of the caller's stream, and the wait for it is another event. */
+ * after an event of the caller's stream, and the wait for it is another event. NCCL computes sums
+ * of two values, and others unless they must have the order of ranks. */
 #include "base/memory.h"
-#include "comm/nccl_impl.h"
 #include "comm/nccl_library.h"
+#include "comm/nccl_sums.h"
 
 #include <stdlib.h>
 
 typedef struct nccl_group {
     tr_group base;
     tr_nccl_comm comm;
+    tr_own_sums own;
+    tr_nccl_sums *sums; /* NULL: none are own */
 } nccl_group;
 
 static nccl_group *self_of(tr_group *group) {
@@ -16,47 +19,48 @@ static nccl_group *self_of(tr_group *group) {
 }
 
 static ncclDataType_t type_of(tr_dtype dtype) {
-    switch (dtype) {
-    case TR_F32: return ncclFloat32;
-    case TR_F64: return ncclFloat64;
-    case TR_F16: return ncclFloat16;
-    default: return ncclBfloat16;
-    }
+    return (ncclDataType_t)tr_nccl_type(dtype);
 }
 
 static ncclRedOp_t op_of(tr_reduce op) {
     return op == TR_REDUCE_SUM ? ncclSum : ncclMax;
 }
 
-/* Refuses what only host transports do. */
-static tr_status check_op(tr_reduce op) {
-    if (op != TR_REDUCE_SUM_BF16) return TR_OK;
-    return TR_FAIL(TR_ERR_CONFIG, "parallel.reduce bf16 does not work over NCCL: set "
-                                  "parallel.transport to mpi, or parallel.reduce to fp32");
+/* Returns true when the group adds by itself, in rank order. NCCL adds two values with equal bits.
+ */
+static bool is_own(const nccl_group *g, tr_reduce op) {
+    return op == TR_REDUCE_SUM_BF16 || (op == TR_REDUCE_SUM && g->own.ordered && g->base.n > 2);
+}
+
+/* Fails when a sum in BF16 was not announced by tr_world_set_own_sums. */
+static tr_status check_op(const nccl_group *g, tr_reduce op) {
+    if (!is_own(g, op) || g->sums) return TR_OK;
+    return TR_FAIL(TR_ERR_INTERNAL, "group %d was opened without sums in BF16", g->base.id);
+}
+
+static tr_status reduce(nccl_group *g, void *buffer, int64_t count, tr_dtype dtype, tr_reduce op) {
+    if (is_own(g, op)) return tr_nccl_sums_reduce(g->sums, buffer, count, dtype, op);
+    tr_nccl_begin(&g->comm, "all_reduce");
+    return tr_nccl_end(&g->comm,
+                       (int)ncclAllReduce(buffer, buffer, (size_t)count, type_of(dtype), op_of(op),
+                                          g->comm.handle, tr_stream_native(g->comm.stream)));
 }
 
 static tr_status nccl_start(tr_group *group, tr_stream *stream, void *buffer, int64_t count,
                             tr_dtype dtype, tr_reduce op, bool drives, int64_t *ticket) {
     (void)drives;
     nccl_group *g = self_of(group);
-    TR_TRY(check_op(op));
+    TR_TRY(check_op(g, op));
     TR_TRY(tr_nccl_enter(&g->comm, "all_reduce", stream));
-    tr_nccl_begin(&g->comm, "all_reduce");
-    TR_TRY(tr_nccl_end(&g->comm,
-                       (int)ncclAllReduce(buffer, buffer, (size_t)count, type_of(dtype), op_of(op),
-                                          g->comm.handle, tr_stream_native(g->comm.stream))));
+    TR_TRY(reduce(g, buffer, count, dtype, op));
     return tr_nccl_leave(&g->comm, ticket);
 }
 
 /* One call of NCCL for all ranges. A sum that several members get goes to all. */
-static tr_status nccl_scatter_ranges(tr_group *group, tr_stream *stream,
-                                     const tr_scatter_range *range, int count, tr_dtype dtype,
-                                     tr_reduce op, int64_t *ticket) {
-    nccl_group *g = self_of(group);
+static tr_status reduce_ranges(nccl_group *g, const tr_scatter_range *range, int count,
+                               tr_dtype dtype) {
     const ncclDataType_t type = type_of(dtype);
     cudaStream_t own = tr_stream_native(g->comm.stream);
-    TR_TRY(check_op(op));
-    TR_TRY(tr_nccl_enter(&g->comm, "reduce_scatter", stream));
     tr_nccl_begin(&g->comm, "reduce_scatter");
     ncclResult_t result = ncclGroupStart();
     for (int i = 0; i < count && result == ncclSuccess; i++) {
@@ -68,7 +72,17 @@ static tr_status nccl_scatter_ranges(tr_group *group, tr_stream *stream,
             result = ncclAllReduce(r->data, r->data, n, type, ncclSum, g->comm.handle, own);
     }
     const ncclResult_t ended = ncclGroupEnd();
-    TR_TRY(tr_nccl_end(&g->comm, (int)(result == ncclSuccess ? ended : result)));
+    return tr_nccl_end(&g->comm, (int)(result == ncclSuccess ? ended : result));
+}
+
+static tr_status nccl_scatter_ranges(tr_group *group, tr_stream *stream,
+                                     const tr_scatter_range *range, int count, tr_dtype dtype,
+                                     tr_reduce op, int64_t *ticket) {
+    nccl_group *g = self_of(group);
+    TR_TRY(check_op(g, op));
+    TR_TRY(tr_nccl_enter(&g->comm, "reduce_scatter", stream));
+    if (is_own(g, op)) TR_TRY(tr_nccl_sums_ranges(g->sums, range, count, dtype, op));
+    else TR_TRY(reduce_ranges(g, range, count, dtype));
     return tr_nccl_leave(&g->comm, ticket);
 }
 
@@ -88,14 +102,20 @@ static tr_status nccl_gather(tr_group *group, tr_stream *stream, const tr_gather
     return tr_nccl_leave(&g->comm, ticket);
 }
 
+static tr_status reduce_parts(nccl_group *g, void *whole, void *part, int64_t count,
+                              tr_dtype dtype) {
+    tr_nccl_begin(&g->comm, "reduce_scatter");
+    return tr_nccl_end(&g->comm,
+                       (int)ncclReduceScatter(whole, part, (size_t)count, type_of(dtype), ncclSum,
+                                              g->comm.handle, tr_stream_native(g->comm.stream)));
+}
+
 static tr_status nccl_scatter(tr_group *group, tr_stream *stream, void *whole, void *part,
                               int64_t count, tr_dtype dtype, int64_t *ticket) {
     nccl_group *g = self_of(group);
     TR_TRY(tr_nccl_enter(&g->comm, "reduce_scatter", stream));
-    tr_nccl_begin(&g->comm, "reduce_scatter");
-    TR_TRY(tr_nccl_end(&g->comm,
-                       (int)ncclReduceScatter(whole, part, (size_t)count, type_of(dtype), ncclSum,
-                                              g->comm.handle, tr_stream_native(g->comm.stream))));
+    if (is_own(g, TR_REDUCE_SUM)) TR_TRY(tr_nccl_sums_scatter(g->sums, whole, part, count, dtype));
+    else TR_TRY(reduce_parts(g, whole, part, count, dtype));
     return tr_nccl_leave(&g->comm, ticket);
 }
 
@@ -119,6 +139,7 @@ static tr_status nccl_wait(tr_group *group, tr_stream *stream, int64_t ticket) {
 static void nccl_close(tr_group *group) {
     nccl_group *g = self_of(group);
     if (g->comm.world) tr_nccl_close(&g->comm);
+    tr_nccl_sums_close(g->sums);
     free(g);
 }
 
@@ -135,6 +156,8 @@ tr_status tr_group_make_nccl(const tr_group_desc *desc, tr_group **out) {
     nccl_group *g;
     TR_TRY(tr_calloc(1, sizeof *g, &g));
     g->base.ops = &nccl_ops;
+    g->base.n = desc->n;
+    g->own = tr_world_own_sums(desc->world);
     const tr_nccl_desc comm = {.world = desc->world,
                                .device = desc->device,
                                .ranks = desc->ranks,
@@ -143,7 +166,11 @@ tr_status tr_group_make_nccl(const tr_group_desc *desc, tr_group **out) {
                                .tag = TR_TAG_GROUP + desc->id,
                                .id = desc->id,
                                .peer = -1};
+    const size_t landing = tr_group_landing_bytes(desc->n, desc->max_bytes, g->own);
     TR_TRY_OUT(tr_nccl_open(&comm, &g->comm));
+    if (landing > 0)
+        TR_TRY_OUT(
+            tr_nccl_sums_open(&g->comm, desc->device, desc->n, desc->rank, landing, &g->sums));
     g->comm.meets = false;
     *out = &g->base;
     return TR_OK;

@@ -153,6 +153,14 @@ bool tr_world_uses_nccl(const tr_world *world) {
     return world->nccl_device != NULL;
 }
 
+void tr_world_set_own_sums(tr_world *world, tr_own_sums own) {
+    world->own_sums = own;
+}
+
+tr_own_sums tr_world_own_sums(const tr_world *world) {
+    return tr_world_uses_nccl(world) ? world->own_sums : (tr_own_sums){.ordered = false};
+}
+
 int tr_world_receive_units(const tr_world *world) {
     return world->nccl_device ? TR_NCCL_CHANNEL_UNITS : 0;
 }

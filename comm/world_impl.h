@@ -49,6 +49,7 @@ struct tr_world {
     void *before_close_context;
     /* Used only by the caller's thread: */
     const tr_device *nccl_device; /* the device with groups and channels over NCCL, or NULL */
+    tr_own_sums own_sums;         /* of its groups */
     bool *shares;                 /* [size]: true for ranks with the same device memory; or NULL */
     struct tr_nccl_comm *nccl;    /* open communicators; the list changes under the lock */
     struct tr_nccl_call *call; /* the call of NCCL that the caller is in, or NULL; under the lock */

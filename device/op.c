@@ -44,7 +44,8 @@ static tr_status check_types(const tr_device *device, const tr_op_row *row,
     tr_op_operands(desc, t);
     for (int i = 0; i < TR_OP_MAX_TENSORS; i++) {
         if (t[i].rank == 0) continue;
-        if (t[i].dtype == TR_F64 && row->slot[i].types != TR_TYPES_F64 && !device->ops->fp64)
+        if (t[i].dtype == TR_F64 && row->slot[i].types != TR_TYPES_F64 && !row->fp64 &&
+            !device->ops->fp64)
             return TR_FAIL(TR_ERR_DEVICE, "operator %s: device %s does not compute in f64",
                            row->name, device->name);
         if ((unsigned)t[i].dtype < TR_DTYPE_COUNT &&

@@ -52,6 +52,7 @@
     X(XENT_DGRAD, xent_dgrad)                                                                      \
     X(ADD, add)                                                                                    \
     X(CAST, cast)                                                                                  \
+    X(ADD_ROWS, add_rows)                                                                          \
     X(SUMSQ, sumsq)                                                                                \
     X(STEP_FINISH, step_finish)                                                                    \
     X(UPDATE, update)                                                                              \
@@ -148,7 +149,9 @@ enum {
 /* Two-dimensional element-wise and row-wise operators: rows x width.
  * BIAS_GRAD: DBIAS[width] (f32) (+)= column sums of DY.
  * ACTIVATION: Y = f(X). ACTIVATION_DGRAD: DX = f'(X) * DY; DX may be DY. ADD: Y = A + B; Y may be
- * A. CAST: storage dtype -> `to`. */
+ * A. CAST: storage dtype -> `to`.
+ * ADD_ROWS: Y[width] = the rows of X, added in ascending order in FP32, and rounded once; Y may be
+ * a row of X. f64 is added in FP64, on all devices. Equal bits on all devices. */
 typedef struct tr_rows_desc {
     int64_t rows, width;
     tr_dtype dtype, to;
@@ -159,6 +162,7 @@ enum { TR_ACTIVATION_X, TR_ACTIVATION_Y };
 enum { TR_ACTIVATION_DGRAD_DY, TR_ACTIVATION_DGRAD_X, TR_ACTIVATION_DGRAD_DX };
 enum { TR_ADD_A, TR_ADD_B, TR_ADD_Y };
 enum { TR_CAST_X, TR_CAST_Y };
+enum { TR_ADD_ROWS_X, TR_ADD_ROWS_Y };
 
 /* LAYERNORM: Y = (X - MEAN) * RSTD * GAMMA + BETA per row; MEAN, RSTD f32[rows] are outputs.
  * _DGRAD: DX = (gradient through the norm) + RESIDUAL (NULL: none); DX may be RESIDUAL.
@@ -516,7 +520,7 @@ typedef struct tr_op_desc {
     tr_op_kind kind;
     union {
         tr_matmul_desc matmul;
-        tr_rows_desc rows; /* BIAS_GRAD, ACTIVATION*, ADD, CAST */
+        tr_rows_desc rows; /* BIAS_GRAD, ACTIVATION*, ADD, CAST, ADD_ROWS */
         tr_layernorm_desc layernorm;
         tr_rmsnorm_desc rmsnorm;
         tr_glu_desc glu;

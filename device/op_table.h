@@ -47,6 +47,7 @@ tr_op_part tr_op_part_of(tr_op_desc desc);
 typedef struct tr_op_row {
     const char *name;
     tr_op_slot slot[TR_OP_MAX_TENSORS]; /* by the operator's enum in op.h */
+    bool fp64; /* also devices that else compute in at most FP32 take f64 */
     /* Returns the fault of a description, or NULL. Does not check dtypes, which the slots list. */
     const char *(*fault)(const tr_op_desc *desc);
     /* Returns true when two descriptions of this operator are equal field by field; padding and

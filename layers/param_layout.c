@@ -24,10 +24,6 @@ tr_status tr_param_layout_make(const tr_param *param, const tr_mesh *mesh, tr_pa
     return TR_OK;
 }
 
-bool tr_param_layout_sums_whole(const tr_param_layout *layout, bool nccl, bool deterministic) {
-    return nccl && deterministic && tr_mesh_part_size(&layout->sum) > 2;
-}
-
 bool tr_param_layout_takes_turn(const tr_param_layout *layout, const tr_mesh *mesh, int64_t count,
                                 int64_t *load) {
     const int run = layout->savers.count[TR_AXIS_DP];

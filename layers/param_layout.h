@@ -22,11 +22,6 @@ typedef struct tr_param_layout {
  * an axis. */
 tr_status tr_param_layout_make(const tr_param *param, const tr_mesh *mesh, tr_param_layout *out);
 
-/* Returns true when every rank gets the whole sum of the gradient, also if data ranks divide its
- * updates: over NCCL, which adds three or more values of a portion in another order than those of a
- * whole gradient, when the bits must not depend on it. */
-bool tr_param_layout_sums_whole(const tr_param_layout *layout, bool nccl, bool deterministic);
-
 /* A portion begins at a multiple of this from its parameter's first element: the blocks of the
  * gradient's norm (device/elementwise.h). */
 enum { TR_PARAM_BLOCK = 4096 };

@@ -9,6 +9,7 @@
 #include "partition/offload.h"
 #include "partition/owners.h"
 #include "partition/param_memory.h"
+#include "partition/rank_groups.h"
 #include "partition/step_end.h"
 #include "pipeline/orders/generate.h"
 #include "pipeline/program/run.h"
@@ -254,14 +255,14 @@ size_t tr_layout_step_bytes(const tr_layout *l, const tr_flow *input) {
     return bytes * (size_t)l->micro_batches;
 }
 
-bool tr_layout_sums_whole(const tr_layout *l, bool nccl, bool deterministic) {
-    if (!tr_memory_divided(&l->desc.mesh, l->desc.zero)) return false;
+bool tr_layout_sums_freely(const tr_layout *l) {
+    if (l->desc.own.ordered || l->desc.reduce == TR_REDUCE_SUM_BF16) return false;
     for (int i = 0; i < l->model->count; i++)
         for (int k = 0; k < l->model->layers[i]->params_count; k++) {
             const tr_param *param = &l->model->layers[i]->params[k];
             tr_param_layout layout;
             if (!param->frozen && tr_param_layout_make(param, &l->desc.mesh, &layout) == TR_OK &&
-                tr_param_layout_sums_whole(&layout, nccl, deterministic))
+                tr_mesh_part_size(&layout.sum) > 2)
                 return true;
         }
     return false;
@@ -293,16 +294,18 @@ void tr_layout_memory_known(const tr_layout *l, int pp_rank, int dp_rank, tr_mem
 tr_status tr_layout_memory(const tr_layout *l, tr_device *device, int pp_rank, int dp_rank,
                            tr_memory_plan *out) {
     tr_mesh mesh = l->desc.mesh;
-    size_t step_end;
+    size_t step_end, groups;
     mesh.index[TR_AXIS_PP] = pp_rank;
     mesh.index[TR_AXIS_DP] = dp_rank;
     TR_TRY(tr_step_end_bytes(device, l->model, &l->placement, &mesh, l->desc.dtype,
                              l->micro_batches, l->desc.zero, l->desc.forward_only,
                              l->desc.optimizer, l->desc.noise, &step_end));
+    TR_TRY(tr_rank_groups_bytes(l->model, &l->placement, &mesh, l->desc.zero, l->desc.forward_only,
+                                l->desc.own, &groups));
     tr_layout_memory_known(l, pp_rank, dp_rank, out);
     out->of[TR_MEMORY_DATA] += step_end;
     out->of[TR_MEMORY_TRANSFERS] =
-        tr_links_bytes(&l->table, l->owner, mesh.degree[TR_AXIS_PP], pp_rank);
+        tr_links_bytes(&l->table, l->owner, mesh.degree[TR_AXIS_PP], pp_rank) + groups;
     out->of[TR_MEMORY_ACTIVATIONS] = tr_layout_arena(l, pp_rank);
     const int longest = l->desc.forward_only ? TR_LAYOUT_VALIDATE : TR_LAYOUT_TRAIN;
     out->live_peak = l->program[longest]->program[pp_rank].live_peak_bytes;

@@ -23,6 +23,7 @@ typedef struct tr_layout_desc {
     bool noise;       /* a step measures the noise scale (train/noise.h) */
     int zero;         /* parallel.zero: what the data ranks divide */
     tr_reduce reduce; /* how ranks sum gradients: parallel.reduce */
+    tr_own_sums own;  /* as of tr_world_own_sums */
     bool documents;   /* see tr_model_shape */
     int64_t seq;      /* tokens of a sequence; 0: model.context */
     /* Only validates: without gradients, optimizer state and the program of a training step. */
@@ -82,9 +83,9 @@ size_t tr_layout_step_bytes(const tr_layout *layout, const tr_flow *input);
  * after tr_layout_lower. */
 const tr_program_set *tr_layout_step(const tr_layout *layout, int64_t batch);
 
-/* Returns true when data ranks divide the updates and yet sum whole gradients
- * (tr_param_layout_sums_whole), so that twice as many bytes travel. */
-bool tr_layout_sums_whole(const tr_layout *layout, bool nccl, bool deterministic);
+/* Returns true when NCCL, if it sums the gradients, adds three or more values in an order of its
+ * own. */
+bool tr_layout_sums_freely(const tr_layout *layout);
 
 /* Returns the memory of the parameters of the rank at these indices. */
 tr_param_memory tr_layout_params(const tr_layout *layout, int pp_rank, int dp_rank);

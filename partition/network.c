@@ -38,17 +38,16 @@ tr_link tr_network_sum(const tr_config *c, const tr_mesh *mesh, tr_axis axis, do
     return (tr_link){.latency = 2 * one.latency, .per_byte = 2 * (n - 1) / n * one.per_byte};
 }
 
-tr_link tr_network_reduce(const tr_config *c, const tr_mesh *mesh, bool whole, double flops_per_s) {
+tr_link tr_network_reduce(const tr_config *c, const tr_mesh *mesh, double flops_per_s) {
     const tr_link sum = tr_network_sum(c, mesh, TR_AXIS_DP, flops_per_s);
-    if (c->parallel.zero == 0 || whole) return sum;
+    if (c->parallel.zero == 0) return sum;
     return (tr_link){.latency = sum.latency / 2, .per_byte = sum.per_byte / 2};
 }
 
-tr_simulated_links tr_network_links(const tr_config *c, const tr_mesh *mesh, bool whole,
-                                    double flops_per_s) {
+tr_simulated_links tr_network_links(const tr_config *c, const tr_mesh *mesh, double flops_per_s) {
     return (tr_simulated_links){.near = tr_network_message(c, false, flops_per_s),
                                 .far = tr_network_message(c, true, flops_per_s),
                                 .line = (int)stride_of(mesh, TR_AXIS_PP),
                                 .host = (int)c->device.host_ranks,
-                                .sum = tr_network_reduce(c, mesh, whole, flops_per_s)};
+                                .sum = tr_network_reduce(c, mesh, flops_per_s)};
 }

@@ -18,10 +18,8 @@ tr_link tr_network_message(const tr_config *config, bool far, double flops_per_s
 tr_link tr_network_sum(const tr_config *config, const tr_mesh *mesh, tr_axis axis,
                        double flops_per_s);
 /* Returns the link over which the data ranks sum gradients. When they divide the updates
- * (parallel.zero), each gets the sums of its portion: half the bytes, in one round. whole: each
- * gets all sums nevertheless (tr_layout_sums_whole). */
-tr_link tr_network_reduce(const tr_config *config, const tr_mesh *mesh, bool whole,
-                          double flops_per_s);
+ * (parallel.zero), each gets the sums of its portion: half the bytes, in one round. */
+tr_link tr_network_reduce(const tr_config *config, const tr_mesh *mesh, double flops_per_s);
 /* Returns the links of a step: those of messages and of sums of gradients. */
-tr_simulated_links tr_network_links(const tr_config *config, const tr_mesh *mesh, bool whole,
+tr_simulated_links tr_network_links(const tr_config *config, const tr_mesh *mesh,
                                     double flops_per_s);

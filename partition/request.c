@@ -110,6 +110,11 @@ tr_reduce tr_request_reduce(const tr_config *config) {
     return strcmp(config->parallel.reduce, "bf16") == 0 ? TR_REDUCE_SUM_BF16 : TR_REDUCE_SUM;
 }
 
+tr_own_sums tr_request_own_sums(const tr_config *config) {
+    return (tr_own_sums){.ordered = config->train.deterministic,
+                         .bf16 = tr_request_reduce(config) == TR_REDUCE_SUM_BF16};
+}
+
 tr_plane tr_request_plane(const tr_config *config) {
     const char *name = config->parallel.transport;
     return strcmp(name, "nccl") == 0  ? TR_PLANE_NCCL

@@ -35,6 +35,8 @@ tr_layout_desc tr_request_layout(const tr_config *config, const tr_orders *order
                                  const tr_mesh *mesh);
 /* Returns how ranks sum gradients: parallel.reduce. */
 tr_reduce tr_request_reduce(const tr_config *config);
+/* Returns which sums NCCL's groups must add by themselves. */
+tr_own_sums tr_request_own_sums(const tr_config *config);
 /* Returns what parallel.transport asks for. */
 tr_plane tr_request_plane(const tr_config *config);
 /* Computes the bytes that a rank may plan: device.memory, or an equal part of the free memory of

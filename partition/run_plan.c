@@ -10,12 +10,13 @@
 enum { MOST_RANKS = 1 << 20 };
 
 static tr_status make_layout(const tr_config *c, const tr_orders *orders, int tp_rank,
-                             tr_layout **out) {
+                             tr_own_sums own, tr_layout **out) {
     const tr_mesh mesh = {.degree = {[TR_AXIS_PP] = (int)c->parallel.pp,
                                      [TR_AXIS_DP] = (int)c->parallel.dp,
                                      [TR_AXIS_TP] = (int)c->parallel.tp},
                           .index = {[TR_AXIS_TP] = tp_rank}};
-    const tr_layout_desc desc = tr_request_layout(c, orders, &mesh);
+    tr_layout_desc desc = tr_request_layout(c, orders, &mesh);
+    desc.own = own;
     return tr_layout_create(&desc, out);
 }
 
@@ -88,18 +89,20 @@ tr_status tr_run_plan_make(const tr_config *config, tr_device *device, tr_run_pl
     tr_run_plan *p = NULL;
     tr_layout *l = NULL;
     tr_schedule_report report;
+    tr_own_sums own = {false};
     int receive_units;
     const tr_op_context context = {.device = device, .deterministic = config->train.deterministic};
     TR_TRY(tr_config_check(config, 0));
     TR_TRY(tr_calloc(1, sizeof *p, &p));
     TR_TRY_OUT(count_ranks(config, &p->ranks));
     receive_units = tr_world_expected_units(device, tr_request_plane(config), p->ranks);
+    if (receive_units > 0) own = tr_request_own_sums(config); /* NCCL is expected */
     TR_TRY_OUT(tr_request_memory(config, device, p->ranks, &p->limit));
     TR_TRY_OUT(tr_request_orders(config, &p->orders, &report));
     TR_TRY_OUT(tr_calloc((size_t)p->ranks, sizeof *p->memory, &p->memory));
     TR_TRY_OUT(tr_calloc((size_t)p->ranks, sizeof *p->parameters, &p->parameters));
     for (int tp = 0; tp < config->parallel.tp; tp++) {
-        TR_TRY_OUT(make_layout(config, &p->orders, tp, &l));
+        TR_TRY_OUT(make_layout(config, &p->orders, tp, own, &l));
         TR_TRY_OUT(tr_layout_prepare(l, &context, receive_units, NULL, -1));
         TR_TRY_OUT(tr_layout_lower(l));
         TR_TRY_OUT(plan_ranks(p, l, device));
@@ -169,7 +172,7 @@ static tr_status exceeds_always(const tr_config *c, size_t limit, bool *out) {
     whole->train.batch = c->train.micro_batch * c->parallel.dp;
     (void)snprintf(whole->parallel.schedule, sizeof whole->parallel.schedule, "1f1b");
     tr_status status = tr_request_schedule(whole, &orders.schedule, NULL);
-    if (status == TR_OK) status = make_layout(whole, &orders, 0, &l);
+    if (status == TR_OK) status = make_layout(whole, &orders, 0, (tr_own_sums){false}, &l);
     if (status == TR_OK) {
         tr_layout_memory_known(l, 0, 0, &known);
         *out =
@@ -195,7 +198,7 @@ tr_status tr_run_plan_is_hopeless(const tr_config *c, tr_device *device, bool *o
         if (*out) return TR_OK;
     }
     TR_TRY(tr_request_schedule(c, &orders.schedule, &report));
-    tr_status status = make_layout(c, &orders, 0, &l);
+    tr_status status = make_layout(c, &orders, 0, (tr_own_sums){false}, &l);
     if (status == TR_OK) status = exceeds(l, limit, out);
     tr_layout_destroy(l);
     tr_orders_close(&orders);

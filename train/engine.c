@@ -2,6 +2,7 @@
 
 #include "base/memory.h"
 #include "layers/layer_stage.h"
+#include "partition/rank_groups.h"
 #include "pipeline/orders/schedule.h"
 #include "train/feed.h"
 
@@ -41,18 +42,16 @@ struct tr_engine {
     double loss_limit, norm_limit, loss_scale;
 };
 
-/* Opens the world's group, this rank's tensor group, and those that sum gradients. */
 static tr_status open_groups(tr_engine *e) {
     const tr_mesh *mesh = &e->desc.mesh;
     tr_mesh_part all = tr_mesh_self(mesh), line = all;
     TR_TRY(tr_mesh_groups_create(e->desc.world, e->desc.device, mesh, &e->groups));
+    TR_TRY(tr_rank_groups_open(e->groups, mesh, e->layout->model, &e->layout->placement,
+                               e->desc.zero, e->desc.forward_only));
     for (tr_axis axis = 0; axis < TR_AXIS_COUNT; axis++) TR_TRY(tr_mesh_widen(mesh, axis, 0, &all));
     TR_TRY(tr_mesh_widen(mesh, TR_AXIS_TP, 0, &line));
     TR_TRY(tr_mesh_groups_get(e->groups, &all, &e->world));
-    TR_TRY(tr_mesh_groups_get(e->groups, &line, &e->tp));
-    if (e->desc.forward_only) return TR_OK;
-    return tr_store_open_groups(e->groups, mesh, e->layout->model, &e->layout->placement,
-                                e->desc.zero);
+    return tr_mesh_groups_get(e->groups, &line, &e->tp);
 }
 
 static tr_status alloc_data(tr_engine *e) {
@@ -114,7 +113,6 @@ static tr_status make_optimizer(tr_engine *e) {
                               .smaller_count = e->desc.smaller_count,
                               .forward_only = e->desc.forward_only,
                               .noise = e->desc.noise,
-                              .deterministic = e->desc.deterministic,
                               .reduce = e->desc.reduce,
                               .config = e->desc.optimizer};
     tr_status status = tr_optimizer_create(&desc, &e->optimizer);
@@ -255,6 +253,7 @@ static tr_status make_layout(tr_engine *e) {
                            .noise = d->noise,
                            .zero = d->zero,
                            .reduce = d->reduce,
+                           .own = tr_world_own_sums(d->world),
                            .documents = d->documents,
                            .seq = d->seq,
                            .forward_only = d->forward_only,
@@ -518,9 +517,8 @@ const tr_stage_table *tr_engine_table(const tr_engine *e) {
     return &e->layout->table;
 }
 
-bool tr_engine_sums_whole(const tr_engine *e) {
-    return tr_layout_sums_whole(e->layout, tr_world_uses_nccl(e->desc.world),
-                                e->desc.deterministic);
+bool tr_engine_sums_freely(const tr_engine *e) {
+    return tr_world_uses_nccl(e->desc.world) && tr_layout_sums_freely(e->layout);
 }
 
 void tr_engine_plan(const tr_engine *e, tr_memory_plan *out) {

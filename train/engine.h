@@ -112,8 +112,9 @@ const tr_model *tr_engine_model(const tr_engine *engine);
 const tr_program_set *tr_engine_programs(const tr_engine *engine, int64_t batch);
 /* Returns the computed costs of the stages, and the edges between them. */
 const tr_stage_table *tr_engine_table(const tr_engine *engine);
-/* Returns tr_layout_sums_whole of its world. */
-bool tr_engine_sums_whole(const tr_engine *engine);
+/* Returns true when NCCL adds gradients of three or more ranks in an order of its own, which then
+ * depends on parallel.zero and the cut. */
+bool tr_engine_sums_freely(const tr_engine *engine);
 /* Fills *out with the plan by which memory was allocated, including NCCL's memory. */
 void tr_engine_plan(const tr_engine *engine, tr_memory_plan *out);
 /* Writes the layers of each stage to text[size]: "0-3 | 4-6 | ...". */

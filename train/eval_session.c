@@ -299,6 +299,7 @@ tr_status tr_eval_session_open(const tr_eval_request *r, tr_world *world, tr_boa
     TR_TRY(tr_world_agree(world, open_device(s)));
     TR_TRY(tr_world_choose_data_plane(world, s->device, tr_request_plane(&s->config), note,
                                       sizeof note));
+    tr_world_set_own_sums(world, tr_request_own_sums(&s->config));
     TR_TRY(make_engine(s));
     tr_board_set_stop_word(board, tr_engine_stop_word(s->engine));
     tr_board_set_action(board, -1, -1, 'L');

@@ -64,6 +64,7 @@ tr_status tr_generation_open(const tr_generation_request *r, tr_world *world, tr
     TR_TRY(tr_world_agree(world, open_local(s, r->rows)));
     TR_TRY(tr_world_choose_data_plane(world, s->device, tr_request_plane(&s->config), note,
                                       sizeof note));
+    tr_world_set_own_sums(world, tr_request_own_sums(&s->config));
     TR_TRY(tr_mesh_groups_create(world, s->device, &s->mesh, &s->groups));
     TR_TRY(tr_world_agree(world, tr_store_create(s->device, world, &s->mesh, s->model,
                                                  &s->placement, tr_config_dtype(&s->config), NULL,

@@ -103,7 +103,7 @@ static tr_status prepare_training(tr_optimizer *o, size_t *scratch) {
                               &o->step[i]));
     TR_TRY(prepare_ties(o, scratch));
     TR_TRY(prepare_norms(o, scratch));
-    TR_TRY(tr_sums_create(store, desc->deterministic, desc->reduce, &o->sums));
+    TR_TRY(tr_sums_create(store, desc->reduce, &o->sums));
     return tr_pace_create(store, &desc->config, desc->mesh, desc->tensor, scratch, &o->pace);
 }
 

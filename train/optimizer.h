@@ -28,10 +28,9 @@ typedef struct tr_optimizer_desc {
     int micro_batches;        /* of a step on one data rank, the most */
     const int *smaller;       /* [smaller_count]: of steps with fewer; used while it is created */
     int smaller_count;
-    bool forward_only;  /* no step updates parameters, and the store is without gradients */
-    bool noise;         /* steps measure the noise scale */
-    bool deterministic; /* of tr_sums_create */
-    tr_reduce reduce;   /* how ranks sum gradients */
+    bool forward_only; /* no step updates parameters, and the store is without gradients */
+    bool noise;        /* steps measure the noise scale */
+    tr_reduce reduce;  /* how ranks sum gradients */
     tr_optim_config config;
 } tr_optimizer_desc;
 

@@ -143,10 +143,10 @@ void tr_recorder_show_plan(tr_recorder *r, const tr_engine *engine, const tr_mes
         fprintf(out, "batch    %s\n", batches);
     tr_memory_print_plan(&plan, out);
     if (transport[0]) fprintf(out, "transport %s\n", transport);
-    if (tr_engine_sums_whole(engine))
-        fprintf(out, "sums     every rank gets the whole sums of gradients, because with "
-                     "train.deterministic NCCL must add them as with parallel.zero 0: twice the "
-                     "bytes of its portions\n");
+    if (tr_engine_sums_freely(engine))
+        fprintf(out, "sums     NCCL adds the gradients of three or more ranks in an order of its "
+                     "own, so that bits may depend on parallel.zero and the cut; with "
+                     "train.deterministic=true ranks add them in their order\n");
     if (fclose(out) == 0) print(r, r->out, text);
     free(text);
 }
@@ -211,8 +211,7 @@ tr_status tr_recorder_open_report(tr_recorder *r, tr_device *device, const tr_en
     TR_TRY(tr_world_agree(r->world, tr_calloc(ranks, sizeof *r->memory, &r->memory)));
     TR_TRY(tr_world_agree(r->world, tr_calloc(ranks, sizeof *r->waits, &r->waits)));
     TR_TRY(tr_recorder_gather_memory(r, device, engine));
-    const tr_simulated_links links =
-        tr_network_links(r->config, mesh, tr_engine_sums_whole(engine), 0);
+    const tr_simulated_links links = tr_network_links(r->config, mesh, 0);
     if (r->leads && tr_report_plan(tr_engine_programs(engine, r->config->train.batch),
                                    tr_engine_table(engine), &links, &r->planned) != TR_OK)
         tr_recorder_warn(r, "the report has no timeline: %s", tr_error_message());

@@ -143,6 +143,7 @@ static tr_status choose_transport(tr_session *s) {
     const tr_plane want = tr_request_plane(s->config);
     TR_TRY(
         tr_world_choose_data_plane(s->world, s->device, want, s->transport, sizeof s->transport));
+    tr_world_set_own_sums(s->world, tr_request_own_sums(s->config));
     if (tr_world_uses_nccl(s->world)) tr_world_nccl_text(s->transport, sizeof s->transport);
     return TR_OK;
 }

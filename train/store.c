@@ -8,36 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* --- groups ----------------------------------------------------------------------------------- */
-
-typedef struct opening {
-    tr_mesh_groups *groups;
-    const tr_mesh *mesh, *divided;
-} opening;
-
-static tr_status open_sum(void *context, int stage, tr_param *param, bool shares) {
-    (void)stage, (void)shares;
-    const opening *o = context;
-    tr_param_layout layout;
-    tr_group *group;
-    if (param->frozen) return TR_OK;
-    TR_TRY(tr_param_layout_make(param, o->mesh, &layout));
-    TR_TRY(tr_mesh_groups_get(o->groups, &layout.sum, &group));
-    return o->divided ? tr_mesh_groups_get(o->groups, &layout.owners, &group) : TR_OK;
-}
-
-static tr_status open_tie(void *context, const tr_tie *t) {
-    tr_group *group;
-    return tr_mesh_groups_get(context, &t->ranks, &group);
-}
-
-tr_status tr_store_open_groups(tr_mesh_groups *groups, const tr_mesh *mesh, const tr_model *model,
-                               const tr_placement *placement, int zero) {
-    opening o = {.groups = groups, .mesh = mesh, .divided = tr_memory_divided(mesh, zero)};
-    TR_TRY(tr_placement_visit(placement, model, mesh->index[TR_AXIS_PP], open_sum, &o));
-    return tr_placement_visit_ties(placement, model, mesh, open_tie, groups);
-}
-
 /* --- placing ---------------------------------------------------------------------------------- */
 
 typedef struct place {

@@ -97,14 +97,8 @@ typedef struct tr_store {
     int64_t part;         /* elements that then travel at a time */
 } tr_store;
 
-/* Opens the groups that sum the gradients of this rank's parameters, those that divide the updates
- * (parallel.zero), and those of tied parameters with uses on other pipeline ranks. Collective over
- * the world. */
-tr_status tr_store_open_groups(tr_mesh_groups *groups, const tr_mesh *mesh, const tr_model *model,
-                               const tr_placement *placement, int zero);
-
 /* Allocates the memory and sets params' value and grad. With `groups`, opened by
- * tr_store_open_groups, the store is for training by the optimizer; with NULL it has only values,
+ * tr_rank_groups_open, the store is for training by the optimizer; with NULL it has only values,
  * without gradients and states. zero: parallel.zero. In the arena params have no gradients until
  * tr_store_place_bucket. Not collective. */
 tr_status tr_store_create(tr_device *device, tr_world *world, const tr_mesh *mesh,

@@ -29,15 +29,6 @@ struct tr_sums {
     size_t count, capacity;
 };
 
-/* Returns true when each rank gets only the sums of its portions. */
-static bool scatters(const tr_store *store, bool deterministic) {
-    if (!store->divided) return false;
-    const bool nccl = tr_world_uses_nccl(store->world);
-    for (int i = 0; i < store->slots; i++)
-        if (tr_param_layout_sums_whole(&store->slot[i].layout, nccl, deterministic)) return false;
-    return true;
-}
-
 static tr_status add_sum(tr_sums *s, const sum *what) {
     TR_TRY(tr_grow(&s->sum, &s->capacity, s->count + 1, sizeof *s->sum));
     s->sum[s->count++] = *what;
@@ -77,13 +68,13 @@ static tr_status add_slot(tr_sums *s, const tr_store *store, const tr_store_slot
     return TR_OK;
 }
 
-tr_status tr_sums_create(const tr_store *store, bool deterministic, tr_reduce op, tr_sums **out) {
+tr_status tr_sums_create(const tr_store *store, tr_reduce op, tr_sums **out) {
     tr_status status = TR_OK;
     tr_sums *s;
     TR_TRY(tr_calloc(1, sizeof *s, &s));
     s->store = store;
     s->op = store->grad_dtype == TR_BF16 ? TR_REDUCE_SUM : op; /* BF16 travels as it is */
-    if (scatters(store, deterministic)) {
+    if (store->divided) {
         for (int i = 0; i < store->slots; i++)
             if (store->slot[i].sum) TR_TRY_OUT(add_slot(s, store, &store->slot[i]));
     } else {

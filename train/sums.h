@@ -8,10 +8,9 @@
 
 typedef struct tr_sums tr_sums;
 
-/* Lists the sums of a store for training; does not use the store's memory. deterministic: NCCL sums
- * three or more values of portions as it sums those of whole gradients, which moves more bytes. op:
- * which sum, parallel.reduce. */
-tr_status tr_sums_create(const tr_store *store, bool deterministic, tr_reduce op, tr_sums **out);
+/* Lists the sums of a store for training; does not use the store's memory. op: which
+ * sum, parallel.reduce. */
+tr_status tr_sums_create(const tr_store *store, tr_reduce op, tr_sums **out);
 void tr_sums_destroy(tr_sums *sums);
 /* Start to sum a bucket of the gradients of local stage k (0, 1, ... of this rank), which is
  * complete; and make later work in the stream wait for the sums. Collective over each group. */

@@ -1,4 +1,5 @@
-/* Element-wise operators (ACTIVATION, ADD, CAST) and the sum over columns (BIAS_GRAD). */
+/* Element-wise operators (ACTIVATION, ADD, CAST), the sum of each column (BIAS_GRAD), and that of
+ * rows in their order (ADD_ROWS). */
 #include "device/cpu/columns.h"
 #include "device/cpu/cpu_impl.h"
 #include "device/cpu/vec.h"
@@ -66,6 +67,38 @@ static tr_status run_cast(tr_op *op, const tr_op_args *args) {
     return TR_OK;
 }
 
+static void add_rows_f64(const tr_rows_desc *d, const double *x, double *y) {
+    for (int64_t i = 0; i < d->width; i++) {
+        double sum = x[i];
+        for (int64_t r = 1; r < d->rows; r++) sum += x[r * d->width + i];
+        y[i] = sum;
+    }
+}
+
+static tr_status run_add_rows(tr_op *op, const tr_op_args *args) {
+    const tr_rows_desc *d = &op->desc.rows;
+    const void *from = args->t[TR_ADD_ROWS_X].data;
+    if (d->dtype == TR_F64) {
+        add_rows_f64(d, from, args->t[TR_ADD_ROWS_Y].data);
+        return TR_OK;
+    }
+#pragma omp parallel for schedule(static) num_threads(tr_cpu_threads(op, d->rows * d->width))
+    for (int64_t at = 0; at < d->width; at += TR_BLOCK) {
+        float in[TR_BLOCK], sum[TR_BLOCK];
+        const int64_t n = tr_min_i64(TR_BLOCK, d->width - at);
+        memcpy(sum, tr_row_load(d->dtype, from, at, n, in), (size_t)n * sizeof *sum);
+        for (int64_t r = 1; r < d->rows; r++) {
+            const float *x = tr_row_load(d->dtype, from, r * d->width + at, n, in);
+#pragma omp simd
+            for (int64_t i = 0; i < n; i++) sum[i] += x[i];
+        }
+        if (d->dtype == TR_F32)
+            memcpy((float *)args->t[TR_ADD_ROWS_Y].data + at, sum, (size_t)n * sizeof *sum);
+        else tr_row_store(d->dtype, args->t[TR_ADD_ROWS_Y].data, at, n, sum);
+    }
+    return TR_OK;
+}
+
 static void bias_grad_rows(const void *arguments, int64_t first_row, int64_t rows, int64_t column,
                            int64_t n, float *sums) {
     const tr_cpu_run *run = arguments;
@@ -99,6 +132,10 @@ tr_status tr_cpu_prepare_add(const tr_op_context *context, const tr_op_desc *des
 }
 tr_status tr_cpu_prepare_cast(const tr_op_context *context, const tr_op_desc *desc, tr_op **out) {
     return tr_host_op_create(context, desc, 0, 0, run_cast, out);
+}
+tr_status tr_cpu_prepare_add_rows(const tr_op_context *context, const tr_op_desc *desc,
+                                  tr_op **out) {
+    return tr_host_op_create(context, desc, 0, 0, run_add_rows, out);
 }
 tr_status tr_cpu_prepare_bias_grad(const tr_op_context *context, const tr_op_desc *desc,
                                    tr_op **out) {

@@ -27,6 +27,8 @@ cudaError_t tr_cuda_launch_add(cudaStream_t stream, tr_dtype dtype, int64_t coun
                                const void *b, void *y);
 cudaError_t tr_cuda_launch_cast(cudaStream_t stream, tr_dtype from, tr_dtype to, int64_t count,
                                 const void *x, void *y);
+cudaError_t tr_cuda_launch_add_rows(cudaStream_t stream, tr_dtype dtype, int64_t rows,
+                                    int64_t width, const void *x, void *y);
 cudaError_t tr_cuda_launch_activation(cudaStream_t stream, const tr_rows_desc *desc, const void *x,
                                       void *y);
 cudaError_t tr_cuda_launch_activation_dgrad(cudaStream_t stream, const tr_rows_desc *desc,

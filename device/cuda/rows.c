@@ -1,4 +1,5 @@
-/* Element-wise operators (ACTIVATION, ADD, CAST) and the sum over columns (BIAS_GRAD). */
+/* Element-wise operators (ACTIVATION, ADD, CAST), the sum of each column (BIAS_GRAD), and that of
+ * rows in their order (ADD_ROWS). */
 #include "device/cuda/cuda_impl.h"
 #include "device/cuda/launch.h"
 
@@ -17,6 +18,13 @@ static tr_status run_cast(tr_op *op, tr_stream *stream, const tr_op_args *args) 
     const tr_rows_desc *d = &op->desc.rows;
     TR_CUDA(tr_cuda_launch_cast(tr_cuda_stream_of(stream), d->dtype, d->to, count_of(op),
                                 args->t[TR_CAST_X].data, args->t[TR_CAST_Y].data));
+    return TR_OK;
+}
+
+static tr_status run_add_rows(tr_op *op, tr_stream *stream, const tr_op_args *args) {
+    const tr_rows_desc *d = &op->desc.rows;
+    TR_CUDA(tr_cuda_launch_add_rows(tr_cuda_stream_of(stream), d->dtype, d->rows, d->width,
+                                    args->t[TR_ADD_ROWS_X].data, args->t[TR_ADD_ROWS_Y].data));
     return TR_OK;
 }
 
@@ -47,6 +55,10 @@ tr_status tr_cuda_prepare_add(const tr_op_context *context, const tr_op_desc *de
 }
 tr_status tr_cuda_prepare_cast(const tr_op_context *context, const tr_op_desc *desc, tr_op **out) {
     return tr_cuda_op_create(context, desc, sizeof(tr_op), 0, run_cast, out);
+}
+tr_status tr_cuda_prepare_add_rows(const tr_op_context *context, const tr_op_desc *desc,
+                                   tr_op **out) {
+    return tr_cuda_op_create(context, desc, sizeof(tr_op), 0, run_add_rows, out);
 }
 tr_status tr_cuda_prepare_activation(const tr_op_context *context, const tr_op_desc *desc,
                                      tr_op **out) {

@@ -1,4 +1,5 @@
-/* Kernels of the element-wise operators and of the sum over columns. */
+/* Kernels of the element-wise operators, of the sum of each column, and of the sum of rows in
+ * order. */
 #include "device/cuda/activation.cuh"
 #include "device/cuda/columns.cuh"
 #include "device/cuda/kernel.cuh"
@@ -75,6 +76,30 @@ cudaError_t launch_cast(cudaStream_t stream, int64_t count, const void *x, void 
                : tr_launch(stream, blocks, TR_THREADS, map_one<identity, 1, X, Y>, count, x, y);
 }
 
+/* y[i] = x[0][i] + x[1][i] + ..., in this order, by packs of N: with N above 1 every row is whole
+ * packs. y may be a row of x. */
+template <int N, typename T>
+__global__ void add_rows(int64_t rows, int64_t width, const T *x, T *y) {
+    for (int64_t i = tr_first_item() * N; i < width; i += tr_item_stride() * N) {
+        float sum[N], v[N];
+        tr_load(x + i, sum);
+        for (int64_t r = 1; r < rows; r++) {
+            tr_load(x + r * width + i, v);
+#pragma unroll
+            for (int j = 0; j < N; j++) sum[j] += v[j];
+        }
+        tr_store(y + i, sum);
+    }
+}
+
+__global__ void add_rows_f64(int64_t rows, int64_t width, const double *x, double *y) {
+    for (int64_t i = tr_first_item(); i < width; i += tr_item_stride()) {
+        double sum = x[i];
+        for (int64_t r = 1; r < rows; r++) sum += x[r * width + i];
+        y[i] = sum;
+    }
+}
+
 /* The column sum of BIAS_GRAD. */
 template <typename T> struct bias_rows {
     const T *dy;
@@ -101,6 +126,18 @@ cudaError_t tr_cuda_launch_cast(cudaStream_t stream, tr_dtype from, tr_dtype to,
             return launch_cast<typename decltype(source)::type, typename decltype(target)::type>(
                 stream, count, x, y);
         });
+    });
+}
+
+cudaError_t tr_cuda_launch_add_rows(cudaStream_t stream, tr_dtype dtype, int64_t rows,
+                                    int64_t width, const void *x, void *y) {
+    if (dtype == TR_F64)
+        return tr_launch(stream, tr_grid(width, TR_THREADS), TR_THREADS, add_rows_f64, rows, width,
+                         x, y);
+    return tr_dispatch(dtype, tr_rows_aligned(dtype, width, x, y), [=](auto storage) {
+        using S = decltype(storage);
+        return tr_launch(stream, tr_grid(width, S::pack * TR_THREADS), TR_THREADS,
+                         add_rows<S::pack, typename S::type>, rows, width, x, y);
     });
 }
 

@@ -92,3 +92,18 @@ const tr_op_row tr_op_row_cast = {
     .same = same,
     .operands = cast_operands,
 };
+
+static void add_rows_operands(const tr_op_desc *desc, tr_tensor *t) {
+    t[TR_ADD_ROWS_X] = matrix(desc, desc->rows.dtype);
+    t[TR_ADD_ROWS_Y] = tr_tensor_vector(NULL, desc->rows.dtype, desc->rows.width);
+}
+
+const tr_op_row tr_op_row_add_rows = {
+    .name = "add_rows",
+    .slot = {[TR_ADD_ROWS_X] = {"x", TR_SLOT_IN, TR_TYPES_STORAGE},
+             [TR_ADD_ROWS_Y] = {"y", TR_SLOT_OUT, TR_TYPES_STORAGE}},
+    .fp64 = true,
+    .fault = fault,
+    .same = same,
+    .operands = add_rows_operands,
+};

@@ -4,16 +4,18 @@
  *   - a send meets a receive of another size or type, or the caller's own rank;
  *   - a communicator is used while another thread's call is in progress (except to abort it) or
  * after its end, or is never ended;
- *   - a communicator is configured as non-blocking, or one that sends may use more than two
- * multiprocessors (CTAs);
- *   - buffers overlap in a way that is not in place.
+ *   - a communicator is configured as non-blocking, or one that sends outside of a group of calls
+ * may use more than two multiprocessors (CTAs);
+ *   - buffers overlap in a way that is not in place, or a receive's buffer overlaps another of its
+ * group.
  * Calls enqueue and return. Three calls block until the other ranks make them too, or the
  * communicator is aborted: making a communicator, ending it, and the first message between two
- * ranks. Sends wait for their receives; sums are in rank order, in FP32, rounded once. Ranks
- * exchange data in shared memory of one machine. NCCL_MOCK_STUCK=RANK:CALL blocks that rank in that
- * call until its communicator is aborted (CALL 0: forever, where its first communicator is made);
- * NCCL_MOCK_DEAF=RANK:CALL blocks it forever, also after an abort; NCCL_MOCK_ERROR=RANK:CALL makes
- * its communicator fail. */
+ * ranks. Sends wait for their receives, in a group of calls for all of those at once; sums are from
+ * the last rank down, so that their bits differ from sums in rank order, in FP32, rounded once.
+ * Ranks exchange data in shared memory of one machine. NCCL_MOCK_STUCK=RANK:CALL blocks that rank
+ * in that call until its communicator is aborted (CALL 0: forever, where its first communicator is
+ * made); NCCL_MOCK_DEAF=RANK:CALL blocks it forever, also after an abort; NCCL_MOCK_ERROR=RANK:CALL
+ * makes its communicator fail. */
 #include "base/dtype.h"
 #include "device/device_impl.h"
 
@@ -31,7 +33,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { MOST = 8, WINDOW = 1 << 16, COMMS = 4096 };
+enum { MOST = 8, WINDOW = 1 << 16, COMMS = 4096, HELD = 2 * MOST * 64 };
 
 typedef enum kind { ALL_REDUCE, REDUCE, BROADCAST, SEND, RECV } kind;
 static const char *const kinds[] = {"AllReduce", "Reduce", "Broadcast", "Send", "Recv"};
@@ -93,7 +95,18 @@ struct ncclComm {
     char *to;
 };
 
+/* A send or receive of a group of calls that has not ended. */
+typedef struct held {
+    struct ncclComm *comm;
+    call call;
+    const void *from;
+    void *to, *stream;
+} held;
+
 static struct ncclComm comms[COMMS];
+static held held_calls[HELD];
+static int held_count;
+static bool in_group; /* of the thread that makes all calls */
 static int used;
 static atomic_int live;
 
@@ -174,9 +187,9 @@ static void reduce(const struct ncclComm *c, const call *k, uint64_t count) {
     size_t e = size_of(k->type);
     for (uint64_t i = 0; i < count; i++) {
         double sum = 0;
-        for (int r = 0; r < c->n; r++) {
+        for (int r = c->n - 1; r >= 0; r--) {
             double x = load(c->shared->desk[r].window + i * e, k->type);
-            if (r == 0) sum = x;
+            if (r == c->n - 1) sum = x;
             else if (k->op == ncclMax) sum = x > sum || x != x ? x : sum;
             else if (k->type == ncclFloat64) sum += x;
             else sum = (double)((float)sum + (float)x);
@@ -353,7 +366,7 @@ static ncclResult_t operate(struct ncclComm *c, call k, const void *from, void *
         violation(c, "%s with root %d", kinds[k.kind], k.peer);
     if (k.kind >= SEND && (k.peer < 0 || k.peer >= c->n || k.peer == c->rank))
         violation(c, "%s with rank %d", kinds[k.kind], k.peer);
-    if (k.kind >= SEND && (c->ctas < 1 || c->ctas > 2))
+    if (k.kind >= SEND && !in_group && (c->ctas < 1 || c->ctas > 2))
         violation(c, "%s may take %d CTAs", kinds[k.kind], c->ctas);
     check_buffers(c, &k, from, to);
     inject_fault(c);
@@ -418,26 +431,61 @@ ncclResult_t ncclReduceScatter(const void *from, void *to, size_t count, ncclDat
     return result;
 }
 
-/* Calls in a group run as others do. nccl.h declares these two without prototypes. */
+/* nccl.h declares these two without prototypes. */
 ncclResult_t ncclGroupStart(void);
 ncclResult_t ncclGroupEnd(void);
 ncclResult_t ncclGroupStart(void) {
+    if (in_group) violation(NULL, "ncclGroupStart in a group");
+    in_group = true;
     return ncclSuccess;
 }
+
+/* Runs the group's sends and receives in the order of (sender, receiver), which is one order for
+ * all ranks, so that no two wait for each other. */
 ncclResult_t ncclGroupEnd(void) {
+    ncclResult_t result = ncclSuccess;
+    if (!in_group) violation(NULL, "ncclGroupEnd without a group");
+    for (int from = 0; from < MOST; from++)
+        for (int to = 0; to < MOST; to++)
+            for (int i = 0; i < held_count && result == ncclSuccess; i++) {
+                const held *h = &held_calls[i];
+                const bool sends = h->call.kind == SEND;
+                if ((sends ? h->comm->rank : h->call.peer) == from &&
+                    (sends ? h->call.peer : h->comm->rank) == to)
+                    result = operate(h->comm, h->call, h->from, h->to, h->stream);
+            }
+    in_group = false;
+    held_count = 0;
+    return result;
+}
+
+/* Keeps a send or receive until its group ends. */
+static ncclResult_t hold(struct ncclComm *c, call k, const void *from, void *to, void *stream) {
+    const size_t bytes = k.count * size_of(k.type);
+    const char *data = to ? to : from;
+    if (held_count == HELD) violation(c, "a group of more than %d sends and receives", HELD);
+    for (int i = 0; i < held_count; i++) {
+        const held *h = &held_calls[i];
+        const char *other = h->to ? h->to : h->from;
+        if ((to || h->to) && data < other + h->call.count * size_of(h->call.type) &&
+            other < data + bytes)
+            violation(c, "%s: its buffer overlaps one of a %s in its group", kinds[k.kind],
+                      kinds[h->call.kind]);
+    }
+    held_calls[held_count++] = (held){c, k, from, to, stream};
     return ncclSuccess;
 }
 
 ncclResult_t ncclSend(const void *from, size_t count, ncclDataType_t type, int peer,
                       ncclComm_t comm, cudaStream_t stream) {
     call k = {.kind = SEND, .type = type, .peer = peer, .count = count};
-    return operate(comm, k, from, NULL, stream);
+    return (in_group ? hold : operate)(comm, k, from, NULL, stream);
 }
 
 ncclResult_t ncclRecv(void *to, size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
                       cudaStream_t stream) {
     call k = {.kind = RECV, .type = type, .peer = peer, .count = count};
-    return operate(comm, k, NULL, to, stream);
+    return (in_group ? hold : operate)(comm, k, NULL, to, stream);
 }
 
 /* --- communicators ---------------------------------------------------------------------------- */

@@ -59,7 +59,7 @@ static void test_which_links_are_between_hosts(void **state) {
             if (tr_network_is_far(&config, &mesh, axis) != spans_hosts(&mesh, axis, host))
                 fail_msg("pp %d, dp %d, tp %d on hosts of %d: axis %d", mesh.degree[0],
                          mesh.degree[1], mesh.degree[2], host, (int)axis);
-        const tr_simulated_links links = tr_network_links(&config, &mesh, false, 1e9);
+        const tr_simulated_links links = tr_network_links(&config, &mesh, 1e9);
         for (int a = 0; a < mesh.degree[TR_AXIS_PP]; a++)
             for (int b = 0; b < mesh.degree[TR_AXIS_PP]; b++) {
                 const bool far = a != b && stages_span_hosts(&mesh, a, b, host);
@@ -81,15 +81,14 @@ static void test_what_links_take(void **state) {
     (void)state;
     const tr_mesh mesh = {.degree = {[TR_AXIS_PP] = 2, [TR_AXIS_DP] = 4, [TR_AXIS_TP] = 2}};
     tr_config config = config_of(8);
-    const tr_simulated_links links = tr_network_links(&config, &mesh, false, 1e12);
+    const tr_simulated_links links = tr_network_links(&config, &mesh, 1e12);
     expect_link(links.near, 2e6, 100);
     expect_link(links.far, 30e6, 1000);
     assert_true(links.line == 8 && links.host == 8);
     expect_link(links.sum, 4e6, 150); /* 2 (n - 1) / n = 1.5 */
     expect_link(tr_network_sum(&config, &mesh, TR_AXIS_TP, 1e12), 4e6, 100);
     config.parallel.zero = 1; /* only the first half of a sum */
-    expect_link(tr_network_links(&config, &mesh, false, 1e12).sum, 2e6, 75);
-    expect_link(tr_network_links(&config, &mesh, true, 1e12).sum, 4e6, 150);
+    expect_link(tr_network_links(&config, &mesh, 1e12).sum, 2e6, 75);
     config.parallel.zero = 0;
     config.device.host_ranks = 4;
     expect_link(tr_network_sum(&config, &mesh, TR_AXIS_DP, 1e12), 60e6, 1500);
@@ -97,7 +96,7 @@ static void test_what_links_take(void **state) {
     /* Without values a CPU's link has 1 GB/s in 20 GFLOP/s, and the network is like it. */
     config.device.link = config.device.link_latency = 0;
     config.device.network = config.device.network_latency = 0;
-    const tr_simulated_links usual = tr_network_links(&config, &mesh, false, 0);
+    const tr_simulated_links usual = tr_network_links(&config, &mesh, 0);
     assert_true(usual.near.latency == 0 && usual.near.per_byte == 20);
     assert_true(usual.far.latency == 0 && usual.far.per_byte == 20);
 }

@@ -60,8 +60,8 @@ static int64_t up_to(int64_t n) {
 
 /* Checks all other operators, each in shapes of its own. */
 static void check_random_rows(void) {
-    const tr_op_kind rows[] = {TR_OP_BIAS_GRAD, TR_OP_ACTIVATION, TR_OP_ACTIVATION_DGRAD, TR_OP_ADD,
-                               TR_OP_CAST};
+    const tr_op_kind rows[] = {TR_OP_BIAS_GRAD, TR_OP_ACTIVATION, TR_OP_ACTIVATION_DGRAD,
+                               TR_OP_ADD,       TR_OP_CAST,       TR_OP_ADD_ROWS};
     for (size_t k = 0; k < sizeof rows / sizeof *rows; k++)
         check_case(
             &(tr_op_case){{.kind = rows[k], .rows = {.rows = up_to(200), .width = up_to(200)}}, 0});

@@ -9,6 +9,7 @@
 #include "bench/gpt2_products.h"
 #include "device/cuda/blas_layout.h"
 #include "device/device_impl.h"
+#include "device/op_table.h"
 #include "device/plan_book.h"
 #include "support/op_check.h"
 
@@ -80,6 +81,7 @@ static void check_storage(const tr_op_case *c, tr_dtype storage) {
 
 static void check_case(const tr_op_case *c) {
     for (int s = 0; s < TR_OP_STORAGES; s++) check_storage(c, tr_op_storages[s]);
+    if (tr_op_row_of(c->desc.kind)->fp64) check_storage(c, TR_F64);
 }
 
 /* The operators of GPT-2 124M in BF16, with fewer rows, because ref is slow, and a part of the
@@ -221,7 +223,8 @@ static void test_random(void **state) {
         const tr_activation activation = (tr_activation)(up_to(TR_ACTIVATION_COUNT) - 1);
         check_kinds((tr_op_desc){.rows = {rows, width, TR_F32, TR_F32, activation}},
                     TR_OP_ACTIVATION, TR_OP_ACTIVATION_DGRAD);
-        check_kinds((tr_op_desc){.rows = {.rows = rows, .width = width}}, TR_OP_ADD, TR_OP_CAST);
+        check_kinds((tr_op_desc){.rows = {.rows = rows, .width = width}}, TR_OP_ADD,
+                    TR_OP_ADD_ROWS);
         check_kinds((tr_op_desc){.layernorm = {rows, width + 1, 1e-5f, TR_F32}}, TR_OP_LAYERNORM,
                     TR_OP_LAYERNORM_WGRAD);
         check_kinds((tr_op_desc){.rmsnorm = tr_random_rmsnorm(&random_state)}, TR_OP_RMSNORM,

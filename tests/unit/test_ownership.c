@@ -5,6 +5,7 @@
 #include "base/philox.h"
 #include "ckpt/ckpt.h"
 #include "layers/param_impl.h"
+#include "partition/rank_groups.h"
 #include "support/elements.h"
 #include "support/must.h"
 #include "train/optimizer.h"
@@ -501,7 +502,7 @@ static tr_status work(member *m) {
     for (tr_axis axis = 0; axis < TR_AXIS_COUNT; axis++)
         TR_TRY(tr_mesh_widen(&m->mesh, axis, 0, &everywhere));
     TR_TRY(tr_mesh_groups_get(m->groups, &everywhere, &everyone));
-    TR_TRY(tr_store_open_groups(m->groups, &m->mesh, m->model, &placement, t->zero));
+    TR_TRY(tr_rank_groups_open(m->groups, &m->mesh, m->model, &placement, t->zero, false));
     TR_TRY(tr_store_create(m->device, world, &m->mesh, m->model, &placement, t->dtype, m->groups,
                            (tr_optim_memory){.kind = TR_OPTIM_ADAMW}, t->zero, &m->store));
     TR_TRY(open_buckets(m));

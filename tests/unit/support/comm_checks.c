@@ -431,6 +431,7 @@ bool comm_checks_on(tr_world *world, const char *device, bool nccl, uint32_t see
     CHECK(checks_open(world, device, seed, &k));
     CHECK_OK(tr_world_choose_data_plane(world, k.device, nccl ? TR_PLANE_NCCL : TR_PLANE_MPI, note,
                                         sizeof note));
+    tr_world_set_own_sums(world, (tr_own_sums){.ordered = true, .bf16 = true});
     CHECK(!note[0] && tr_world_uses_nccl(world) == (nccl && tr_world_size(world) > 1));
     CHECK(tr_world_receive_units(world) == (tr_world_uses_nccl(world) ? 2 : 0));
     CHECK(tr_world_receive_units(world) ==

@@ -145,6 +145,7 @@ static void rows_tensors(const tr_op_desc *desc, unsigned options, tr_op_tensor 
     case TR_OP_BIAS_GRAD: t[TR_BIAS_GRAD_DBIAS] = gradient(d->rows, d->width, options); break;
     case TR_OP_ACTIVATION: t[TR_ACTIVATION_Y] = output(d->dtype, count, 1, 1); break;
     case TR_OP_CAST: t[TR_CAST_Y] = exact(d->to, count); break;
+    case TR_OP_ADD_ROWS: t[TR_ADD_ROWS_Y] = exact(d->dtype, d->width); break;
     default: /* ACTIVATION_DGRAD, ADD: two inputs, and the output may be the first */
         t[1] = input(d->dtype, count, TR_FILL_NORMAL);
         t[2] = output(d->dtype, count, 1, 1);
