@@ -91,8 +91,7 @@ static tr_status check_moments(const tr_config *c) {
 
 /* Refuses a value of a key with which only optimizers that step each element by itself work. */
 static tr_status check_by_element(const tr_config *c, const char *key, const char *value) {
-    if (!strcmp(c->optim.name, "lamb") || !strcmp(c->optim.name, "muon") ||
-        !strcmp(c->optim.name, "adafactor"))
+    if (c->model.tuning.apart)
         REFUSE(key,
                "optim.name %s steps whole tensors, for which %s %s is not available: leave %s out",
                c->optim.name, key, value, key);

@@ -149,3 +149,10 @@ struct tr_layer {
     size_t cache_bytes;               /* decode: key/value cache of all rows and positions */
     double flops_f, flops_i, flops_w; /* of one micro-batch on one tensor rank */
 };
+
+/* Returns true when F writes the gradients of the layer's parameters, as it does an input's. */
+static inline bool tr_layer_writes_in_forward(const tr_layer *layer) {
+    for (int i = 0; i < layer->inputs; i++)
+        if (layer->input[i].f_writes_dx) return true;
+    return false;
+}

@@ -72,7 +72,8 @@ static tr_status prepare_adds(layer_stage *s) {
             TR_TRY(tr_op_prepare(&(tr_op_context){.device = s->source.device}, &add,
                                  &s->add[input->value]));
             if (s->add[input->value]->scratch_bytes > 0)
-                return TR_FAIL(TR_ERR_INTERNAL, "the sum of gradients has no scratch");
+                return TR_FAIL(TR_ERR_INTERNAL,
+                               "ADD needs scratch, which a stage does not give it");
         }
     return TR_OK;
 }
@@ -93,7 +94,8 @@ static tr_status prepare_rounding(layer_stage *s) {
             TR_TRY(tr_op_prepare(&(tr_op_context){.device = s->source.device}, &desc,
                                  &s->round[param->index]));
             if (s->round[param->index]->scratch_bytes > 0)
-                return TR_FAIL(TR_ERR_INTERNAL, "the rounding of gradients has no scratch");
+                return TR_FAIL(TR_ERR_INTERNAL,
+                               "QUANTIZE needs scratch, which a stage does not give it");
         }
     return TR_OK;
 }
@@ -189,12 +191,6 @@ static tr_layer_io layer_io(const layer_stage *s, const tr_stage_io *io, int k) 
     return l;
 }
 
-static bool writes_in_forward(const tr_layer *layer) {
-    for (int i = 0; i < layer->inputs; i++)
-        if (layer->input[i].f_writes_dx) return true;
-    return false;
-}
-
 /* Adds the addends of micro-batch io->micro_batch, which layer k has written, to its gradients. */
 static tr_status add_to_sums(const layer_stage *s, const tr_stage_io *io, int k) {
     const tr_layer *layer = layer_at(s, k);
@@ -235,7 +231,7 @@ static tr_status forward(tr_stage *stage, const tr_stage_io *io) {
         for (int i = 0; i < layer->inputs && !io->forward_only; i++)
             if (layer->input[i].f_writes_dx) l.dx[i] = part_of(s, io, input_at(s, k, i));
         TR_TRY(layer->ops->forward(layer, &l));
-        if (writes_in_forward(layer) && !io->forward_only) TR_TRY(add_to_sums(s, io, k));
+        if (tr_layer_writes_in_forward(layer) && !io->forward_only) TR_TRY(add_to_sums(s, io, k));
         for (int o = 0; o < layer->outputs; o++) TR_TRY(pass_on(io, output_at(s, k, o)));
     }
     return TR_OK;
@@ -278,7 +274,7 @@ static tr_status add_parts(const layer_stage *s, const tr_stage_io *io, int k) {
 
 /* W of layer k has run, which completes the layer's bucket. */
 static tr_status complete(const layer_stage *s, const tr_stage_io *io, int k) {
-    if (!writes_in_forward(layer_at(s, k))) TR_TRY(add_to_sums(s, io, k));
+    if (!tr_layer_writes_in_forward(layer_at(s, k))) TR_TRY(add_to_sums(s, io, k));
     return io->complete ? io->complete(io->complete_context, s->flow.count - 1 - k) : TR_OK;
 }
 

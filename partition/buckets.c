@@ -4,8 +4,7 @@
 #include "layers/param_layout.h"
 #include "partition/param_memory.h"
 
-/* Adds the bytes that the layer's gradients have on their way, those that this rank sums with other
- * ranks. */
+/* Adds the bytes of messages for the layer's gradients that this rank sums with other ranks. */
 static tr_status add_bytes(const tr_layer *layer, const tr_mesh *mesh, tr_dtype wire,
                            size_t *bytes) {
     for (int k = 0; k < layer->params_count; k++) {
@@ -17,12 +16,6 @@ static tr_status add_bytes(const tr_layer *layer, const tr_mesh *mesh, tr_dtype 
             *bytes += (size_t)param->count * tr_dtype_size(wire);
     }
     return TR_OK;
-}
-
-static bool writes_in_forward(const tr_layer *layer) {
-    for (int k = 0; k < layer->inputs; k++)
-        if (layer->input[k].f_writes_dx) return true;
-    return false;
 }
 
 static double share(double part, double whole) {
@@ -42,7 +35,7 @@ static tr_status fill_stage(const tr_model *model, const tr_placement *placement
             (tr_bucket){.w = share(w, cost->w),
                         .b = share(i + w, cost->i + cost->w),
                         .arena = in_arena ? tr_memory_layer_grads(layer) * tr_dtype_size(dtype) : 0,
-                        .in_forward = writes_in_forward(layer)};
+                        .in_forward = tr_layer_writes_in_forward(layer)};
         TR_TRY(add_bytes(layer, mesh, tr_reduce_wire(reduce, dtype), &cost->bucket[k].bytes));
     }
     return TR_OK;

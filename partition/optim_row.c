@@ -79,7 +79,11 @@ tr_dtype tr_optim_state_dtype(tr_optim_memory memory, tr_dtype dtype) {
 }
 
 tr_dtype tr_optim_grad_dtype(tr_optim_memory memory, tr_dtype dtype) {
-    return memory.gradients == TR_F32 ? tr_dtype_acc(dtype) : memory.gradients;
+    return tr_optim_narrow_grads(memory) ? memory.gradients : tr_dtype_acc(dtype);
+}
+
+bool tr_optim_narrow_grads(tr_optim_memory memory) {
+    return memory.gradients != TR_F32;
 }
 
 tr_op_desc tr_optim_update(const tr_optim_config *o, int64_t count, tr_dtype dtype, bool decays,

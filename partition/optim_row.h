@@ -60,6 +60,9 @@ typedef struct tr_optim_memory {
 /* Return the types of the states, and of the sums of gradients, in a model of this storage type. */
 tr_dtype tr_optim_state_dtype(tr_optim_memory memory, tr_dtype dtype);
 tr_dtype tr_optim_grad_dtype(tr_optim_memory memory, tr_dtype dtype);
+/* Returns true when the sums of gradients have fewer bits than W's results: W writes addends
+ * (tr_param.addend), and the optimizer's step widens the sums. */
+bool tr_optim_narrow_grads(tr_optim_memory memory);
 
 /* An optimizer and its coefficients. */
 typedef struct tr_optim_config {

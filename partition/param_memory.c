@@ -97,7 +97,7 @@ tr_param_memory tr_memory_of_params(const tr_model *model, const tr_placement *p
     sum.masters = tr_memory_params_align(sum.masters);
     for (int k = 0; k < TR_OPTIM_STATES; k++) sum.state[k] = tr_memory_params_align(sum.state[k]);
     sum.grads = tr_memory_params_align(sum.grads);
-    if (optimizer.gradients != TR_F32) sum.addend = largest_layer(model, placement, pp_rank);
+    if (tr_optim_narrow_grads(optimizer)) sum.addend = largest_layer(model, placement, pp_rank);
     sum.optimizer = optimizer;
     return sum;
 }

@@ -14,19 +14,15 @@ size_t tr_quantized_bytes(bool on_host, tr_optim_memory optimizer, int64_t large
     /* Muon's parameters that are no matrices have AdamW's states. */
     const tr_optim_kind kind = optimizer.kind == TR_OPTIM_MUON ? TR_OPTIM_ADAMW : optimizer.kind;
     const int states = optimizer.moments == TR_F32 ? 0 : tr_optim_states(kind);
-    return (size_t)(states + optimizer.no_master + (optimizer.gradients != TR_F32)) *
+    return (size_t)(states + optimizer.no_master + tr_optim_narrow_grads(optimizer)) *
            tr_align_up((size_t)tr_quantized_part(on_host, largest) * sizeof(float));
-}
-
-tr_status tr_quantized_round(const tr_param *param, tr_dtype to, int kind, int64_t count,
-                             tr_op_desc *out) {
-    return tr_param_rounding(param, to, kind == 1, kind, count, out);
 }
 
 tr_op_desc tr_quantized_widen(tr_dtype from, int kind, int64_t count) {
     if (from == TR_U8)
-        return (tr_op_desc){.kind = TR_OP_DEQUANTIZE,
-                            .quantize = {.count = count, .to = from, .squares = kind == 1}};
+        return (tr_op_desc){
+            .kind = TR_OP_DEQUANTIZE,
+            .quantize = {.count = count, .to = from, .squares = tr_quantized_squares(kind)}};
     return (tr_op_desc){.kind = TR_OP_CAST,
                         .rows = {.rows = 1, .width = count, .dtype = from, .to = TR_F32}};
 }

@@ -11,20 +11,17 @@
 /* Returns how many elements are stepped at a time, when the largest parameter of this rank has that
  * many: on the host as many as its caches hold. */
 int64_t tr_quantized_part(bool on_host, int64_t largest);
-/* What a step widens: states 0, 1 ... of the optimizer, the parameter itself, and its gradient. */
-enum {
-    TR_QUANTIZED_VALUE = TR_PARAM_ROUNDING_VALUE,
-    TR_QUANTIZED_GRADIENT = TR_PARAM_ROUNDING_GRADIENT,
-    TR_QUANTIZED_KINDS
-};
-_Static_assert((int)TR_OPTIM_STATES <= (int)TR_QUANTIZED_VALUE, "states have the first kinds");
+/* A step widens numbers of the kinds of TR_PARAM_ROUNDING_STATE and above: states 0, 1 ... of the
+ * optimizer, the parameter itself, and its gradient. */
+enum { TR_QUANTIZED_KINDS = TR_PARAM_ROUNDING_GRADIENT + 1 };
+_Static_assert((int)TR_OPTIM_STATES <= (int)TR_PARAM_ROUNDING_VALUE, "states have the first kinds");
 
 /* Returns the bytes in which they are widened, each kind's aligned; 0 when nothing is quantized. */
 size_t tr_quantized_bytes(bool on_host, tr_optim_memory optimizer, int64_t largest);
 
-/* Describes the rounding of `count` elements of a kind of the parameter's numbers to `to`, as
- * tr_param_rounding. */
-tr_status tr_quantized_round(const tr_param *param, tr_dtype to, int kind, int64_t count,
-                             tr_op_desc *out);
-/* Describes how `count` elements of them are widened. State 1 is of squares. */
+/* Returns true for state 1, which is of squares. */
+static inline bool tr_quantized_squares(int kind) {
+    return kind == TR_PARAM_ROUNDING_STATE + 1;
+}
+/* Describes how `count` numbers of a kind are widened. */
 tr_op_desc tr_quantized_widen(tr_dtype from, int kind, int64_t count);

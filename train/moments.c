@@ -25,13 +25,13 @@ struct tr_moments {
 
 /* Returns the type in which the store keeps numbers of this kind. */
 static tr_dtype dtype_of(const tr_store *store, int kind) {
-    if (kind == TR_QUANTIZED_GRADIENT) return store->grad_dtype;
-    return kind == TR_QUANTIZED_VALUE ? store->dtype : store->state_dtype;
+    if (kind == TR_PARAM_ROUNDING_GRADIENT) return store->grad_dtype;
+    return kind == TR_PARAM_ROUNDING_VALUE ? store->dtype : store->state_dtype;
 }
 
 /* Returns true when the steps of a run widen numbers of this kind. */
 static bool widens(const tr_moments *m, const run_step *x, int kind) {
-    return m->wide[kind] && (kind >= TR_QUANTIZED_VALUE || kind < x->states);
+    return m->wide[kind] && (kind >= TR_PARAM_ROUNDING_VALUE || kind < x->states);
 }
 
 static tr_status prepare(const tr_moments *m, const tr_op_desc *desc, size_t *scratch,
@@ -54,9 +54,9 @@ static tr_status prepare_size(const tr_moments *m, const tr_optim_config *config
         const tr_op_desc widen = tr_quantized_widen(dtype_of(store, k), k, count);
         tr_op_desc quantize;
         TR_TRY(prepare(m, &widen, scratch, &out->widen[k][size]));
-        if (k == TR_QUANTIZED_GRADIENT) continue; /* a step only reads it */
-        TR_TRY(tr_quantized_round(store->slot[run->slot].param, dtype_of(store, k), k, count,
-                                  &quantize));
+        if (k == TR_PARAM_ROUNDING_GRADIENT) continue; /* a step only reads it */
+        TR_TRY(tr_param_rounding(store->slot[run->slot].param, dtype_of(store, k),
+                                 tr_quantized_squares(k), k, count, &quantize));
         TR_TRY(prepare(m, &quantize, scratch, &out->quantize[k][size]));
     }
     return TR_OK;
@@ -73,8 +73,8 @@ static tr_status prepare_run(const tr_moments *m, const tr_optim_config *config,
 }
 
 /* Returns true when a step widens some numbers. */
-static bool quantizes(const tr_store *store) {
-    return store->state_dtype != store->acc || store->grad_dtype != store->acc || store->no_master;
+static bool quantizes(const tr_store *store, tr_optim_memory optimizer) {
+    return store->state_dtype != store->acc || store->no_master || tr_optim_narrow_grads(optimizer);
 }
 
 static tr_status alloc_wide(tr_moments *m, tr_optim_memory optimizer, int64_t largest) {
@@ -86,11 +86,11 @@ static tr_status alloc_wide(tr_moments *m, tr_optim_memory optimizer, int64_t la
     else TR_TRY(tr_device_alloc(store->device, TR_MEMORY_DATA, bytes, (void **)&m->memory));
     char *next = m->memory;
     if (store->no_master) {
-        m->wide[TR_QUANTIZED_VALUE] = next;
+        m->wide[TR_PARAM_ROUNDING_VALUE] = next;
         next += each;
     }
-    if (store->grad_dtype != store->acc) {
-        m->wide[TR_QUANTIZED_GRADIENT] = next;
+    if (tr_optim_narrow_grads(optimizer)) {
+        m->wide[TR_PARAM_ROUNDING_GRADIENT] = next;
         next += each;
     }
     for (int k = 0; k < TR_OPTIM_STATES && next < m->memory + bytes; k++, next += each)
@@ -103,8 +103,10 @@ tr_status tr_moments_create(const tr_store *store, const tr_optim_config *config
     tr_status status = TR_OK;
     tr_moments *m;
     int64_t largest = 0;
+    const tr_optim_memory optimizer = tr_optim_memory_of(config);
+    const bool narrow = quantizes(store, optimizer);
     *out = NULL;
-    if (!quantizes(store) && !store->host) return TR_OK;
+    if (!narrow && !store->host) return TR_OK;
     TR_TRY(tr_calloc(1, sizeof *m, &m));
     m->store = store;
     m->device = store->host ? store->host : store->device;
@@ -113,9 +115,8 @@ tr_status tr_moments_create(const tr_store *store, const tr_optim_config *config
         if (store->slot[i].shares < 0 && !store->slot[i].param->frozen &&
             store->slot[i].param->count > largest)
             largest = store->slot[i].param->count;
-    m->part =
-        quantizes(store) ? tr_quantized_part(tr_device_on_host(m->device), largest) : store->part;
-    TR_TRY_OUT(alloc_wide(m, tr_optim_memory_of(config), largest));
+    m->part = narrow ? tr_quantized_part(tr_device_on_host(m->device), largest) : store->part;
+    TR_TRY_OUT(alloc_wide(m, optimizer, largest));
     TR_TRY_OUT(tr_calloc((size_t)store->runs + 1, sizeof *m->run, &m->run));
     for (int i = 0; i < store->runs; i++) TR_TRY_OUT(prepare_run(m, config, i, scratch));
 out:
@@ -147,8 +148,8 @@ static tr_tensor wide_of(const tr_moments *m, int k, int64_t n) {
 /* Returns the part's numbers of a kind, as the store keeps them. */
 static tr_tensor kept_of(const tr_moments *m, const tr_run_part *part, int k) {
     const tr_dtype dtype = dtype_of(m->store, k);
-    char *first = k == TR_QUANTIZED_VALUE ? part->value
-                  : k == TR_QUANTIZED_GRADIENT
+    char *first = k == TR_PARAM_ROUNDING_VALUE ? part->value
+                  : k == TR_PARAM_ROUNDING_GRADIENT
                       ? part->grad
                       : m->store->run[part->run].state[k] + (size_t)part->at * tr_dtype_size(dtype);
     return tr_tensor_vector(first, dtype, part->count);
@@ -180,12 +181,12 @@ static tr_op_args step_args(const tr_moments *m, const tr_run_part *part, const 
     const tr_store *store = m->store;
     const int64_t n = part->count;
     const size_t offset = (size_t)part->at * tr_dtype_size(store->acc);
-    tr_op_args step = {.t = {[TR_UPDATE_GRAD] = m->wide[TR_QUANTIZED_GRADIENT]
-                                                    ? wide_of(m, TR_QUANTIZED_GRADIENT, n)
-                                                    : kept_of(m, part, TR_QUANTIZED_GRADIENT),
+    tr_op_args step = {.t = {[TR_UPDATE_GRAD] = m->wide[TR_PARAM_ROUNDING_GRADIENT]
+                                                    ? wide_of(m, TR_PARAM_ROUNDING_GRADIENT, n)
+                                                    : kept_of(m, part, TR_PARAM_ROUNDING_GRADIENT),
                              [TR_UPDATE_VALUE] = store->no_master
-                                                     ? wide_of(m, TR_QUANTIZED_VALUE, n)
-                                                     : kept_of(m, part, TR_QUANTIZED_VALUE)}};
+                                                     ? wide_of(m, TR_PARAM_ROUNDING_VALUE, n)
+                                                     : kept_of(m, part, TR_PARAM_ROUNDING_VALUE)}};
     step.t[TR_UPDATE_MASTER] =
         store->no_master || store->dtype == store->acc
             ? step.t[TR_UPDATE_VALUE]

@@ -39,13 +39,12 @@ static tr_status make_tied(tr_noise *n, const tr_mesh *mesh, const tr_step_end_v
     return status;
 }
 
-/* Returns true when F of the parameter's layer writes its gradient, as it does the input's. */
+/* Returns true when F of the parameter's layer writes its gradient. */
 static bool written_in_forward(const tr_model *model, const tr_param *param) {
     for (int i = 0; i < model->count; i++) {
         const tr_layer *layer = model->layers[i];
-        if (param < layer->params || param >= layer->params + layer->params_count) continue;
-        for (int k = 0; k < layer->inputs; k++)
-            if (layer->input[k].f_writes_dx) return true;
+        if (param >= layer->params && param < layer->params + layer->params_count)
+            return tr_layer_writes_in_forward(layer);
     }
     return false;
 }

@@ -65,7 +65,7 @@ static void round_or_add(const tr_param *param, int use, int64_t step, int64_t s
     tr_op_desc desc;
     tr_op *op = NULL;
     tr_step_state at = {.seed = seed, .step = step};
-    if (tr_quantized_round(param, TR_BF16, use, count, &desc) != TR_OK ||
+    if (tr_param_rounding(param, TR_BF16, false, use, count, &desc) != TR_OK ||
         tr_op_prepare(&(tr_op_context){.device = device}, &desc, &op) != TR_OK)
         fail_msg("%s", tr_error_message());
     const tr_op_args args = {.t = {[TR_QUANTIZE_X] = tr_tensor_vector(from, TR_F32, count),
@@ -135,7 +135,7 @@ static void is_independent(void **state) {
                  {"tensor2", 0, 1, 0, 0},   {"tensor", 0, 1LL << 40, 0, 0},
                  {"tensor", 0, 1, 1, 0},    {"tensor", 0, 1, 4, 0},
                  {"tensor", 0, 1, 0, 1},    {"tensor", 0, 1, 0, 4},
-                 {"tensor", 0, 1, 0, 4096}, {"tensor", TR_QUANTIZED_GRADIENT, 1, 0, 0}};
+                 {"tensor", 0, 1, 0, 4096}, {"tensor", TR_PARAM_ROUNDING_GRADIENT, 1, 0, 0}};
     uint16_t *z = malloc(DRAWS * sizeof *z);
     owned o;
     assert_non_null(z);
@@ -241,7 +241,7 @@ static void sums_of_gradients_are_unbiased(void **state) {
     memset(y, 0xff, DRAWS * sizeof *y); /* NaN, which the first one does not read */
     for (int m = 0; m <= ADDED; m++) {
         for (int i = 0; i < DRAWS; i++) x[i] = m == 0 ? 1.0f : 0x1p-12f;
-        round_or_add(param, TR_QUANTIZED_GRADIENT, 3, 4 * m, m > 0, 0, DRAWS, x, y);
+        round_or_add(param, TR_PARAM_ROUNDING_GRADIENT, 3, 4 * m, m > 0, 0, DRAWS, x, y);
     }
     for (int i = 0; i < DRAWS; i++) {
         const double gaps = ((double)tr_bf16_to_f32(y[i]) - 1) * 0x1p7 - ADDED * p;
