@@ -26,9 +26,9 @@ HDF5 datasets of a file:
     losses, norms, valid       f64[steps]: mean over the counted labels, norm of its gradient, their number
     logits                     f64[batch, seq, vocab] of step 1
     gradients, after           f64[n], of step 1 before clipping; parameters after the last step
-    bf16/logits, bf16/loss     f64: PyTorch's distance from the values above (2-norm)
+    bf16/logits                f64: PyTorch's distance from the values above (2-norm)
     bf16/gradients, after      f64[parameters]: likewise for each parameter
-    fp16/...                   the same four in FP16
+    fp16/...                   the same three in FP16
 With low-rank updates (keys lora.rank, alpha and targets) peft makes the model; the parameters also have A and B,
 under peft's names without their prefix, and only these are trained: the gradients of the others are 0 in the file.
 Attributes: seed, torch, transformers, and peft with updates. Doubles are rounded to 37 bits, to keep the files small."""
@@ -270,7 +270,6 @@ def config_lines(case):
 
 def write_distances(f, precision, names, narrow, truth):
     f[f"{precision}/logits"] = [distance(narrow["logits"], truth["logits"])]
-    f[f"{precision}/loss"] = [distance(narrow["losses"][0], truth["losses"][0])]
     f[f"{precision}/gradients"] = [distance(narrow["gradients"][n], truth["gradients"][n]) for n in names]
     noise = 1e-12 * truth["norms"][0]
     moved = {n: np.abs(truth["gradients"][n]) > noise for n in names}
