@@ -16,24 +16,35 @@ same() {
     as_planned "$1"
 }
 
+# norm_is_near RUN REFERENCE: the norms of the first step's gradients differ by no more than the sums of n = 12
+# micro-batches do, 2^-8 sqrt(n / 3) of them if micro-batches are equal (docs/config.md). Their noise raises the error, but
+# only errors in the direction of the sum change its norm much.
+norm_is_near() {
+    awk -v a="$(field "$1" grad_norm | head -1)" -v b="$(field "$2" grad_norm | head -1)" '
+        BEGIN { d = a / b - 1; exit !(b > 0 && d * d <= 2 ^ -16 * 12 / 3) }' ||
+        fail "$1: the first gradient has the norm $(field "$1" grad_norm | head -1), $2's $(field "$2" grad_norm | head -1)"
+}
+
 train 0 1 wide "${options[@]}" optim.gradients=fp32
 train 0 1 one "${options[@]}" log.noise_scale=true
 as_planned one
 diff <(field one loss) <(field wide loss) >/dev/null && fail "optim.gradients=bf16 changes no loss"
-near one wide loss 0.02
+norm_is_near one wide
 same pp2 one 2 parallel.pp=2 parallel.schedule=interleaved parallel.virtual=2
 same zbv one 2 parallel.pp=2 parallel.schedule=zbv device.name=guarded
 # Data ranks have other sums, of the same bits with each parallel.zero.
 train 0 2 dp2 "${options[@]}" parallel.dp=2
 as_planned dp2
-near dp2 one loss 0.02
+norm_is_near dp2 wide
 "$trireme" plan "$scratch/base.yaml" "${options[@]}" parallel.dp=2 >"$scratch/plan" || fail "no plan"
 grep -q '^reduce .* bf16 gradients in ' "$scratch/plan" || fail "the plan says '$(grep '^reduce' "$scratch/plan")'"
 same dp2-zero dp2 2 parallel.dp=2 parallel.zero=1 parallel.reduce=bf16
 same dp2-zero2 dp2 4 parallel.dp=2 parallel.zero=2 parallel.pp=2 parallel.schedule=bfs parallel.virtual=2
-train 0 2 tp2 "${options[@]}" parallel.tp=2 parallel.sequence=true train.precision=bf16 optim.moments=bf16 optim.master=none
+narrow=(parallel.tp=2 parallel.sequence=true train.precision=bf16 optim.moments=bf16 optim.master=none)
+train 0 2 tp2 "${options[@]}" "${narrow[@]}"
 as_planned tp2
-near tp2 wide loss 0.03
+train 0 2 tp2-wide "${options[@]}" "${narrow[@]}" optim.gradients=fp32 train.steps=1
+norm_is_near tp2 tp2-wide
 # A family with joined matrices, of which some are frozen, in FP16, with another optimizer.
 other=(model.family=llama model.kv_heads=1 train.precision=fp16 optim.name=lion optim.lr=0.0003 'train.freeze=*.q_proj.*')
 train 0 1 lion "${options[@]}" "${other[@]}"

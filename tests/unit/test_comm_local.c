@@ -138,13 +138,11 @@ static double gap_of(double x) {
  * each. The squares of these errors add up on average: gap^2 / 12 for a value, and for the sum,
  * which is a multiple of the smallest gap u of its values, (gap^2 + 2 u^2) / 12, or 0 if its gap is
  * u. The deviation of a squared error from its mean is below the mean, so those of all elements
- * together are within 5 / sqrt(count) parts of it. In norm a rounding of values like these is
- * 0.17 %, and the two of a sum are 0.24 % for every n, as the page of data parallelism derives, but
- * 0.25 % for n = 2, where a sum has often one bit too many, and all its roundings are ties. */
+ * together are within 5 / sqrt(count) parts of it. */
 static bool error_of_bf16(tr_world *w, uint32_t seed) {
     enum { COUNT = 20000 };
     const int n = tr_world_size(w), rank = tr_world_rank(w);
-    double norm = 0, error = 0, due = 0;
+    double error = 0, due = 0;
     int ranks[8];
     checks k;
     tr_group *g;
@@ -168,10 +166,8 @@ static bool error_of_bf16(tr_world *w, uint32_t seed) {
         const double off = fabs((double)x[i] - sum);
         CHECK(off <= most * (1 + 1e-6));
         error += off * off;
-        norm += sum * sum;
     }
     CHECK(fabs(error - due) < 5 / sqrt(COUNT) * due);
-    CHECK(sqrt(error / norm) < (n == 2 ? 0.00255 : 0.00245));
     tr_group_close(g);
     tr_device_free(k.device, x);
     tr_device_close(k.device);

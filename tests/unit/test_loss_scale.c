@@ -64,6 +64,7 @@ typedef struct layout {
     const char *schedule;
     int pp, dp, tp;
     int zero;
+    tr_dtype gradients;
 } layout;
 
 /* How a run loses step OVERFLOWS. */
@@ -104,8 +105,12 @@ static void on_observe(void *context, const tr_instr *instr, bool begin) {
         instr->adds)
         return;
     const tr_store *store = tr_engine_store(m->r->engine);
-    for (int i = 0; i < store->slots; i++)
-        if (store->slot[i].stage == 0) ((float *)store->slot[i].param->grad)[0] = INFINITY;
+    for (int i = 0; i < store->slots; i++) {
+        void *grad = store->slot[i].param->grad;
+        if (store->slot[i].stage != 0) continue;
+        if (store->grad_dtype == TR_BF16) *(uint16_t *)grad = tr_f32_to_bf16(INFINITY);
+        else *(float *)grad = INFINITY;
+    }
 }
 
 static void hash_memory(uint64_t *hash, const void *memory, int64_t count) {
@@ -156,6 +161,7 @@ static tr_status train(engine_rank *r, void *state) {
                            .fetch = fetch,
                            .observe = on_observe,
                            .observe_context = m};
+    desc.optimizer.gradients = l->gradients;
     m->r = r;
     TR_TRY(tr_mesh_make(l->pp, l->dp, l->tp, r->rank, r->ranks, &desc.mesh));
     TR_TRY(tr_engine_create(&desc, &r->engine));
@@ -185,9 +191,11 @@ static void run(layout l, loss lost, int where, member of[MOST_RANKS]) {
 
 static void test_overflow(void **state) {
     (void)state;
-    static const layout layouts[] = {
-        {"1f1b", 1, 1, 1, 0}, {"1f1b", 2, 1, 1, 0}, {"zb-h1", 2, 1, 1, 0}, {"1f1b", 1, 2, 1, 0},
-        {"1f1b", 1, 2, 1, 1}, {"bfs", 2, 2, 1, 2},  {"1f1b", 1, 1, 2, 0},  {"1f1b", 2, 2, 1, 1}};
+    static const layout layouts[] = {{"1f1b", 1, 1, 1, 0, TR_F32},  {"1f1b", 2, 1, 1, 0, TR_F32},
+                                     {"zb-h1", 2, 1, 1, 0, TR_F32}, {"1f1b", 1, 2, 1, 0, TR_F32},
+                                     {"1f1b", 1, 2, 1, 1, TR_F32},  {"bfs", 2, 2, 1, 2, TR_F32},
+                                     {"1f1b", 1, 1, 2, 0, TR_F32},  {"1f1b", 2, 2, 1, 1, TR_F32},
+                                     {"1f1b", 1, 1, 1, 0, TR_BF16}, {"bfs", 2, 2, 1, 2, TR_BF16}};
     static member overflowed[MOST_RANKS], by_hand[MOST_RANKS], whole[MOST_RANKS];
     for (size_t k = 0; k < sizeof layouts / sizeof *layouts; k++) {
         const layout l = layouts[k];

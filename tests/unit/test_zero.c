@@ -5,20 +5,19 @@
 #include "base/philox.h"
 #include "partition/owners.h"
 #include "pipeline/orders/make.h"
+#include "support/engine_ranks.h"
 #include "support/scratch.h"
 #include "support/seed.h"
-#include "train/engine.h"
 #include "train/snapshot.h"
 
 #include <math.h>
-#include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 
 #include <cmocka.h>
 
-enum { BATCH = 12, CONTEXT = 8, VOCAB = 171, MOST_RANKS = 8, STEPS = 2 };
+enum { BATCH = 12, CONTEXT = 8, VOCAB = 171, MOST_RANKS = MOST_ENGINE_RANKS, STEPS = 2 };
 
 /* Tensors of a part of a block of the norm, of one and of several; of two tensor ranks only one has
  * a second block of the table of words. */
@@ -114,7 +113,7 @@ typedef struct layout {
 
 typedef struct optimizer {
     tr_optim_kind kind;
-    tr_dtype dtype, moments;
+    tr_dtype dtype, moments, gradients;
     const char *freeze, *family; /* NULL: nothing, gpt2 */
     bool noise;
 } optimizer;
@@ -131,12 +130,10 @@ typedef struct job {
 typedef struct member {
     const job *job;
     tr_world *world;
-    int rank;
     tr_engine *engine;
     double losses[STEPS + 1], norms[STEPS + 1], noise[STEPS + 1];
     uint64_t hash; /* of all values */
     size_t owned;  /* bytes of the optimizer's state */
-    char error[256];
 } member;
 
 static tr_status fetch(void *context, bool validation, int64_t sample, const tr_fetch *wanted,
@@ -193,11 +190,12 @@ static void hash_values(member *m) {
     }
 }
 
-static tr_status train(member *m, tr_device *device) {
+static tr_status train(engine_rank *r, void *state) {
+    member *m = state;
     const job *j = m->job;
     const layout *l = &j->layout;
-    tr_engine_desc desc = {.world = m->world,
-                           .device = device,
+    tr_engine_desc desc = {.world = r->world,
+                           .device = r->device,
                            .model = gpt2,
                            .batch = BATCH,
                            .micro_batch = 1,
@@ -212,7 +210,8 @@ static tr_status train(member *m, tr_device *device) {
                                          .momentum = 0.95,
                                          .l2 = 0.001,
                                          .kind = j->optimizer.kind,
-                                         .moments = j->optimizer.moments},
+                                         .moments = j->optimizer.moments,
+                                         .gradients = j->optimizer.gradients},
                            .noise = j->optimizer.noise,
                            .zero = j->zero,
                            .fetch = fetch};
@@ -225,37 +224,28 @@ static tr_status train(member *m, tr_device *device) {
         desc.model.kv_heads = 1; /* which two tensor ranks share */
         desc.model.tie = TR_UNSET;
     }
-    TR_TRY(tr_mesh_make(l->pp, l->dp, l->tp, m->rank, l->pp * l->dp * l->tp, &desc.mesh));
-    TR_TRY(tr_engine_create(&desc, &m->engine));
-    tr_status status = tr_store_init(tr_engine_store(m->engine), 1, NULL);
-    if (status == TR_OK && j->load) status = save_or_load(m, &desc.mesh, true);
-    if (status == TR_OK) status = take_steps(m, j->load ? STEPS : 0);
-    if (status == TR_OK && j->save) status = save_or_load(m, &desc.mesh, false);
-    if (status == TR_OK) hash_values(m);
+    TR_TRY(tr_mesh_make(l->pp, l->dp, l->tp, r->rank, r->ranks, &desc.mesh));
+    TR_TRY(tr_engine_create(&desc, &r->engine));
+    m->world = r->world;
+    m->engine = r->engine;
+    TR_TRY(tr_store_init(tr_engine_store(m->engine), 1, NULL));
+    if (j->load) TR_TRY(save_or_load(m, &desc.mesh, true));
+    TR_TRY(take_steps(m, j->load ? STEPS : 0));
+    if (j->save) TR_TRY(save_or_load(m, &desc.mesh, false));
+    hash_values(m);
     tr_engine_plan(m->engine, &plan);
     m->owned = plan.of[TR_MEMORY_OPTIMIZER];
-    for (int c = 0; c < TR_MEMORY_CLASSES && status == TR_OK; c++)
-        if (plan.of[c] != tr_device_peak(device, (tr_memory)c))
-            status = TR_FAIL(TR_ERR_INTERNAL, "class %d: %zu bytes planned, %zu taken", c,
-                             plan.of[c], tr_device_peak(device, (tr_memory)c));
-    tr_engine_destroy(m->engine);
-    return status;
+    return check_planned_memory(r);
 }
 
-static void *member_main(void *argument) {
-    member *m = argument;
-    tr_device *device;
-    tr_status status = tr_device_open("cpu", &(tr_device_options){.threads = 1}, &device);
-    if (status == TR_OK) {
-        status = train(m, device);
-        tr_device_close(device);
-    }
-    if (status != TR_OK) {
-        (void)snprintf(m->error, sizeof m->error, "%s", tr_error_message());
-        tr_world_abort(m->world, TR_ERR_INTERNAL);
-    }
-    tr_world_close(m->world);
-    return NULL;
+static tr_status train_and_name(engine_rank *r, void *state) {
+    const job *j = ((const member *)state)->job;
+    const tr_status status = train(r, state);
+    if (status != TR_OK)
+        print_message("optimizer %d, zero %d, pp %d dp %d tp %d, rank %d fails\n",
+                      j->optimizer.kind, j->zero, j->layout.pp, j->layout.dp, j->layout.tp,
+                      r->rank);
+    return status;
 }
 
 static void run(job j, member of[MOST_RANKS]) {
@@ -265,21 +255,11 @@ static void run(job j, member of[MOST_RANKS]) {
                                          .ranks = l->pp,
                                          .micro_batches = BATCH / l->dp,
                                          .chunks = l->chunks ? l->chunks : 1};
-    pthread_t thread[MOST_RANKS];
-    tr_world *world[MOST_RANKS];
     tr_schedule *schedule;
     must(tr_schedule_make(&request, &schedule));
-    must(tr_world_open_local(ranks, world));
     j.schedule = schedule;
-    for (int i = 0; i < ranks; i++) {
-        of[i] = (member){.job = &j, .world = world[i], .rank = i};
-        assert_int_equal(pthread_create(&thread[i], NULL, member_main, &of[i]), 0);
-    }
-    for (int i = 0; i < ranks; i++) assert_int_equal(pthread_join(thread[i], NULL), 0);
-    for (int i = 0; i < ranks; i++)
-        if (of[i].error[0])
-            fail_msg("optimizer %d, zero %d, pp %d dp %d tp %d, rank %d: %s", j.optimizer.kind,
-                     j.zero, l->pp, l->dp, l->tp, i, of[i].error);
+    for (int i = 0; i < ranks; i++) of[i] = (member){.job = &j};
+    run_engine_ranks(ranks, "cpu", train_and_name, of, sizeof *of);
     tr_schedule_destroy(schedule);
 }
 
@@ -296,11 +276,11 @@ static void compare(const job *j, const member *a, const member *b, bool values)
             equal &= isfinite(a[r].losses[k]) && same(a[r].losses[k], b[r].losses[k]) &&
                      same(a[r].norms[k], b[r].norms[k]) && same(a[r].noise[k], b[r].noise[k]);
         if (!equal)
-            fail_msg("optimizer %d (dtype %d, moments %d), zero %d, pp %d dp %d tp %d, rank %d: "
-                     "losses %.17g, norm %.17g, not %.17g, %.17g",
-                     j->optimizer.kind, j->optimizer.dtype, j->optimizer.moments, j->zero, l->pp,
-                     l->dp, l->tp, r, a[r].losses[STEPS], a[r].norms[STEPS], b[r].losses[STEPS],
-                     b[r].norms[STEPS]);
+            fail_msg("optimizer %d (dtype %d, moments %d, gradients %d), zero %d, pp %d dp %d tp "
+                     "%d, rank %d: losses %.17g, norm %.17g, not %.17g, %.17g",
+                     j->optimizer.kind, j->optimizer.dtype, j->optimizer.moments,
+                     j->optimizer.gradients, j->zero, l->pp, l->dp, l->tp, r, a[r].losses[STEPS],
+                     a[r].norms[STEPS], b[r].losses[STEPS], b[r].norms[STEPS]);
     }
 }
 
@@ -309,7 +289,7 @@ static const layout layouts[] = {{"1f1b", 1, 2, 1, 1},  {"gpipe", 1, 3, 1, 1}, {
                                  {"1f1b", 2, 3, 1, 1},  {"1f1b", 2, 2, 2, 1}};
 
 /* Tied gradients that are measured; masters and rounded moments; data ranks that own nothing of the
- * optimizer; optimizers that step element by element. */
+ * optimizer; optimizers that step element by element; sums of gradients in BF16. */
 enum { BY_TENSOR = 3 };
 static const optimizer optimizers[] = {
     {.kind = TR_OPTIM_LAMB, .noise = true},
@@ -324,6 +304,8 @@ static const optimizer optimizers[] = {
     {.kind = TR_OPTIM_MOMENTUM, .dtype = TR_BF16},
     {.kind = TR_OPTIM_LION, .moments = TR_U8},
     {.kind = TR_OPTIM_ADAM, .noise = true},
+    {.kind = TR_OPTIM_ADAMW, .gradients = TR_BF16},
+    {.kind = TR_OPTIM_LION, .dtype = TR_BF16, .gradients = TR_BF16, .family = "llama"},
     {.kind = TR_OPTIM_LAMB, .family = "llama"},
     {.kind = TR_OPTIM_MUON, .family = "llama"},
     {.kind = TR_OPTIM_ADAFACTOR, .family = "llama", .dtype = TR_BF16},

@@ -4,7 +4,7 @@
 
 #include "train/engine.h"
 
-enum { MOST_ENGINE_RANKS = 4 };
+enum { MOST_ENGINE_RANKS = 8 };
 
 typedef struct engine_rank {
     tr_world *world;
