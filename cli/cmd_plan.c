@@ -1,14 +1,13 @@
 /* trireme plan CONFIG [--rate GFLOP/s] [key=value ...]: the memory of every rank and the time of a
  * run, computed by one process. */
 #include "cli/cli.h"
+#include "cli/plan_offload.h"
 
 #include "base/cores.h"
 #include "base/memory.h"
-#include "device/speed.h"
 #include "layers/param_layout.h"
 #include "partition/advice.h"
 #include "partition/network.h"
-#include "partition/offload.h"
 #include "partition/param_memory.h"
 #include "partition/rate.h"
 #include "partition/recompute_choice.h"
@@ -324,7 +323,7 @@ static tr_status print_messages(const tr_config *c, const tr_run_plan *p, double
         if (all.moving > most.moving) most = all;
     }
     if (most.count == 0) return TR_OK;
-    links.sum = (tr_link){0};
+    links.sum = links.copy = (tr_link){0};
     TR_TRY(tr_simulate(set, l->table.cost, &links, &t));
     (void)snprintf(what, sizeof what, "activations and gradients in %d messages", most.count);
     print_moving(c, "messages", most.bytes, what, most.far, most.moving / rate);
@@ -425,29 +424,30 @@ static void print_gather(const tr_config *c, const tr_run_plan *p, double rate) 
     print_exposed(seconds);
 }
 
-/* Prints what the optimizer's offload takes of the rank that it takes longest. */
-static void print_offload(const tr_config *c, const tr_run_plan *p) {
-    const tr_layout *l = p->layout;
-    const tr_mesh *mesh = &l->desc.mesh;
-    tr_offload_traffic most = {0};
-    size_t bytes = 0;
-    char time[32];
-    if (!l->desc.optimizer.offload) return;
-    for (int r = 0; r < p->ranks; r++)
-        if (p->memory[r].of[TR_MEMORY_OFFLOAD] > bytes) bytes = p->memory[r].of[TR_MEMORY_OFFLOAD];
-    for (int pp = 0; pp < mesh->degree[TR_AXIS_PP]; pp++)
-        for (int dp = 0; dp < mesh->degree[TR_AXIS_DP]; dp++) {
-            const tr_param_memory memory = tr_layout_params(l, pp, dp);
-            const tr_offload_traffic own = tr_offload_traffic_of(&memory, l->desc.dtype);
-            if (tr_offload_seconds(c, own) > tr_offload_seconds(c, most)) most = own;
-        }
-    (void)printf("\noffload  at most %.1f MiB a rank in host memory; at the end of a step %.1f MiB "
-                 "of gradients and parameters go there and %.1f MiB return at %.3g GB/s, while "
-                 "cores move %.1f MiB at %.3g GB/s: %s stay exposed\n",
-                 (double)bytes / MIB, most.down / MIB, most.up / MIB,
-                 tr_network_bytes(c, false) * 1e-9, most.host / MIB,
-                 tr_device_speed_of("cpu")->memory_bytes * 1e-9,
-                 duration(tr_offload_seconds(c, most), time, sizeof time));
+/* Prints what the copies of activations take of the pipeline rank that waits longest for them. */
+static tr_status print_copies(const tr_config *c, const tr_run_plan *p, double rate) {
+    const tr_program_set *set = p->layout->program[TR_LAYOUT_TRAIN];
+    const tr_simulated_links links = {.copy = tr_network_message(c, false, rate)};
+    int rank = 0;
+    double bytes = 0, moving = 0;
+    tr_simulation *t;
+    TR_TRY(tr_simulate(set, p->layout->table.cost, &links, &t));
+    for (int r = 1; r < t->ranks; r++)
+        if (t->copying[r] > t->copying[rank] ||
+            (t->copying[rank] <= 0 && set->program[r].copies > set->program[rank].copies))
+            rank = r;
+    for (int k = 0; k < set->program[rank].count; k++) {
+        const tr_action_type type = set->program[rank].instr[k].action.type;
+        if (type != TR_ACTION_OFFLOAD && type != TR_ACTION_FETCH) continue;
+        bytes += (double)set->program[rank].instr[k].bytes;
+        moving += t->instr[rank][k].complete - t->instr[rank][k].begin;
+    }
+    if (bytes > 0) {
+        print_moving(c, "copies", bytes, "activations to the host and back", false, moving / rate);
+        print_exposed(t->copying[rank] / rate);
+    }
+    tr_simulation_destroy(t);
+    return TR_OK;
 }
 
 /* Prints the time of a step and of the run. given: FLOP/s by --rate, or 0. here: this machine has
@@ -483,6 +483,7 @@ static tr_status print_speed(const tr_config *c, tr_device *device, const tr_run
     TR_TRY(print_reductions(c, p, rate));
     print_gather(c, p, rate);
     print_tensor_sums(c, p, rate);
+    TR_TRY(print_copies(c, p, rate));
     (void)printf("\n");
     return TR_OK;
 }
@@ -587,7 +588,7 @@ tr_status cli_plan(cli_context *cli, int argc, char **argv) {
     TR_TRY_OUT(tr_run_plan_make(&config, device, &plan));
     print_head(&config, plan, here);
     print_memory(plan);
-    print_offload(&config, plan);
+    cli_plan_offload(&config, plan);
     print_batches(&config, plan);
     print_step(plan);
     TR_TRY_OUT(print_speed(&config, device, plan, rate, here));

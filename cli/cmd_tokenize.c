@@ -42,8 +42,9 @@ static bool takes_value(const char *option) {
 static tr_status check_prefix(const char *prefix) {
     const char *slash = strrchr(prefix, '/'), *name = slash ? slash + 1 : prefix;
     if (*name && strcmp(name, ".") != 0 && strcmp(name, "..") != 0) return TR_OK;
-    return cli_usage("data", "-o takes the beginning of the output's names, such as %s%scorpus, not "
-                             "a folder",
+    return cli_usage("data",
+                     "-o takes the beginning of the output's names, such as %s%scorpus, not "
+                     "a folder",
                      prefix, *name ? "/" : "");
 }
 

@@ -404,6 +404,7 @@ tr_status tr_config_check(const tr_config *c, int world_size) {
     TR_TRY(tr_config_check_optim(c));
     TR_TRY(check_zero(c));
     TR_TRY(check_reduce(c));
+    TR_TRY(tr_config_check_offload(c));
     int64_t ranks = c->parallel.pp * c->parallel.tp * c->parallel.dp;
     if (world_size > 0 && ranks != world_size)
         REFUSE("parallel.pp",

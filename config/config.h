@@ -92,7 +92,7 @@ typedef struct tr_config {
          * one, or none; and those of ranks of a host. */
         double link, link_latency, network, network_latency;
         int64_t host_ranks; /* 0: all ranks are on one host */
-        char offload[16];   /* what is kept in the host's memory: none, optimizer */
+        char offload[128];  /* what is kept in the host's memory (tr_config_offload) */
     } device;
 
     char source[256];                      /* the file, for messages */
@@ -168,5 +168,12 @@ int64_t tr_config_horizon(const tr_config *config);
 /* Returns what the data ranks divide and how gradients travel between data and tensor ranks, "" or
  * for example " (zero 1, reduce bf16)", without the defaults. */
 const char *tr_config_data_text(const tr_config *config);
+/* What device.offload says. */
+typedef struct tr_config_offloads {
+    bool optimizer;        /* the optimizer's state */
+    int64_t first, stages; /* stages that offload activations: so many from the first on */
+} tr_config_offloads;
+/* Reads device.offload. Returns false when it is malformed. */
+bool tr_config_offload(const tr_config *config, tr_config_offloads *out);
 /* Returns the storage type of train.precision. */
 tr_dtype tr_config_dtype(const tr_config *config);

@@ -117,17 +117,6 @@ static tr_status check_gradients(const tr_config *c) {
     return check_by_element(c, "optim.gradients", c->optim.gradients);
 }
 
-/* The device cpu and ref compute in the host's memory. */
-static tr_status check_offload(const tr_config *c) {
-    if (!strcmp(c->device.offload, "none")) return TR_OK;
-    if (!strcmp(c->device.name, "cpu") || !strcmp(c->device.name, "ref"))
-        REFUSE("device.offload",
-               "device.offload %s moves the optimizer's state to the host's memory, where "
-               "device.name %s has it anyway: leave device.offload out",
-               c->device.offload, c->device.name);
-    return check_by_element(c, "device.offload", c->device.offload);
-}
-
 tr_status tr_config_check_optim(const tr_config *c) {
     int64_t point[TR_CONFIG_POINTS];
     const int restarts = tr_config_points(c->optim.restarts, point);
@@ -141,7 +130,9 @@ tr_status tr_config_check_optim(const tr_config *c) {
     TR_TRY(check_moments(c));
     TR_TRY(check_master(c));
     TR_TRY(check_gradients(c));
-    TR_TRY(check_offload(c));
+    tr_config_offloads offload;
+    if (tr_config_offload(c, &offload) && offload.optimizer)
+        TR_TRY(check_by_element(c, "device.offload", "optimizer"));
     if (c->optim.nesterov && c->optim.momentum == 0)
         REFUSE("optim.nesterov",
                "optim.nesterov needs optim.momentum above 0: set it, or leave optim.nesterov out");

@@ -366,13 +366,14 @@ const tr_key tr_schema[] = {
     {"device.memory", TR_KEY_BYTES, AT(device.memory), .min = 0, .max = 1e15, .fallback = "0",
      .example = "16GiB",
      .help = "Memory that a rank may use, like 16GiB; 0: what is free on its device."},
-    {"device.offload", TR_KEY_CHOICE, AT(device.offload), .fallback = "none",
-     .choices = "none optimizer",
-     .help = "What a GPU keeps in its host's memory: optimizer is the optimizer's state, and in "
-             "bf16 and fp16 the fp32 copies of parameters. At the end of a step gradients go to "
-             "the host, its cores step them part by part while other parts travel, and the new "
-             "parameters come back. The same bits, and a slower end of the step. Not on CPUs, and "
-             "not with optim.name lamb, muon and adafactor."},
+    {"device.offload", TR_KEY_PATTERNS, AT(device.offload), .fallback = "none",
+     .example = "optimizer activations:0-1",
+     .help =
+         "What a GPU keeps in its host's memory: none; optimizer (the optimizer's state, and in "
+         "bf16 and fp16 the fp32 copies of parameters, which the host's cores step; not with "
+         "optim.name lamb, muon and adafactor); activations (what forward keeps for backward, "
+         "of all stages, or with :FIRST-LAST or :NUMBER of these), which go out and come back "
+         "while the GPU computes; or both. The same bits. In a file also a list. Not on CPUs."},
     {"device.link", FLOAT(device.link, 0, 1e6), .fallback = "0", .example = "300",
      .help =
          "GB/s from a rank to another one on its host, for the plan and the order auto; 0: 1 on "

@@ -54,6 +54,7 @@ typedef struct tr_stage_cost {
      * their sums. */
     int pieces;
     tr_piece *piece;   /* [pieces]: owned by the table */
+    bool offload;      /* the pieces F..I and F..W go to the host's memory between F and I */
     int buckets;       /* 0: one, of all gradients, which the last W or B completes at its end */
     tr_bucket *bucket; /* [buckets]: owned by the table */
 } tr_stage_cost;

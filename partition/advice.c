@@ -79,15 +79,20 @@ static tr_status find_zero(tr_config *c, tr_device *device, bool *fits) {
     return TR_OK;
 }
 
-/* Keeps the optimizer's state in the host's memory, if the device has another one, with the
- * cheapest recompute that it needs then. */
+/* Keeps the optimizer's state in the host's memory, if the device has another one, or activations,
+ * or both; or the state, with the cheapest recompute that it needs then. */
 static tr_status find_offload(tr_config *c, tr_device *device, bool *fits) {
+    static const char *const choices[] = {"optimizer", "activations", "optimizer,activations"};
     const bool on_host = !strcmp(c->device.name, "cpu") || !strcmp(c->device.name, "ref");
     *fits = false;
     if (on_host || strcmp(c->device.offload, "none") != 0) return TR_OK;
-    (void)snprintf(c->device.offload, sizeof c->device.offload, "optimizer");
-    TR_TRY(try_change(c, device, fits));
-    if (!*fits) TR_TRY(find_recompute(c, device, fits));
+    for (size_t k = 0; k < sizeof choices / sizeof *choices && !*fits; k++) {
+        (void)snprintf(c->device.offload, sizeof c->device.offload, "%s", choices[k]);
+        TR_TRY(try_change(c, device, fits));
+    }
+    if (*fits) return TR_OK;
+    (void)snprintf(c->device.offload, sizeof c->device.offload, "%s", choices[0]);
+    TR_TRY(find_recompute(c, device, fits));
     if (!*fits) (void)snprintf(c->device.offload, sizeof c->device.offload, "none");
     return TR_OK;
 }

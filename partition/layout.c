@@ -194,6 +194,9 @@ tr_status tr_layout_lower(tr_layout *l) {
     TR_TRY(tr_buckets_make(l->model, &l->placement, &l->desc.mesh,
                            tr_optim_grad_dtype(l->desc.optimizer, l->desc.dtype), l->desc.reduce,
                            tr_memory_in_arena(&l->desc.mesh, l->desc.zero), &l->table));
+    for (int s = 0; s < l->table.stages; s++)
+        l->table.cost[s].offload =
+            s >= l->desc.offload_first && s - l->desc.offload_first < l->desc.offload_stages;
     TR_TRY(tr_schedule_forward_of(l->desc.schedule, &l->table, l->micro_batches, &forward));
     tr_status status = TR_OK;
     if (!l->desc.forward_only)
@@ -230,6 +233,17 @@ size_t tr_layout_arena(const tr_layout *l, int pp_rank) {
     for (int k = 0; k < l->desc.smaller_count; k++) {
         if (!l->smaller[k]) continue;
         size_t bytes = l->smaller[k]->program[pp_rank].arena_bytes;
+        if (bytes > most) most = bytes;
+    }
+    return most;
+}
+
+size_t tr_layout_host(const tr_layout *l, int pp_rank) {
+    const tr_program_set *set = l->program[TR_LAYOUT_TRAIN];
+    size_t most = set ? set->program[pp_rank].host_bytes : 0;
+    for (int k = 0; k < l->desc.smaller_count; k++) {
+        if (!l->smaller[k]) continue;
+        const size_t bytes = l->smaller[k]->program[pp_rank].host_bytes;
         if (bytes > most) most = bytes;
     }
     return most;
@@ -307,6 +321,7 @@ tr_status tr_layout_memory(const tr_layout *l, tr_device *device, int pp_rank, i
     out->of[TR_MEMORY_TRANSFERS] =
         tr_links_bytes(&l->table, l->owner, mesh.degree[TR_AXIS_PP], pp_rank) + groups;
     out->of[TR_MEMORY_ACTIVATIONS] = tr_layout_arena(l, pp_rank);
+    out->of[TR_MEMORY_OFFLOAD] += tr_align_up(tr_layout_host(l, pp_rank));
     const int longest = l->desc.forward_only ? TR_LAYOUT_VALIDATE : TR_LAYOUT_TRAIN;
     out->live_peak = l->program[longest]->program[pp_rank].live_peak_bytes;
     for (int k = 0; k < l->desc.smaller_count && l->smaller[k]; k++)

@@ -20,12 +20,13 @@ typedef struct tr_layout_desc {
     int64_t batch, micro_batch; /* sequences of a step; of one micro-batch on one data rank */
     tr_dtype dtype;
     tr_optim_memory optimizer;
-    bool noise;       /* a step measures the noise scale (train/noise.h) */
-    int zero;         /* parallel.zero: what the data ranks divide */
-    tr_reduce reduce; /* how ranks sum gradients: parallel.reduce */
-    tr_own_sums own;  /* as of tr_world_own_sums */
-    bool documents;   /* see tr_model_shape */
-    int64_t seq;      /* tokens of a sequence; 0: model.context */
+    bool noise;                            /* a step measures the noise scale (train/noise.h) */
+    int zero;                              /* parallel.zero: what the data ranks divide */
+    tr_reduce reduce;                      /* how ranks sum gradients: parallel.reduce */
+    tr_own_sums own;                       /* as of tr_world_own_sums */
+    int64_t offload_first, offload_stages; /* that offload activations: device.offload */
+    bool documents;                        /* see tr_model_shape */
+    int64_t seq;                           /* tokens of a sequence; 0: model.context */
     /* Only validates: without gradients, optimizer state and the program of a training step. */
     bool forward_only;
     bool decodes; /* between steps the ranks decode one text (layers/cached.h) in the arena */
@@ -96,6 +97,8 @@ void tr_layout_memory_known(const tr_layout *layout, int pp_rank, int dp_rank, t
  * exactly, after tr_layout_lower. */
 tr_status tr_layout_memory(const tr_layout *layout, tr_device *device, int pp_rank, int dp_rank,
                            tr_memory_plan *out);
+/* Returns the bytes in which a pipeline rank's programs keep activations in the host's memory. */
+size_t tr_layout_host(const tr_layout *layout, int pp_rank);
 /* Returns the bytes of a pipeline rank's arena, which training with every batch, validation and
  * decoding share because they do not run at the same time. */
 size_t tr_layout_arena(const tr_layout *layout, int pp_rank);

@@ -49,5 +49,6 @@ tr_simulated_links tr_network_links(const tr_config *c, const tr_mesh *mesh, dou
                                 .far = tr_network_message(c, true, flops_per_s),
                                 .line = (int)stride_of(mesh, TR_AXIS_PP),
                                 .host = (int)c->device.host_ranks,
-                                .sum = tr_network_reduce(c, mesh, flops_per_s)};
+                                .sum = tr_network_reduce(c, mesh, flops_per_s),
+                                .copy = tr_network_message(c, false, flops_per_s)};
 }

@@ -45,6 +45,8 @@ int64_t tr_optim_state_total(tr_optim_kind kind, const tr_global *tensor) {
 }
 
 tr_optim_config tr_optim_of(const tr_config *c) {
+    tr_config_offloads offload;
+    (void)tr_config_offload(c, &offload); /* a bad one is refused by tr_config_check */
     tr_optim_config o = {.beta1 = c->optim.beta1,
                          .beta2 = c->optim.beta2,
                          .eps = c->optim.eps,
@@ -54,7 +56,7 @@ tr_optim_config tr_optim_of(const tr_config *c) {
                          .l1 = c->optim.l1,
                          .l2 = c->optim.l2,
                          .nesterov = c->optim.nesterov,
-                         .offload = !strcmp(c->device.offload, "optimizer"),
+                         .offload = offload.optimizer,
                          .no_master = !strcmp(c->optim.master, "none"),
                          .gradients = !strcmp(c->optim.gradients, "bf16") ? TR_BF16 : TR_F32,
                          .moments = !strcmp(c->optim.moments, "int8")   ? TR_U8

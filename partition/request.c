@@ -90,6 +90,8 @@ static tr_optim_memory optimizer_of(const tr_config *c) {
 }
 
 tr_layout_desc tr_request_layout(const tr_config *c, const tr_orders *orders, const tr_mesh *mesh) {
+    tr_config_offloads offload;
+    (void)tr_config_offload(c, &offload); /* tr_config_check refuses a bad one */
     return (tr_layout_desc){.mesh = *mesh,
                             .model = c->model,
                             .batch = c->train.batch,
@@ -99,6 +101,8 @@ tr_layout_desc tr_request_layout(const tr_config *c, const tr_orders *orders, co
                             .noise = c->log.noise_scale,
                             .zero = (int)c->parallel.zero,
                             .reduce = tr_request_reduce(c),
+                            .offload_first = offload.first,
+                            .offload_stages = offload.stages,
                             .documents = tr_config_packed(c),
                             .decodes = c->train.sample_every > 0,
                             .schedule = orders->schedule,

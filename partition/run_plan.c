@@ -144,13 +144,14 @@ bool tr_run_plan_fits(const tr_run_plan *p) {
  * are placed, exceed the limit: the arena is never smaller. */
 static tr_status exceeds(const tr_layout *l, size_t limit, bool *out) {
     const tr_schedule *s = l->desc.schedule;
+    const bool offloads = l->desc.offload_stages > 0;
     tr_estimate *e = NULL;
     tr_memory_plan known;
     *out = false;
     TR_TRY(tr_estimate_order(s, &(tr_estimate_options){.table = &l->table}, &e));
     for (int pp = 0; pp < s->ranks && !*out; pp++) {
         tr_layout_memory_known(l, pp, 0, &known);
-        *out = (double)known.total + e->peak[pp] > (double)limit;
+        *out = (double)known.total + (offloads ? 0 : e->peak[pp]) > (double)limit;
     }
     tr_estimate_destroy(e);
     return TR_OK;
@@ -165,7 +166,9 @@ static tr_status exceeds_always(const tr_config *c, size_t limit, bool *out) {
     tr_config *whole = NULL;
     tr_memory_plan known;
     *out = false;
+    tr_config_offloads offload;
     if (c->parallel.zero) return TR_OK;
+    if (tr_config_offload(c, &offload) && offload.stages > 0) return TR_OK;
     TR_TRY(tr_calloc(1, sizeof *whole, &whole));
     *whole = *c;
     whole->parallel.pp = whole->parallel.virtual_stages = 1;

@@ -19,6 +19,10 @@ typedef enum tr_action_type {
     TR_ACTION_REDUCE,       /* only in orders: starts to sum the stage's weight gradients */
     TR_ACTION_REDUCE_START, /* starts to sum a bucket of them, which is complete */
     TR_ACTION_REDUCE_WAIT,  /* waits for that sum */
+    TR_ACTION_OFFLOAD,      /* starts to copy what F has kept to the host's memory */
+    TR_ACTION_OFFLOAD_WAIT, /* waits until its place may be overwritten */
+    TR_ACTION_FETCH,        /* starts to copy it back, to another place */
+    TR_ACTION_FETCH_WAIT,   /* waits until it is there */
     TR_ACTION_FINISH,       /* the end of a step: norm, optimizer */
     TR_ACTION_UNSHARD,      /* only in files: gathers the stage's parameters; no effect here */
     TR_ACTION_RESHARD,      /* only in files: shards them again; no effect here */
@@ -54,9 +58,15 @@ static inline bool tr_action_reduces(tr_action a) {
     return a.type == TR_ACTION_REDUCE_START || a.type == TR_ACTION_REDUCE_WAIT;
 }
 
+/* Returns true for OFFLOAD, FETCH and their waits. */
+static inline bool tr_action_offloads(tr_action a) {
+    return a.type >= TR_ACTION_OFFLOAD && a.type <= TR_ACTION_FETCH_WAIT;
+}
+
 /* Returns true for the actions that lowering adds, which no order has. */
 static inline bool tr_action_is_added(tr_action a) {
-    return a.type == TR_ACTION_WAIT_SENT || a.type == TR_ACTION_FINISH || tr_action_reduces(a);
+    return a.type == TR_ACTION_WAIT_SENT || a.type == TR_ACTION_FINISH || tr_action_reduces(a) ||
+           tr_action_offloads(a);
 }
 
 /* Returns the name in PyTorch's files: "F", "SEND_B", "REDUCE_GRAD". */

@@ -34,6 +34,7 @@ struct tr_engine {
     tr_decoder *decoder; /* NULL: none */
     tr_memory_plan plan; /* without NCCL's memory, which grows while communicators are set up */
     char *arena;
+    char *host;           /* staging: activations that are offloaded; NULL: none */
     tr_step_state *state; /* device */
     tr_feed *feed;
     /* Staging memory, which the compute stream reads and writes on its own: */
@@ -163,6 +164,7 @@ static tr_status make_runner(tr_engine *e, bool trains, tr_stage *const *stage,
         .program = &set->program[e->desc.mesh.index[TR_AXIS_PP]],
         .stages = stage,
         .arena = e->arena,
+        .host = e->host,
         .hooks = {.reduce_start = on_reduce_start,
                   .reduce_wait = on_reduce_wait,
                   .first_gradients = trains ? on_first_gradients : NULL,
@@ -196,6 +198,8 @@ static tr_status open_links(tr_engine *e) {
 }
 
 static tr_status make_runners(tr_engine *e) {
+    const size_t host = tr_layout_host(e->layout, e->desc.mesh.index[TR_AXIS_PP]);
+    if (host > 0) TR_TRY(tr_device_offload_alloc(e->desc.device, host, (void **)&e->host));
     TR_TRY(tr_device_alloc(e->desc.device, TR_MEMORY_ACTIVATIONS,
                            tr_layout_arena(e->layout, e->desc.mesh.index[TR_AXIS_PP]),
                            (void **)&e->arena));
@@ -254,6 +258,8 @@ static tr_status make_layout(tr_engine *e) {
                            .zero = d->zero,
                            .reduce = d->reduce,
                            .own = tr_world_own_sums(d->world),
+                           .offload_first = d->offload_first,
+                           .offload_stages = d->offload_stages,
                            .documents = d->documents,
                            .seq = d->seq,
                            .forward_only = d->forward_only,
@@ -367,6 +373,7 @@ void tr_engine_destroy(tr_engine *e) {
     tr_store_destroy(e->store);
     tr_layout_destroy(e->layout);
     device_free(e, e->arena);
+    tr_device_offload_free(e->desc.device, e->host);
     tr_feed_destroy(e->feed);
     device_free(e, e->state);
     tr_device_staging_free(e->desc.device, e->given);

@@ -32,10 +32,11 @@ typedef struct tr_engine_desc {
     uint64_t seed;
     double max_norm; /* 0: no clipping */
     tr_optim_config optimizer;
-    bool noise;       /* steps measure the noise scale */
-    int zero;         /* parallel.zero: what the data ranks divide */
-    tr_reduce reduce; /* how ranks sum gradients: parallel.reduce */
-    size_t memory;    /* bytes that this rank may plan; 0: no limit */
+    bool noise;                            /* steps measure the noise scale */
+    int zero;                              /* parallel.zero: what the data ranks divide */
+    tr_reduce reduce;                      /* how ranks sum gradients: parallel.reduce */
+    int64_t offload_first, offload_stages; /* as in tr_layout_desc */
+    size_t memory;                         /* bytes that this rank may plan; 0: no limit */
     /* Reads the step inputs that the layers of this rank ask for. A thread of the engine calls it
      * for the next training step, until the engine is destroyed, and never at the same time as
      * another thread. */

@@ -383,10 +383,10 @@ static void write_note(const tr_report *r, int drawn, FILE *out) {
                     out);
     else
         (void)fputs("One step of the ranks of a pipeline as planned, with the computed costs of "
-                    "the layers; the unit is the mean forward of a stage. Messages and sums of "
-                    "gradients (grey, below the actions) take the times of the links between "
-                    "ranks (device.link, device.network). For measured times use "
-                    "train --trace N.",
+                    "the layers; the unit is the mean forward of a stage. Messages, sums of "
+                    "gradients and copies to the host's memory (grey, below the actions) take the "
+                    "times of the links between ranks (device.link, device.network). For measured "
+                    "times use train --trace N.",
                     out);
     if (drawn < first->steps)
         (void)fprintf(out, " The first %d of %d steps are drawn; the numbers are of all.", drawn,

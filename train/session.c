@@ -62,12 +62,20 @@ static tr_status fetch(void *context, bool validation, int64_t sample, const tr_
 /* Shows the current instruction on the board, and nothing between instructions. */
 static void observe(void *context, const tr_instr *instr, bool begin) {
     tr_session *s = context;
-    static const char letter[TR_ACTION_TYPES] = {
-        [TR_ACTION_F] = 'F',           [TR_ACTION_I] = 'I',
-        [TR_ACTION_W] = 'W',           [TR_ACTION_B] = 'B',
-        [TR_ACTION_RECV] = 'R',        [TR_ACTION_SEND] = 'S',
-        [TR_ACTION_WAIT_SENT] = 'S',   [TR_ACTION_REDUCE_START] = 'G',
-        [TR_ACTION_REDUCE_WAIT] = 'G', [TR_ACTION_FINISH] = 'O'};
+    static const char letter[TR_ACTION_TYPES] = {[TR_ACTION_F] = 'F',
+                                                 [TR_ACTION_I] = 'I',
+                                                 [TR_ACTION_W] = 'W',
+                                                 [TR_ACTION_B] = 'B',
+                                                 [TR_ACTION_RECV] = 'R',
+                                                 [TR_ACTION_SEND] = 'S',
+                                                 [TR_ACTION_WAIT_SENT] = 'S',
+                                                 [TR_ACTION_REDUCE_START] = 'G',
+                                                 [TR_ACTION_REDUCE_WAIT] = 'G',
+                                                 [TR_ACTION_OFFLOAD] = 'C',
+                                                 [TR_ACTION_OFFLOAD_WAIT] = 'C',
+                                                 [TR_ACTION_FETCH] = 'C',
+                                                 [TR_ACTION_FETCH_WAIT] = 'C',
+                                                 [TR_ACTION_FINISH] = 'O'};
     bool at_once = tr_device_on_host(s->device);
     if (s->trace && !at_once)
         tr_record_enqueue(s->trace, tr_device_compute(s->device), instr, begin);
@@ -186,6 +194,8 @@ out:
 
 static tr_status make_engine(tr_session *s) {
     const tr_config *c = s->config;
+    tr_config_offloads offload;
+    (void)tr_config_offload(c, &offload); /* tr_config_check has read it */
     tr_engine_desc desc = {.world = s->world,
                            .device = s->device,
                            .mesh = s->mesh,
@@ -206,6 +216,8 @@ static tr_status make_engine(tr_session *s) {
                            .noise = c->log.noise_scale,
                            .zero = (int)c->parallel.zero,
                            .reduce = tr_request_reduce(c),
+                           .offload_first = offload.first,
+                           .offload_stages = offload.stages,
                            .fetch = fetch,
                            .fetch_context = s->data,
                            .observe = observe,

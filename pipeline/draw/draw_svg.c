@@ -4,7 +4,7 @@
 
 /* In pixels. */
 static const double LEFT = 64, RIGHT = 120, TITLE = 26, ROW = 24, GAP = 4, AXIS = 30;
-static const double UNDER = 5;    /* height of a reduction */
+static const double UNDER = 5;    /* height of a reduction, or of copies */
 static const double NUMBERS = 16; /* of steps, above the rows */
 static const double LEAST_PLOT = 600, MOST_PLOT = 6000, LEAST_TICK = 70;
 static const double LEAST_ACTION = 8; /* width of a mean action when there is more than one step */
@@ -115,15 +115,19 @@ static double panel_height(const tr_timeline *t) {
 static void draw_bar(const tr_timeline *t, const tr_bar *bar, double scale, double y, FILE *out) {
     double x = LEFT + bar->start * scale, width = (bar->end - bar->start) * scale;
     int chunk = t->ranks > 0 && bar->action.stage >= 0 ? bar->action.stage / t->ranks % 4 : 0;
-    bool under = bar->track == TR_TRACK_REDUCE; /* while the rank computes */
+    bool under = bar->track != TR_TRACK_COMPUTE; /* while the rank computes */
+    double base = y + ROW - GAP -
+                  UNDER * (bar->track == TR_TRACK_OUT    ? 2
+                           : bar->track == TR_TRACK_BACK ? 3
+                                                         : 1);
     char name[96],
         letter = tr_action_computes(bar->action) ? *tr_action_name(bar->action.type, false) : 'O';
     tr_bar_print(bar, name, sizeof name);
     (void)fprintf(out,
                   "<rect class=\"%c c%d\" x=\"%.2f\" y=\"%.1f\" width=\"%.2f\" height=\"%.0f\">"
                   "<title>%s: %.6g to %.6g</title></rect>\n",
-                  letter, chunk, x, under ? y + ROW - GAP - UNDER : y, width,
-                  under ? UNDER : ROW - GAP, name, bar->start, bar->end);
+                  letter, chunk, x, under ? base : y, width, under ? UNDER : ROW - GAP, name,
+                  bar->start, bar->end);
     if (!tr_action_computes(bar->action)) return;
     int length = snprintf(name, sizeof name, "%d", bar->action.micro_batch);
     if (width >= 6.0 * length + 2)
@@ -228,7 +232,7 @@ static void draw_legend(double y, bool others, FILE *out) {
                                                         [TR_ACTION_W] = "W weight gradient",
                                                         [TR_ACTION_B] = "B both gradients"};
     for (int k = 0; k < TR_COMPUTE_TYPES + others; k++) {
-        const char *name = k < TR_COMPUTE_TYPES ? names[k] : "Other: reductions, optimizer";
+        const char *name = k < TR_COMPUTE_TYPES ? names[k] : "Other: reductions, copies, optimizer";
         double x = LEFT + 150 * k;
         (void)fprintf(out,
                       "<rect class=\"%c\" x=\"%.0f\" y=\"%.1f\" width=\"12\" height=\"12\"/>"

@@ -78,6 +78,9 @@ static tr_status write_names(tracer *x, const tr_timeline *t, int index) {
         *done = true;
         if (bar->track == TR_TRACK_COMPUTE) (void)snprintf(text, sizeof text, "compute");
         else if (bar->track == TR_TRACK_REDUCE) (void)snprintf(text, sizeof text, "reductions");
+        else if (bar->track < TR_TRACK_SEND)
+            (void)snprintf(text, sizeof text, "copies %s",
+                           bar->track == TR_TRACK_OUT ? "to the host" : "from the host");
         else
             (void)snprintf(text, sizeof text, "%s rank %d",
                            bar->track == TR_TRACK_SEND ? "to" : "from", bar->peer);
@@ -143,7 +146,8 @@ static void write_bar(tracer *x, const tr_timeline *t, const tr_bar *bar, int in
     char text[96];
     tr_bar_print(bar, text, sizeof text);
     long long start = ticks(t, bar->start), end = ticks(t, bar->end);
-    static const char *const category[] = {"compute", "reduce", "send", "receive"};
+    static const char *const category[] = {"compute", "reduce", "offload",
+                                           "fetch",   "send",   "receive"};
     next(x);
     (void)fprintf(x->out, "{\"name\":\"%s\",\"cat\":\"%s\",\"ph\":\"X\",\"pid\":%d,\"tid\":%d",
                   text, category[bar->track], process_of(x, bar->rank, index), tr_bar_track(bar));

@@ -230,22 +230,26 @@ static tr_status add_program(tr_timeline *t, const tr_program *program, const tr
         bool transfer = tr_action_transfers(instr->action);
         bool send = instr->action.type == TR_ACTION_SEND;
         bool reduce = instr->action.type == TR_ACTION_REDUCE_START;
+        bool out = instr->action.type == TR_ACTION_OFFLOAD;
+        bool back = instr->action.type == TR_ACTION_FETCH, moves = reduce || out || back;
         /* Waits for sends and the end take no simulated time. */
         if (instr->action.type == TR_ACTION_WAIT_SENT || instr->action.type == TR_ACTION_FINISH)
             continue;
-        if (tr_action_reduces(instr->action) && !(time->complete > time->begin) &&
-            !(time->end > time->start))
+        if ((tr_action_reduces(instr->action) || tr_action_offloads(instr->action)) &&
+            !(time->complete > time->begin) && !(time->end > time->start))
             continue;
         tr_bar bar = {.rank = program->rank,
                       .track = send       ? TR_TRACK_SEND
                                : reduce   ? TR_TRACK_REDUCE
+                               : out      ? TR_TRACK_OUT
+                               : back     ? TR_TRACK_BACK
                                : transfer ? TR_TRACK_RECV
                                           : TR_TRACK_COMPUTE,
                       .action = instr->action,
                       .peer = transfer ? instr->peer : -1,
                       .message = transfer ? instr->message : -1,
-                      .start = reduce ? time->begin : time->start,
-                      .end = send || reduce ? time->complete : time->end};
+                      .start = moves ? time->begin : time->start,
+                      .end = send || moves ? time->complete : time->end};
         TR_TRY(tr_timeline_add(t, bar));
     }
     return TR_OK;

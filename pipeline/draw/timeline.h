@@ -11,6 +11,8 @@
 typedef enum tr_track {
     TR_TRACK_COMPUTE,
     TR_TRACK_REDUCE, /* sums of gradients */
+    TR_TRACK_OUT,    /* copies to the host's memory */
+    TR_TRACK_BACK,   /* and from it */
     TR_TRACK_SEND,   /* to bar.peer */
     TR_TRACK_RECV    /* from bar.peer */
 } tr_track;
@@ -26,12 +28,12 @@ typedef struct tr_bar {
 } tr_bar;
 
 /* Returns the number of the bar's track on its rank, of which there are tr_bar_tracks: the compute
- * stream, reductions, and then two for each rank. */
+ * stream, reductions, copies, and then two for each rank. */
 static inline int tr_bar_track(const tr_bar *bar) {
     return bar->track < TR_TRACK_SEND ? (int)bar->track : 2 * bar->peer + (int)bar->track;
 }
 static inline int tr_bar_tracks(int ranks) {
-    return 2 * ranks + 2;
+    return 2 * ranks + (int)TR_TRACK_SEND;
 }
 
 /* The pipeline's part of a step: from the start of its first action to the end of its last one, on

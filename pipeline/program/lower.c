@@ -313,7 +313,6 @@ static tr_status place_waits(builder *b) {
         }
     for (int r = 0; r < b->s->ranks; r++)
         TR_TRY_OUT(insert_waits(b, &b->set->program[r], simulation->instr[r], slack));
-    TR_TRY_OUT(tr_program_prove(b->set));
 out:
     tr_simulation_destroy(simulation);
     return status;
@@ -375,6 +374,8 @@ tr_status tr_lower(const tr_schedule *s, const tr_stage_table *t, tr_program_set
     TR_TRY_OUT(builder_open(&b));
     TR_TRY_OUT(lower_all(&b));
     TR_TRY_OUT(place_waits(&b));
+    for (int r = 0; r < s->ranks; r++) TR_TRY_OUT(tr_lower_offload(t, &b.set->program[r]));
+    TR_TRY_OUT(tr_program_prove(b.set));
     for (int r = 0; r < s->ranks; r++) TR_TRY_OUT(tr_lower_place(s, t, &b.set->program[r]));
     *out = b.set;
     b.set = NULL;
@@ -394,6 +395,7 @@ void tr_program_set_destroy(tr_program_set *set) {
         free(program->item);
         free(program->key);
         free(program->bucket);
+        free(program->copy);
     }
     free(set->program);
     free(set);

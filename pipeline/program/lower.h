@@ -12,7 +12,8 @@
 #include "pipeline/program/arena.h"
 
 typedef struct tr_instr {
-    /* F I W B RECV SEND WAIT_SENT REDUCE_START REDUCE_WAIT; FINISH is the last of a program. */
+    /* F I W B RECV SEND WAIT_SENT REDUCE_START REDUCE_WAIT OFFLOAD OFFLOAD_WAIT FETCH FETCH_WAIT;
+     * FINISH is the last of a program. */
     tr_action action;
     int memory; /* F I W B: index into tr_program.memory; else -1 */
     bool adds;  /* as in tr_stage_io */
@@ -22,7 +23,9 @@ typedef struct tr_instr {
     int message;   /* number on its channel in this program */
     int send;      /* WAIT_SENT: index of its SEND */
     size_t offset; /* RECV, SEND: in the arena */
-    size_t bytes;  /* of the message; REDUCE_START: of the bucket on this rank */
+    size_t bytes;  /* of the message; REDUCE_START: of the bucket on this rank; OFFLOAD, FETCH: of
+                      the copies */
+    int first_copy, copies; /* OFFLOAD, FETCH: in tr_program.copy */
     /* REDUCE_START: the stage's last W or B starts the sum while it runs, after the share `ready`
      * of its time, in which it completes the bucket; not early: the sum starts here. */
     bool early;
@@ -52,6 +55,12 @@ typedef struct tr_action_memory {
     int first_place, places; /* in tr_program.place */
 } tr_action_memory;
 
+/* One piece that an OFFLOAD copies to the host's memory, or a FETCH back: offsets in the arena, and
+ * in the memory of the host. */
+typedef struct tr_program_copy {
+    size_t offset, host, bytes;
+} tr_program_copy;
+
 /* The memory of a program by class; `item` in the same order as `key`. */
 typedef enum tr_item_kind {
     TR_ITEM_FI = TR_LIFE_FI,
@@ -63,6 +72,8 @@ typedef enum tr_item_kind {
     TR_ITEM_GRADIENT,      /* an output's gradient, received or made on this rank */
     TR_ITEM_UNKEPT,        /* tensors of an F that are built again */
     TR_ITEM_BUCKET,        /* a bucket's weight gradients (tr_program_bucket) */
+    TR_ITEM_FETCHED_FI,    /* blocks F..I and F..W after a FETCH */
+    TR_ITEM_FETCHED_FW,
     TR_ITEM_KINDS
 } tr_item_kind;
 typedef struct tr_item_key {
@@ -95,6 +106,9 @@ typedef struct tr_program {
     tr_program_bucket *bucket;            /* [buckets]: by stage and number */
     size_t bucket_bytes;                  /* of all of them */
     size_t bucket_peak;                   /* the most of them alive at one instruction */
+    int copies;                           /* of OFFLOADs and FETCHes */
+    tr_program_copy *copy;                /* [copies] */
+    size_t host_bytes;                    /* of the host's memory, for them */
     size_t scratch_bytes, scratch_offset; /* one block for all actions, at the arena's end */
     size_t arena_bytes;                   /* with scratch */
     size_t live_peak_bytes;               /* with scratch: most bytes alive at one instruction */
@@ -115,6 +129,11 @@ typedef struct tr_program_set {
  * reductions that it has started, except those of the stage that ended last, which hide behind this
  * stage's backward. In a breadth-first order the gradients of two stages are then alive at one
  * time; in an order that begins all stages before the first one ends, those of all stages.
+ *
+ * With tr_stage_cost.offload the pieces F..I and F..W of a micro-batch are in the host's memory
+ * between its F and its I or B, if the rank has at least three actions in between. OFFLOAD comes
+ * after F, and OFFLOAD_WAIT after the next action, behind which the copy hides; FETCH comes before
+ * the last action before I or B, and FETCH_WAIT after that.
  *
  * A WAIT_SENT comes before the first instruction that starts, in the step simulated without
  * latency, one mean action after the send is complete and the receiver has taken the message, and

@@ -11,7 +11,8 @@ typedef struct placer {
     int *index;        /* item of (kind, owner, micro-batch), a block's first piece; or -1 */
     int *first_bucket; /* [stages + 1]: of the program's buckets, by stage */
     int *bucket;       /* [program->buckets]: item of each, or -1 */
-    size_t item_capacity, key_capacity, piece_capacity, place_capacity;
+    bool *fetched;     /* [stages * micro_batches]: the program fetches its blocks */
+    size_t item_capacity, key_capacity, piece_capacity, place_capacity, copy_capacity;
 } placer;
 
 static int *index_of(const placer *p, tr_item_kind kind, int owner, int micro_batch) {
@@ -47,21 +48,32 @@ static tr_status touch(placer *p, tr_item_kind kind, int owner, int micro_batch,
 }
 
 /* Does the same for a block: one item for each of its pieces that has bytes, in order. */
-static tr_status touch_block(placer *p, tr_lifetime life, int stage, int micro_batch,
+static tr_status touch_block(placer *p, tr_item_kind kind, int stage, int micro_batch,
                              int position) {
     const tr_stage_cost *cost = &p->t->cost[stage];
-    int *index = index_of(p, (tr_item_kind)life, stage, micro_batch);
+    const tr_lifetime life = kind == TR_ITEM_FETCHED_FI   ? TR_LIFE_FI
+                             : kind == TR_ITEM_FETCHED_FW ? TR_LIFE_FW
+                                                          : (tr_lifetime)kind;
+    int *index = index_of(p, kind, stage, micro_batch);
     bool made = *index >= 0;
     int first = made ? *index : p->program->items, item = first;
     for (int k = 0; k < cost->pieces; k++) {
         tr_piece piece = cost->piece[k];
         if (piece.life != life || !piece.bytes) continue;
-        if (!made)
-            TR_TRY(add_item(p, (tr_item_kind)life, stage, micro_batch, piece.bytes, position));
+        if (!made) TR_TRY(add_item(p, kind, stage, micro_batch, piece.bytes, position));
         p->program->item[item++].end = position;
     }
     if (item > first) *index = first;
     return TR_OK;
+}
+
+/* Returns the item of a block F..I or F..W in which the action finds or leaves it. */
+static tr_item_kind block_of(const placer *p, tr_action a, tr_lifetime life) {
+    const size_t at = (size_t)a.stage * (size_t)p->s->micro_batches + (size_t)a.micro_batch;
+    const bool before =
+        a.type == TR_ACTION_F || a.type == TR_ACTION_OFFLOAD || a.type == TR_ACTION_OFFLOAD_WAIT;
+    if (before || !p->fetched[at]) return (tr_item_kind)life;
+    return life == TR_LIFE_FI ? TR_ITEM_FETCHED_FI : TR_ITEM_FETCHED_FW;
 }
 
 static bool is_local(const placer *p, const tr_edge *edge) {
@@ -96,10 +108,11 @@ static int edge_uses(const placer *p, const tr_instr *instr, int e, edge_use use
 /* Touches the blocks and edge tensors that an action uses. */
 static tr_status touch_action(placer *p, const tr_instr *instr, int position) {
     int stage = instr->action.stage, k = instr->action.micro_batch;
-    if (instr->action.type != TR_ACTION_W) TR_TRY(touch_block(p, TR_LIFE_FI, stage, k, position));
-    TR_TRY(touch_block(p, TR_LIFE_FW, stage, k, position));
+    if (instr->action.type != TR_ACTION_W)
+        TR_TRY(touch_block(p, block_of(p, instr->action, TR_LIFE_FI), stage, k, position));
+    TR_TRY(touch_block(p, block_of(p, instr->action, TR_LIFE_FW), stage, k, position));
     if (instr->action.type == TR_ACTION_I || instr->action.type == TR_ACTION_W)
-        TR_TRY(touch_block(p, TR_LIFE_IW, stage, k, position));
+        TR_TRY(touch_block(p, TR_ITEM_IW, stage, k, position));
     if (instr->action.type == TR_ACTION_F)
         TR_TRY(touch(p, TR_ITEM_UNKEPT, stage, k, p->t->cost[stage].unkept, position));
     if (instr->action.type == TR_ACTION_B)
@@ -168,10 +181,25 @@ static tr_status touch_buckets(placer *p, const tr_instr *instr, int position) {
     return TR_OK;
 }
 
+/* Touches the blocks that the instruction copies, or of which it ends the copies. */
+static tr_status touch_copies(placer *p, tr_action a, int position) {
+    for (tr_lifetime life = TR_LIFE_FI; life <= TR_LIFE_FW; life++)
+        TR_TRY(touch_block(p, block_of(p, a, life), a.stage, a.micro_batch, position));
+    return TR_OK;
+}
+
 static tr_status find_lifetimes(placer *p) {
+    const size_t micro_batches = (size_t)p->s->micro_batches;
+    TR_TRY(tr_calloc((size_t)p->s->stages * micro_batches, sizeof *p->fetched, &p->fetched));
+    for (int k = 0; k < p->program->count; k++) {
+        const tr_action a = p->program->instr[k].action;
+        if (a.type == TR_ACTION_FETCH)
+            p->fetched[(size_t)a.stage * micro_batches + (size_t)a.micro_batch] = true;
+    }
     for (int k = 0; k < p->program->count; k++) {
         const tr_instr *instr = &p->program->instr[k];
         if (instr->memory >= 0) TR_TRY(touch_action(p, instr, k));
+        else if (tr_action_offloads(instr->action)) TR_TRY(touch_copies(p, instr->action, k));
         else if (tr_action_transfers(instr->action)) TR_TRY(touch_transfer(p, instr, k));
         TR_TRY(touch_buckets(p, instr, k));
     }
@@ -216,7 +244,8 @@ static tr_status add_pieces(placer *p, const tr_instr *instr) {
     int item[TR_LIFE_SCRATCH]; /* the next item of each block */
     for (tr_lifetime life = TR_LIFE_FI; life <= TR_LIFE_IW; life++)
         item[life] =
-            *index_of(p, (tr_item_kind)life, instr->action.stage, instr->action.micro_batch);
+            *index_of(p, life == TR_LIFE_IW ? TR_ITEM_IW : block_of(p, instr->action, life),
+                      instr->action.stage, instr->action.micro_batch);
     if (instr->action.type == TR_ACTION_W) item[TR_LIFE_FI] = -1;
     if (instr->action.type == TR_ACTION_F || instr->action.type == TR_ACTION_B)
         item[TR_LIFE_IW] = -1;
@@ -254,6 +283,71 @@ static tr_status fill_action(placer *p, const tr_instr *instr) {
     return TR_OK;
 }
 
+/* Lists the copies of an OFFLOAD or a FETCH, to or from the host's memory at `host`. */
+static tr_status add_copies(placer *p, tr_instr *instr, size_t host) {
+    tr_program *program = p->program;
+    const tr_action a = instr->action;
+    const tr_stage_cost *cost = &p->t->cost[a.stage];
+    instr->first_copy = program->copies;
+    for (tr_lifetime life = TR_LIFE_FI; life <= TR_LIFE_FW; life++) {
+        int item = *index_of(p, block_of(p, a, life), a.stage, a.micro_batch);
+        for (int k = 0; k < cost->pieces; k++) {
+            if (cost->piece[k].life != life || !cost->piece[k].bytes) continue;
+            TR_TRY(tr_grow(&program->copy, &p->copy_capacity, (size_t)program->copies + 1,
+                           sizeof *program->copy));
+            const tr_arena_item *place = &program->item[item++];
+            program->copy[program->copies++] = (tr_program_copy){
+                .offset = place->offset, .host = host, .bytes = cost->piece[k].bytes};
+            host += place->bytes;
+            instr->bytes += cost->piece[k].bytes;
+        }
+    }
+    instr->copies = program->copies - instr->first_copy;
+    return TR_OK;
+}
+
+/* Returns the bytes of the host's memory for a micro-batch of a stage. */
+static size_t host_bytes(const tr_stage_cost *cost) {
+    size_t bytes = 0;
+    for (int k = 0; k < cost->pieces; k++)
+        if (cost->piece[k].life <= TR_LIFE_FW) bytes += tr_align_up(cost->piece[k].bytes);
+    return bytes;
+}
+
+/* Packs what OFFLOADs copy in the host's memory, each until its FETCH_WAIT, and lists all copies.
+ */
+static tr_status fill_copies(placer *p) {
+    tr_program *program = p->program;
+    tr_status status = TR_OK;
+    const size_t micro_batches = (size_t)p->s->micro_batches;
+    tr_arena_item *item = NULL;
+    int *of = NULL, items = 0; /* [stages * micro_batches]: its item */
+    size_t peak;
+    TR_TRY_OUT(tr_calloc((size_t)p->s->stages * micro_batches, sizeof *of, &of));
+    TR_TRY_OUT(tr_calloc((size_t)program->count, sizeof *item, &item));
+    for (int k = 0; k < program->count; k++) {
+        const tr_action a = program->instr[k].action;
+        if (!tr_action_offloads(a)) continue;
+        int *own = &of[(size_t)a.stage * micro_batches + (size_t)a.micro_batch];
+        if (a.type == TR_ACTION_OFFLOAD) {
+            *own = items;
+            item[items++] = (tr_arena_item){.start = k, .bytes = host_bytes(&p->t->cost[a.stage])};
+        }
+        item[*own].end = k;
+    }
+    TR_TRY_OUT(tr_arena_pack(item, items, &program->host_bytes, &peak));
+    for (int k = 0; k < program->count; k++) {
+        const tr_action a = program->instr[k].action;
+        if (a.type != TR_ACTION_OFFLOAD && a.type != TR_ACTION_FETCH) continue;
+        const int own = of[(size_t)a.stage * micro_batches + (size_t)a.micro_batch];
+        TR_TRY_OUT(add_copies(p, &program->instr[k], item[own].offset));
+    }
+out:
+    free(item);
+    free(of);
+    return status;
+}
+
 static tr_status fill_offsets(placer *p) {
     tr_program *program = p->program;
     for (int w = 0; w < program->buckets; w++)
@@ -288,7 +382,9 @@ tr_status tr_lower_place(const tr_schedule *s, const tr_stage_table *t, tr_progr
     program->arena_bytes = program->scratch_offset + program->scratch_bytes;
     program->live_peak_bytes = peak + program->scratch_bytes;
     TR_TRY_OUT(fill_offsets(&p));
+    TR_TRY_OUT(fill_copies(&p));
 out:
+    free(p.fetched);
     free(p.first_bucket);
     free(p.bucket);
     free(p.index);

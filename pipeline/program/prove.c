@@ -171,6 +171,54 @@ static tr_status check_reductions(const prover *p, int rank) {
     return TR_OK;
 }
 
+/* How far the offload of a micro-batch is: F has run, ..., a gradient has used what F has kept. */
+enum { BEFORE_F, KEPT, GOING, GONE, COMING, BACK, USED };
+
+/* Returns the state in which the instruction finds its micro-batch; -1: any. *next: after it. */
+static int needed_state(tr_action_type type, int *next) {
+    switch (type) {
+    case TR_ACTION_OFFLOAD: *next = GOING; return KEPT;
+    case TR_ACTION_OFFLOAD_WAIT: *next = GONE; return GOING;
+    case TR_ACTION_FETCH: *next = COMING; return GONE;
+    case TR_ACTION_FETCH_WAIT: *next = BACK; return COMING;
+    default: return -1;
+    }
+}
+
+/* Fails unless what a micro-batch offloads goes out after its F, is waited for, comes back, and is
+ * there before its first gradient. */
+static tr_status check_offload(int rank, const tr_program *program) {
+    tr_status status = TR_OK;
+    int micro_batches = 1;
+    char *state = NULL; /* [stages * micro_batches] */
+    for (int k = 0; k < program->count; k++)
+        if (program->instr[k].action.micro_batch >= micro_batches)
+            micro_batches = program->instr[k].action.micro_batch + 1;
+    TR_TRY(tr_calloc((size_t)program->stages * (size_t)micro_batches, 1, &state));
+    for (int k = 0; k < program->count; k++) {
+        const tr_action a = program->instr[k].action;
+        int next = 0;
+        if (!tr_action_computes(a) && !tr_action_offloads(a)) continue;
+        char *at = &state[a.stage * micro_batches + a.micro_batch];
+        const int need = needed_state(a.type, &next);
+        if (need >= 0 && *at != need)
+            TR_TRY_OUT(fail_order(rank, &program->instr[k], "the offload has another order"));
+        if (need < 0 && *at >= GOING && *at <= COMING)
+            TR_TRY_OUT(fail_order(rank, &program->instr[k], "what it uses is offloaded"));
+        *at = (char)(need >= 0 ? next : a.type == TR_ACTION_F ? KEPT : USED);
+    }
+    for (int k = 0; k < program->count; k++) {
+        const tr_action a = program->instr[k].action;
+        if (!tr_action_offloads(a)) continue;
+        const char at = state[a.stage * micro_batches + a.micro_batch];
+        if (at >= GOING && at <= COMING)
+            TR_TRY_OUT(fail_order(rank, &program->instr[k], "the offload does not end"));
+    }
+out:
+    free(state);
+    return status;
+}
+
 /* Counts the ranks of every collective. */
 static tr_status open_meetings(prover *p) {
     const tr_program_set *set = p->set;
@@ -190,6 +238,7 @@ static tr_status open_meetings(prover *p) {
         const tr_program *program = &set->program[r];
         TR_TRY(tr_calloc((size_t)program->count, sizeof **p->line, &p->line[r]));
         TR_TRY(check_reductions(p, r));
+        TR_TRY(check_offload(r, program));
         for (int k = 0; k < program->count; k++) {
             const tr_instr *instr = &program->instr[k];
             int meeting = meeting_of(p, instr);

@@ -16,5 +16,7 @@
  * have ended the reductions that they started before. FINISH (tied sums, norm, parameters, in one
  * fixed order) is a collective of all ranks. Fails with TR_ERR_CONFIG and the cycle when they do
  * not; when a channel's messages are taken in another order than they are sent, or not all; and
- * when a reduction starts before its stage's last W or B, or is not waited for before FINISH. */
+ * when a reduction starts before its stage's last W or B, or is not waited for before FINISH; when
+ * what a micro-batch offloads does not go out after its F and come back before its first gradient.
+ */
 tr_status tr_program_prove(const tr_program_set *set);

@@ -2,6 +2,7 @@
 
 #include "base/memory.h"
 #include "comm/colour.h"
+#include "pipeline/program/run_copies.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -152,7 +153,8 @@ struct tr_runner {
     size_t *sizes; /* [program->count]: of the messages from rank 0, then rank 1, ... */
     int *first;    /* [ranks + 1]: those from rank r are sizes[first[r]] .. sizes[first[r + 1]] */
     char **piece;  /* [program->pieces]: their addresses */
-    void **edge_data; /* [memories][TR_PLACE_ROLES][edges] */
+    tr_run_copies *copies; /* OFFLOADs and FETCHes; NULL: there are none */
+    void **edge_data;      /* [memories][TR_PLACE_ROLES][edges] */
 };
 
 static tr_status resolve_action(tr_runner *runner, const tr_runner_options *options, run_op *op) {
@@ -274,6 +276,7 @@ tr_status tr_runner_create(const tr_runner_options *options, tr_runner **out) {
             TR_TRY_OUT(resolve_transfer(runner, options, op));
     }
     link_starts(runner);
+    TR_TRY_OUT(tr_run_copies_create(options, &runner->copies));
     *out = runner;
     return TR_OK;
 out:
@@ -283,6 +286,7 @@ out:
 
 void tr_runner_destroy(tr_runner *runner) {
     if (!runner) return;
+    tr_run_copies_destroy(runner->copies);
     free(runner->sizes);
     free(runner->first);
     free(runner->edge_data);
@@ -323,6 +327,10 @@ static tr_status run(const tr_runner *runner, run_op *op) {
     case TR_ACTION_REDUCE_WAIT:
         if (!hooks->reduce_wait) return TR_OK;
         return hooks->reduce_wait(hooks->context, a->stage, a->micro_batch);
+    case TR_ACTION_OFFLOAD:
+    case TR_ACTION_FETCH: return tr_run_copies_start(runner->copies, (int)(op - runner->op));
+    case TR_ACTION_OFFLOAD_WAIT:
+    case TR_ACTION_FETCH_WAIT: return tr_run_copies_wait(runner->copies, (int)(op - runner->op));
     case TR_ACTION_FINISH: return hooks->finish ? hooks->finish(hooks->context) : TR_OK;
     default: break;
     }

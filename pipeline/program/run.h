@@ -44,6 +44,7 @@ typedef struct tr_runner_options {
     const tr_program *program; /* outlives the runner */
     tr_stage *const *stages;   /* [program->stages]; those of this rank */
     void *arena;               /* program->arena_bytes of device memory, aligned to TR_ALIGN */
+    void *host;                /* program->host_bytes of staging memory */
     tr_run_hooks hooks;
 } tr_runner_options;
 

@@ -27,6 +27,7 @@ typedef struct simulator {
     double *now;          /* [ranks] */
     int *in_flight;       /* [ranks] */
     double *link_free;    /* [ranks]: when the rank's last reduction ends */
+    double *copy_free[2]; /* [ranks]: its last OFFLOAD, and FETCH */
     tr_instr_time *last;  /* [stages]: of the last W or B so far */
     tr_simulation *result;
 } simulator;
@@ -69,12 +70,20 @@ static void start_reduction(simulator *sim, int rank, const tr_instr *instr, tr_
     sim->link_free[rank] = time->complete;
 }
 
-/* Returns when the reduction for which the instruction waits is complete. */
-static double end_of_reduction(const simulator *sim, int rank, int at) {
+/* Times the copies of an OFFLOAD or a FETCH. */
+static void start_copies(simulator *sim, int rank, const tr_instr *instr, tr_instr_time *time) {
+    double *free_at = &sim->copy_free[instr->action.type == TR_ACTION_FETCH][rank];
+    time->begin = tr_max_f64(time->start, *free_at);
+    time->complete = *free_at = time->begin + link_time(sim->links.copy, instr->bytes);
+}
+
+/* Returns when the reduction, or the copies, for which the instruction waits are complete. `start`:
+ * what has started them. */
+static double end_of(const simulator *sim, int rank, int at, tr_action_type start) {
     const tr_instr *instr = &sim->set->program[rank].instr[at];
     for (int k = at - 1; k >= 0; k--) {
         const tr_action *a = &sim->set->program[rank].instr[k].action;
-        if (a->type == TR_ACTION_REDUCE_START && a->stage == instr->action.stage &&
+        if (a->type == start && a->stage == instr->action.stage &&
             a->micro_batch == instr->action.micro_batch)
             return sim->result->instr[rank][k].complete;
     }
@@ -116,8 +125,14 @@ static tr_status step(void *context, int rank, int at, int *done) {
         if (type == TR_ACTION_RECV) c->message[c->taken++].taken = end;
         break;
     case TR_ACTION_REDUCE_WAIT:
-        end = tr_max_f64(now, end_of_reduction(sim, rank, at));
+        end = tr_max_f64(now, end_of(sim, rank, at, TR_ACTION_REDUCE_START));
         sim->result->exposed[rank] += end - now;
+        break;
+    case TR_ACTION_OFFLOAD_WAIT:
+    case TR_ACTION_FETCH_WAIT:
+        /* Each wait is the next type after what it waits for. */
+        end = tr_max_f64(now, end_of(sim, rank, at, (tr_action_type)(type - 1)));
+        sim->result->copying[rank] += end - now;
         break;
     default: break;
     }
@@ -129,6 +144,7 @@ static tr_status step(void *context, int rank, int at, int *done) {
     *time = (tr_instr_time){.start = now, .end = end};
     if (type == TR_ACTION_W || type == TR_ACTION_B) sim->last[instr->action.stage] = *time;
     if (type == TR_ACTION_REDUCE_START) start_reduction(sim, rank, instr, time);
+    if (type == TR_ACTION_OFFLOAD || type == TR_ACTION_FETCH) start_copies(sim, rank, instr, time);
     sim->now[rank] = end;
     *done = 1;
     return TR_OK;
@@ -188,6 +204,7 @@ static tr_status create_result(const tr_program_set *set, tr_simulation **out) {
     TR_TRY_OUT(tr_calloc(ranks, sizeof *s->time, &s->time));
     TR_TRY_OUT(tr_calloc(ranks, sizeof *s->in_flight, &s->in_flight));
     TR_TRY_OUT(tr_calloc(ranks, sizeof *s->exposed, &s->exposed));
+    TR_TRY_OUT(tr_calloc(ranks, sizeof *s->copying, &s->copying));
     TR_TRY_OUT(tr_calloc(ranks, sizeof *s->instr, &s->instr));
     for (size_t r = 0; r < ranks; r++)
         TR_TRY_OUT(tr_calloc((size_t)set->program[r].count, sizeof **s->instr, &s->instr[r]));
@@ -211,6 +228,8 @@ tr_status tr_simulate(const tr_program_set *set, const tr_stage_cost *cost,
     TR_TRY_OUT(tr_calloc(ranks, sizeof *sim.now, &sim.now));
     TR_TRY_OUT(tr_calloc(ranks, sizeof *sim.in_flight, &sim.in_flight));
     TR_TRY_OUT(tr_calloc(ranks, sizeof *sim.link_free, &sim.link_free));
+    for (int k = 0; k < 2; k++)
+        TR_TRY_OUT(tr_calloc(ranks, sizeof *sim.copy_free[k], &sim.copy_free[k]));
     TR_TRY_OUT(tr_calloc((size_t)set->program[0].stages, sizeof *sim.last, &sim.last));
     TR_TRY_OUT(open_channels(&sim));
     TR_TRY_OUT(tr_walk_run(&walk, NULL));
@@ -224,6 +243,7 @@ out:
     free(sim.channel);
     free(sim.last);
     free(sim.link_free);
+    for (int k = 0; k < 2; k++) free(sim.copy_free[k]);
     free(sim.in_flight);
     free(sim.now);
     tr_walk_close(&walk);
@@ -236,6 +256,7 @@ void tr_simulation_destroy(tr_simulation *s) {
     for (int r = 0; s->instr && r < s->ranks; r++) free(s->instr[r]);
     free(s->instr);
     free(s->exposed);
+    free(s->copying);
     free(s->in_flight);
     free(s->time);
     free(s);

@@ -56,6 +56,18 @@ same_tensors offload-pp2 cpu-pp2 20
 as_planned offload-pp2
 grep -Eq '^memory +rank 0: [0-9.]+ MiB planned = parameters .* optimizer 0.0 .*; in host memory: offload [0-9.]*[1-9]' "$scratch/offload-pp2.out" ||
     fail "offload: $(grep ^memory "$scratch/offload-pp2.out")"
+# Activations of a schedule that keeps all micro-batches, and of one stage, with dropout and data ranks.
+train 0 4 offload-all "${offload[@]}" 'device.offload=optimizer activations' parallel.pp=2 parallel.tp=2 parallel.schedule=gpipe train.precision=fp32
+same_curve offload-all cpu-pp2-tp2
+same_tensors offload-all cpu-pp2-tp2 20
+as_planned offload-all
+activations() { sed -n 's/^memory .* took .* activations \([0-9.]*\),.*/\1/p' "$scratch/$1.out"; }
+awk -v a="$(activations offload-all)" -v b="$(activations cpu-pp2-tp2)" 'BEGIN { exit !(a > 0 && a < 0.6 * b) }' ||
+    fail "activations: $(activations offload-all) of $(activations cpu-pp2-tp2) MiB"
+train 0 4 offload-one device.name=guarded device.offload=activations:3 parallel.pp=2 parallel.dp=2 parallel.schedule=zbv
+same_curve offload-one cpu-pp2-dp2
+same_tensors offload-one cpu-pp2-dp2 20
+as_planned offload-one
 from offload-on cpu-bf16 1 "${offload[@]}"
 from offload-off offload-pp2 1 train.precision=bf16
 for run in offload-on offload-off; do
@@ -63,7 +75,9 @@ for run in offload-on offload-off; do
     same_tensors "$run" cpu-pp2 20
 done
 train 78 1 offload-cpu device.offload=optimizer
-says offload-cpu ".*device.offload optimizer moves the optimizer's state to the host's memory, where device.name cpu has it anyway: leave"
+says offload-cpu ".*device.offload optimizer moves memory of the device to the host, where device.name cpu has it anyway: leave"
+train 78 1 offload-what device.name=guarded device.offload=optimiser
+says offload-what ".*device.offload must be none, optimizer, activations, activations:FIRST-LAST .*, not 'optimiser'"
 train 78 1 offload-lamb "${offload[@]}" optim.name=lamb
 says offload-lamb ".*optim.name lamb steps whole tensors, for which device.offload optimizer is not available: leave device.offload out"
 

@@ -323,6 +323,18 @@ static void checks_name_place_and_remedy(void **state) {
         {"optim: {name: lion, eps: 1e-6}\n", 1,
          "x.yaml:2:26: optim.name lion does not read optim.eps: leave optim.eps out, or set "
          "optim.name to one of: adamw adam lamb muon"},
+        {"device: {name: cuda, offload: [optimizer, activations:2-1]}\n", 1,
+         "x.yaml:2:31: device.offload must be none, optimizer, activations, activations:FIRST-LAST "
+         "with numbers of stages, or a list of both, not 'optimizer activations:2-1'"},
+        {"device: {name: cuda, offload: \"activations:1-4\"}\nparallel: {pp: 2, virtual: 2}\n", 2,
+         "x.yaml:2:31: device.offload names stage 4, but parallel.pp * parallel.virtual makes 4 "
+         "stages, which are numbered from 0"},
+        {"device.offload: activations\n", 1,
+         "x.yaml:2:17: device.offload activations moves memory of the device to the host, where "
+         "device.name cpu has it anyway: leave device.offload out"},
+        {"device: {name: cuda, offload: optimizer}\noptim.name: muon\n", 1,
+         "x.yaml:2:31: optim.name muon steps whole tensors, for which device.offload optimizer is "
+         "not available: leave device.offload out"},
         {"optim.restarts: 10 900\ntrain.steps: 900\n", 1,
          "x.yaml:2:17: optim.restarts has step 900, but the schedule ends at step 900 "
          "(optim.horizon, which is train.steps unless it is set): raise optim.horizon, or leave "
@@ -336,6 +348,11 @@ static void checks_name_place_and_remedy(void **state) {
         assert_int_equal(tr_config_check(&c, bad[i].world), TR_ERR_CONFIG);
         assert_string_equal(tr_error_message(), bad[i].message);
     }
+    tr_config_offloads offload;
+    assert_int_equal(parse("device: {name: cuda, offload: [activations:1-2, optimizer]}\n", &c),
+                     TR_OK);
+    assert_true(tr_config_offload(&c, &offload) && offload.optimizer);
+    assert_true(offload.first == 1 && offload.stages == 2);
     /* Another optimizer's keys may have their defaults. */
     assert_int_equal(parse("optim: {name: sgd, beta1: 0.90, eps: 1e-8}\n", &c), TR_OK);
     assert_int_equal(tr_config_check(&c, 0), TR_OK);

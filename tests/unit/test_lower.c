@@ -176,8 +176,119 @@ static void expect_reductions(const tr_schedule *s, const tr_stage_table *t,
     }
 }
 
+/* What a program offloads of a micro-batch: the places of its instructions. */
+typedef struct offload {
+    int f, out, out_wait, in, in_wait, gradient, last;
+} offload;
+
+static offload offload_of(const tr_program *p, int stage, int micro_batch) {
+    offload o = {-1, -1, -1, -1, -1, -1, -1};
+    for (int k = 0; k < p->count; k++) {
+        const tr_action a = p->instr[k].action;
+        const bool gradient = a.type == TR_ACTION_I || a.type == TR_ACTION_B;
+        if (a.stage != stage || a.micro_batch != micro_batch) continue;
+        if (a.type == TR_ACTION_F) o.f = k;
+        if (gradient) o.gradient = k;
+        if (gradient || a.type == TR_ACTION_W) o.last = k;
+        int *place = a.type == TR_ACTION_OFFLOAD        ? &o.out
+                     : a.type == TR_ACTION_OFFLOAD_WAIT ? &o.out_wait
+                     : a.type == TR_ACTION_FETCH        ? &o.in
+                     : a.type == TR_ACTION_FETCH_WAIT   ? &o.in_wait
+                                                        : NULL;
+        if (!place) continue;
+        assert_int_equal(*place, -1);
+        *place = k;
+    }
+    return o;
+}
+
+static int actions_between(const tr_program *p, int from, int to) {
+    int n = 0;
+    for (int k = from + 1; k < to; k++) n += tr_action_computes(p->instr[k].action);
+    return n;
+}
+
+/* Fails unless the item's live range is that of a block before its OFFLOAD_WAIT, or after its
+ * FETCH.
+ */
+static void expect_range(const tr_program *p, int item, const offload *o) {
+    const tr_item_kind kind = p->key[item].kind;
+    const bool fetched = kind == TR_ITEM_FETCHED_FI || kind == TR_ITEM_FETCHED_FW;
+    const bool to_gradient = kind == TR_ITEM_FI || kind == TR_ITEM_FETCHED_FI;
+    assert_true(p->item[item].start == (fetched ? o->in : o->f));
+    assert_true(p->item[item].end == (!fetched && o->out >= 0 ? o->out_wait
+                                      : to_gradient           ? o->gradient
+                                                              : o->last));
+}
+
+/* Fails unless the copies of an OFFLOAD are those of its FETCH, of all the stage's bytes, within
+ * the host's memory. */
+static void expect_copies(const tr_program *p, const tr_stage_cost *cost, const offload *o) {
+    const tr_instr *out = &p->instr[o->out], *in = &p->instr[o->in];
+    size_t bytes = 0;
+    assert_int_equal(out->copies, in->copies);
+    for (int k = 0; k < out->copies; k++) {
+        const tr_program_copy *a = &p->copy[out->first_copy + k], *b = &p->copy[in->first_copy + k];
+        assert_true(a->host == b->host && a->bytes == b->bytes);
+        assert_true(a->host + a->bytes <= p->host_bytes && a->host % TR_ALIGN == 0);
+        bytes += a->bytes;
+    }
+    assert_true(bytes == cost->bytes[TR_LIFE_FI] + cost->bytes[TR_LIFE_FW]);
+    assert_true(out->bytes == bytes && in->bytes == bytes);
+}
+
+/* Fails if what two micro-batches have in the host's memory at one time overlaps. */
+static void expect_apart(const tr_program *p, const offload *x, const offload *y) {
+    if (x->out > y->in_wait || y->out > x->in_wait) return;
+    for (int i = 0; i < p->instr[x->out].copies; i++)
+        for (int j = 0; j < p->instr[y->out].copies; j++) {
+            const tr_program_copy *a = &p->copy[p->instr[x->out].first_copy + i];
+            const tr_program_copy *b = &p->copy[p->instr[y->out].first_copy + j];
+            assert_true(a->host + a->bytes <= b->host || b->host + b->bytes <= a->host);
+        }
+}
+
+static int offloads; /* of all programs */
+
+/* Fails unless exactly the micro-batches of stages that offload go out that have a place to free
+ * for an action, in order, hidden behind an action each way. */
+static void expect_offloads(const tr_stage_table *t, const tr_program *p) {
+    offload all[64];
+    int n = 0;
+    for (int k = 0; k < p->count; k++) {
+        const tr_action a = p->instr[k].action;
+        if (a.type != TR_ACTION_F) continue;
+        const offload o = offload_of(p, a.stage, a.micro_batch);
+        for (int i = 0; i < p->items && !p->forward_only; i++) {
+            const tr_item_kind kind = p->key[i].kind;
+            if (p->key[i].owner == a.stage && p->key[i].micro_batch == a.micro_batch &&
+                (kind <= TR_ITEM_FW || kind >= TR_ITEM_FETCHED_FI))
+                expect_range(p, i, &o);
+        }
+        if (p->forward_only || !t->cost[a.stage].offload) assert_int_equal(o.out, -1);
+        if (o.out < 0) {
+            assert_true(o.in < 0 && o.in_wait < 0 && o.out_wait < 0);
+            /* Pairs run as one, so that five actions in between are always enough. */
+            if (!p->forward_only && t->cost[a.stage].offload)
+                assert_true(actions_between(p, o.f, o.gradient) < 6);
+            continue;
+        }
+        assert_true(o.f < o.out && o.out < o.out_wait && o.out_wait < o.in && o.in < o.in_wait &&
+                    o.in_wait < o.gradient);
+        assert_true(actions_between(p, o.out, o.out_wait) > 0);
+        assert_true(actions_between(p, o.out_wait, o.in) > 0);
+        assert_true(actions_between(p, o.in, o.in_wait) > 0);
+        expect_copies(p, &t->cost[a.stage], &o);
+        for (int i = 0; i < n; i++) expect_apart(p, &all[i], &o);
+        assert_true(n < 64);
+        all[n++] = o;
+    }
+    offloads += n;
+}
+
 static void expect_sound(const tr_schedule *s, const tr_stage_table *t) {
     tr_program_set *set = lower(s, t);
+    for (int r = 0; r < set->ranks; r++) expect_offloads(t, &set->program[r]);
     for (int r = 0; r < set->ranks; r++) expect_no_overlap(&set->program[r]);
     expect_matched(set);
     expect_reductions(s, t, set);
@@ -203,6 +314,7 @@ static void test_random_programs(void **state) {
         tr_schedule_destroy(s);
         tr_stage_table_free(&t);
     }
+    assert_true(offloads > 400);
 }
 
 static void test_v_program(void **state) {

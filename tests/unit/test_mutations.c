@@ -29,6 +29,10 @@ typedef enum op {
     OP_SENT,
     OP_REDUCE,
     OP_REDUCED,
+    OP_OUT,
+    OP_OUT_WAIT,
+    OP_BACK,
+    OP_BACK_WAIT,
     OP_END
 } op;
 
@@ -52,6 +56,8 @@ typedef struct world {
     /* Per message id: offered by its sender, taken by its receiver. */
     unsigned char *offered, *taken;
     int *queue[RANKS][RANKS], head[RANKS][RANKS], tail[RANKS][RANKS];
+    /* Per (stage, micro-batch): how many of OFFLOAD, its wait, FETCH and its wait have run. */
+    unsigned char *away;
     unsigned char *reduced; /* [stages * TEST_BUCKETS]: 1 started, 2 also waited for */
 } world;
 
@@ -87,7 +93,16 @@ static outcome act(world *w, const step *s) {
     static const unsigned bits[] = {[OP_F] = 1, [OP_I] = 2, [OP_W] = 4, [OP_B] = 6};
     unsigned char *done = &w->done[s->stage * w->micro_batches + s->micro_batch];
     if ((*done & bits[s->op]) || !has_inputs(w, s)) return WRONG;
+    if (w->away[done - w->done] % 4) return WRONG;
     *done = (unsigned char)(*done | bits[s->op]);
+    return DONE;
+}
+
+/* Only what F has kept, and no gradient has used, goes out. */
+static outcome copy(world *w, const step *s) {
+    const int at = s->stage * w->micro_batches + s->micro_batch;
+    if (w->done[at] != 1 || w->away[at] != (unsigned char)(s->op - OP_OUT)) return WRONG;
+    w->away[at]++;
     return DONE;
 }
 
@@ -120,6 +135,10 @@ static outcome take_step(world *w, int rank) {
             if (!(done_bits(w, s->stage, k) & 4u)) return WRONG;
         return w->reduced[s->stage * TEST_BUCKETS + s->bucket]++ ? WRONG : DONE;
     case OP_REDUCED: return ++w->reduced[s->stage * TEST_BUCKETS + s->bucket] == 2 ? DONE : WRONG;
+    case OP_OUT:
+    case OP_OUT_WAIT:
+    case OP_BACK:
+    case OP_BACK_WAIT: return copy(w, s);
     case OP_END: return DONE;
     default: return act(w, s);
     }
@@ -164,6 +183,7 @@ static world *open_world(const tr_schedule *s, const tr_stage_table *t) {
     w->t = t;
     size_t messages = 2 * (size_t)t->edges * (size_t)s->micro_batches;
     w->done = zeroed((size_t)s->stages * (size_t)s->micro_batches, 1);
+    w->away = zeroed((size_t)s->stages * (size_t)s->micro_batches, 1);
     w->offered = zeroed(messages, 1);
     w->taken = zeroed(messages, 1);
     w->reduced = zeroed((size_t)s->stages * TEST_BUCKETS, 1);
@@ -180,6 +200,7 @@ static void close_world(world *w) {
         for (int q = 0; q < w->ranks; q++) free(w->queue[r][q]);
     }
     free(w->reduced);
+    free(w->away);
     free(w->taken);
     free(w->offered);
     free(w->done);
@@ -206,6 +227,10 @@ static bool program_runs(const tr_schedule *s, const tr_stage_table *t, const tr
                                                     [TR_ACTION_WAIT_SENT] = OP_SENT,
                                                     [TR_ACTION_REDUCE_START] = OP_REDUCE,
                                                     [TR_ACTION_REDUCE_WAIT] = OP_REDUCED,
+                                                    [TR_ACTION_OFFLOAD] = OP_OUT,
+                                                    [TR_ACTION_OFFLOAD_WAIT] = OP_OUT_WAIT,
+                                                    [TR_ACTION_FETCH] = OP_BACK,
+                                                    [TR_ACTION_FETCH_WAIT] = OP_BACK_WAIT,
                                                     [TR_ACTION_FINISH] = OP_END};
             step one = {
                 .op = ops[a.type], .stage = a.stage, .micro_batch = a.micro_batch, .peer = i->peer};
@@ -453,6 +478,10 @@ static bool list_runs(const tr_schedule *s, const tr_stage_table *t) {
             case TR_ACTION_WAIT_SENT:
             case TR_ACTION_REDUCE_START:
             case TR_ACTION_REDUCE_WAIT:
+            case TR_ACTION_OFFLOAD:
+            case TR_ACTION_OFFLOAD_WAIT:
+            case TR_ACTION_FETCH:
+            case TR_ACTION_FETCH_WAIT:
             case TR_ACTION_FINISH: good = false; break;
             default: one.op = (op)a.type;
             }
@@ -569,11 +598,12 @@ static bool meets(const tr_program *a, const tr_program *b) {
     }
 }
 
-/* Changes one reduction of one rank. */
-static void mutate_reduction(test_random *r, tr_program *p) {
+/* Changes one of the rank's instructions that `of` is true of; micro-batches, or buckets, become
+ * one of 0 .. most. */
+static void mutate_instr(test_random *r, tr_program *p, bool (*of)(tr_action a), int most) {
     int at[256], n = 0;
     for (int k = 0; k < p->count && n < 256; k++)
-        if (tr_action_reduces(p->instr[k].action)) at[n++] = k;
+        if (of(p->instr[k].action)) at[n++] = k;
     if (n == 0) return;
     int a = at[test_between(r, 0, n - 1)], b = at[test_between(r, 0, n - 1)];
     const tr_instr kept = p->instr[a];
@@ -585,10 +615,14 @@ static void mutate_reduction(test_random *r, tr_program *p) {
     if (kind == 1 || kind == 3) { /* again; elsewhere */
         memmove(&p->instr[to + 1], &p->instr[to], (size_t)(p->count++ - to) * sizeof kept);
         p->instr[to] = kept;
-    } else if (kind == 2) p->instr[a].action.micro_batch = test_between(r, 0, TEST_BUCKETS);
+    } else if (kind == 2) p->instr[a].action.micro_batch = test_between(r, 0, most);
     else { /* two of them change places */ p->instr[a] = p->instr[b];
         p->instr[b] = kept;
     }
+}
+
+static bool reduces(tr_action a) {
+    return tr_action_reduces(a);
 }
 
 static void test_reductions(void **state) {
@@ -605,7 +639,8 @@ static void test_reductions(void **state) {
         if (tr_lower(s, &t, &set) != TR_OK) fail_msg("%s", tr_error_message());
         open_replicas(set, &two);
         if (tr_program_prove(&two.set) != TR_OK) fail_msg("%s: %s", s->name, tr_error_message());
-        mutate_reduction(&r, &two.program[test_between(&r, 0, two.set.ranks - 1)]);
+        mutate_instr(&r, &two.program[test_between(&r, 0, two.set.ranks - 1)], reduces,
+                     TEST_BUCKETS);
         bool good = true;
         for (int k = 0; k < two.set.ranks; k++) good = good && sums_well(&two.program[k]);
         for (int k = 0; k < set->ranks; k++)
@@ -623,12 +658,71 @@ static void test_reductions(void **state) {
     assert_true(ran > trials(300) && refused > trials(1000));
 }
 
+/* --- mutations of programs with offloads ------------------------------------------------------ */
+
+static bool offloads(tr_action a) {
+    return tr_action_offloads(a);
+}
+
+/* Returns true when what each F keeps stays, or goes out and comes back once, in this order and
+ * before it is used. */
+static bool offloads_well(const tr_program *p) {
+    for (int k = 0; k < p->count; k++) {
+        const tr_action a = p->instr[k].action;
+        int at[4] = {-1, -1, -1, -1}, f = -1, used = p->count;
+        if (!tr_action_offloads(a)) continue;
+        for (int j = p->count - 1; j >= 0; j--) {
+            const tr_action b = p->instr[j].action;
+            if (b.stage != a.stage || b.micro_batch != a.micro_batch) continue;
+            if (b.type == TR_ACTION_F) f = j;
+            else if (tr_action_computes(b)) used = j;
+            if (!tr_action_offloads(b)) continue;
+            if (at[b.type - TR_ACTION_OFFLOAD] >= 0) return false;
+            at[b.type - TR_ACTION_OFFLOAD] = j;
+        }
+        if (f < 0 || at[0] < f || at[1] < at[0] || at[2] < at[1] || at[3] < at[2] || used < at[3])
+            return false;
+    }
+    return true;
+}
+
+static void test_offloads(void **state) {
+    (void)state;
+    test_random r = {tr_mix64(tr_test_seed(8104))};
+    int ran = 0, refused = 0;
+    for (int trial = 0; trial < trials(1500); trial++) {
+        tr_schedule *s = generate(&r);
+        tr_program_set *set = NULL;
+        tr_stage_table t;
+        replicas two;
+        test_table_chain(s->stages, 512, 512, 512, &t);
+        for (int k = 0; k < s->stages; k++) t.cost[k].offload = test_between(&r, 0, 3) > 0;
+        if (tr_lower(s, &t, &set) != TR_OK) fail_msg("%s", tr_error_message());
+        open_replicas(set, &two);
+        if (tr_program_prove(&two.set) != TR_OK) fail_msg("%s: %s", s->name, tr_error_message());
+        tr_program *p = &two.program[test_between(&r, 0, two.set.ranks - 1)];
+        mutate_instr(&r, p, offloads, s->micro_batches);
+        const bool good = offloads_well(p);
+        tr_error_clear();
+        if ((tr_program_prove(&two.set) == TR_OK) != good)
+            fail_msg("trial %d, %s: the proof says \"%s\"", trial, s->name, tr_error_message());
+        *(good ? &ran : &refused) += 1;
+        close_replicas(&two);
+        tr_program_set_destroy(set);
+        tr_stage_table_free(&t);
+        tr_schedule_destroy(s);
+    }
+    print_message("%d ran, %d were refused\n", ran, refused);
+    assert_true(ran > trials(150) && refused > trials(300));
+}
+
 int main(void) {
     (void)alarm(getenv("TRIREME_LONG") ? 36000 : 590); /* a hang is a failure */
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_orders),
         cmocka_unit_test(test_lists),
         cmocka_unit_test(test_reductions),
+        cmocka_unit_test(test_offloads),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

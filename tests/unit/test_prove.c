@@ -122,12 +122,31 @@ static void test_reductions_are_complete(void **state) {
            "the program: rank 0, 0REDUCE_START0: the sum is waited for twice");
 }
 
+static void test_offload(void **state) {
+    (void)state;
+    const tr_instr f = INSTR_OF(F, 0), b = INSTR_OF(B, 0), out = INSTR_OF(OFFLOAD, 0),
+                   gone = INSTR_OF(OFFLOAD_WAIT, 0), in = INSTR_OF(FETCH, 0),
+                   back = INSTR_OF(FETCH_WAIT, 0);
+    expect(1, &(rows){{6}, {{f, out, gone, in, back, b}}}, NULL);
+    expect(1, &(rows){{6}, {{f, out, gone, in, b, back}}},
+           "the program: rank 0, 0B0: what it uses is offloaded");
+    expect(1, &(rows){{5}, {{f, out, gone, back, b}}},
+           "the program: rank 0, 0FETCH_WAIT0: the offload has another order");
+    expect(1, &(rows){{6}, {{out, f, gone, in, back, b}}},
+           "the program: rank 0, 0OFFLOAD0: the offload has another order");
+    expect(1, &(rows){{6}, {{f, b, out, gone, in, back}}},
+           "the program: rank 0, 0OFFLOAD0: the offload has another order");
+    expect(1, &(rows){{3}, {{f, out, gone}}},
+           "the program: rank 0, 0OFFLOAD0: the offload does not end");
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_transfers),
         cmocka_unit_test(test_waits_for_buffers),
         cmocka_unit_test(test_reductions_in_one_order),
         cmocka_unit_test(test_reductions_are_complete),
+        cmocka_unit_test(test_offload),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -116,6 +116,7 @@ void test_table_random(test_random *r, int stages, int extra, tr_stage_table *t)
             c->bytes[life] = 8 * (size_t)test_between(r, 1, 300);
         c->bytes[TR_LIFE_SCRATCH] = 8 * (size_t)test_between(r, 1, 300);
         c->backward_iw = 8 * (size_t)test_between(r, 1, (int)(c->bytes[TR_LIFE_IW] / 8));
+        c->offload = test_between(r, 0, 1);
     }
     test_table_cut(r, t);
     test_table_buckets(r, t);

@@ -34,8 +34,8 @@ void test_table_buckets(test_random *r, tr_stage_table *t);
 /* Returns true when a program reduces this bucket of the stage. */
 bool test_reduces(const tr_stage_table *t, int stage, int bucket);
 
-/* Makes a table of random costs, block sizes, buckets and edges: the chain, and `extra` more edges
- * from a stage to a later one, also several between one pair. */
+/* Makes a table of random costs, block sizes, stages that offload, buckets and edges: the chain,
+ * and `extra` more edges from a stage to a later one, also several between one pair. */
 void test_table_random(test_random *r, int stages, int extra, tr_stage_table *t);
 
 typedef struct test_order {

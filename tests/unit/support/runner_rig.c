@@ -270,7 +270,7 @@ tr_status run_rank(rank_state *r) {
     tr_links *links = NULL;
     tr_runner *runner[2] = {NULL, NULL};
     tr_stage **stages = NULL;
-    void *arena = NULL;
+    void *arena = NULL, *host = NULL;
     int line[MOST_RANKS] = {0, 1, 2, 3}, stage_count = c->t->stages;
     test_random random = {(uint64_t)r->rank + SEED};
     tr_device_options device_options = {.threads = 1};
@@ -293,12 +293,14 @@ tr_status run_rank(rank_state *r) {
     if (c->set[1]->program[r->rank].arena_bytes > bytes)
         bytes = c->set[1]->program[r->rank].arena_bytes;
     TR_TRY_OUT(tr_device_alloc(device, TR_MEMORY_ACTIVATIONS, bytes, &arena));
+    TR_TRY_OUT(tr_device_offload_alloc(device, c->set[0]->program[r->rank].host_bytes + 1, &host));
     for (int k = 0; k < 2; k++) {
         tr_runner_options options = {.device = device,
                                      .links = links,
                                      .program = &c->set[k]->program[r->rank],
                                      .stages = stages,
                                      .arena = arena,
+                                     .host = host,
                                      .hooks = {.reduce_start = on_reduce_start,
                                                .reduce_wait = on_reduce_wait,
                                                .finish = on_finish,
@@ -311,6 +313,7 @@ out:
     for (int k = 0; k < 2; k++) tr_runner_destroy(runner[k]);
     tr_links_close(links);
     if (arena) tr_device_free(device, arena);
+    if (device) tr_device_offload_free(device, host);
     if (device) tr_device_close(device);
     free(stages);
     free(r->stage);

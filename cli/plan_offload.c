@@ -1,0 +1,36 @@
+#include "cli/plan_offload.h"
+
+#include "device/speed.h"
+#include "partition/network.h"
+#include "partition/offload.h"
+
+#include <stdio.h>
+
+static const double MIB = 1 << 20;
+
+/* Prints what the steps on the host take of the rank that they take longest. */
+static void print_steps(const tr_config *c, const tr_layout *l) {
+    const tr_mesh *mesh = &l->desc.mesh;
+    tr_offload_traffic most = {0};
+    for (int pp = 0; pp < mesh->degree[TR_AXIS_PP]; pp++)
+        for (int dp = 0; dp < mesh->degree[TR_AXIS_DP]; dp++) {
+            const tr_param_memory memory = tr_layout_params(l, pp, dp);
+            const tr_offload_traffic own = tr_offload_traffic_of(&memory, l->desc.dtype);
+            if (tr_offload_seconds(c, own) > tr_offload_seconds(c, most)) most = own;
+        }
+    (void)printf(
+        "         at the end of a step %.1f MiB of gradients and parameters go there and "
+        "%.1f MiB return at %.3g GB/s, while cores move %.1f MiB at %.3g GB/s: %.3g s stay "
+        "exposed\n",
+        most.down / MIB, most.up / MIB, tr_network_bytes(c, false) * 1e-9, most.host / MIB,
+        tr_device_speed_of("cpu")->memory_bytes * 1e-9, tr_offload_seconds(c, most));
+}
+
+void cli_plan_offload(const tr_config *c, const tr_run_plan *p) {
+    size_t bytes = 0;
+    for (int r = 0; r < p->ranks; r++)
+        if (p->memory[r].of[TR_MEMORY_OFFLOAD] > bytes) bytes = p->memory[r].of[TR_MEMORY_OFFLOAD];
+    if (bytes == 0) return;
+    (void)printf("\noffload  at most %.1f MiB a rank in host memory\n", (double)bytes / MIB);
+    if (p->layout->desc.optimizer.offload) print_steps(c, p->layout);
+}

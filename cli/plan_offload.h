@@ -1,0 +1,8 @@
+/* The lines of the command plan about device.offload. */
+#pragma once
+
+#include "partition/run_plan.h"
+
+/* Prints the bytes in the host's memory, and what the optimizer's steps there take; nothing without
+ * them. */
+void cli_plan_offload(const tr_config *config, const tr_run_plan *plan);

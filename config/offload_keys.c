@@ -1,0 +1,72 @@
+/* The key device.offload. */
+#include "config/config_impl.h"
+
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { ALL_STAGES = INT_MAX };
+static const char separators[] = ", \t\r\n";
+
+/* Reads a number of at most 9 digits at *text, and moves behind it. */
+static bool read_number(const char **text, int64_t *out) {
+    const size_t digits = strspn(*text, "0123456789");
+    if (digits == 0 || digits > 9) return false;
+    *out = strtol(*text, NULL, 10);
+    *text += digits;
+    return true;
+}
+
+/* Reads the word "activations", "activations:NUMBER" or "activations:FIRST-LAST" of this length. */
+static bool read_activations(const char *word, size_t length, tr_config_offloads *out) {
+    static const char name[] = "activations";
+    const char *at = word + strlen(name), *end = word + length;
+    if (length < strlen(name) || strncmp(word, name, strlen(name)) != 0) return false;
+    int64_t last;
+    if (out->stages > 0) return false; /* named twice */
+    out->stages = ALL_STAGES;
+    if (at == end) return true;
+    if (*at++ != ':' || !read_number(&at, &out->first)) return false;
+    last = out->first;
+    if (at != end && (*at++ != '-' || !read_number(&at, &last))) return false;
+    out->stages = last - out->first + 1;
+    return at == end && out->stages > 0;
+}
+
+bool tr_config_offload(const tr_config *c, tr_config_offloads *out) {
+    const char *at = c->device.offload + strspn(c->device.offload, separators);
+    *out = (tr_config_offloads){0};
+    if (!strcmp(at, "none")) return true;
+    for (size_t length; (length = strcspn(at, separators)) > 0;) {
+        const bool optimizer = length == strlen("optimizer") && !strncmp(at, "optimizer", length);
+        if (!optimizer && !read_activations(at, length, out)) return false;
+        out->optimizer |= optimizer;
+        at += length;
+        at += strspn(at, separators);
+    }
+    return true;
+}
+
+/* The devices cpu and ref compute in the host's memory. */
+tr_status tr_config_check_offload(const tr_config *c) {
+    const int64_t virtual = c->parallel.virtual_stages;
+    tr_config_offloads offload;
+    if (!tr_config_offload(c, &offload))
+        REFUSE("device.offload",
+               "device.offload must be none, optimizer, activations, activations:FIRST-LAST with "
+               "numbers of stages, or a list of both, not '%.80s'",
+               c->device.offload);
+    if (!offload.optimizer && offload.stages == 0) return TR_OK;
+    if (!strcmp(c->device.name, "cpu") || !strcmp(c->device.name, "ref"))
+        REFUSE("device.offload",
+               "device.offload %s moves memory of the device to the host, where device.name %s "
+               "has it anyway: leave device.offload out",
+               c->device.offload, c->device.name);
+    const int64_t last = offload.first + offload.stages - 1;
+    if (virtual > 0 && offload.stages < ALL_STAGES && last >= c->parallel.pp * virtual)
+        REFUSE("device.offload",
+               "device.offload names stage %lld, but parallel.pp * parallel.virtual makes %lld "
+               "stages, which are numbered from 0",
+               (long long)last, (long long)(c->parallel.pp * virtual));
+    return TR_OK;
+}
