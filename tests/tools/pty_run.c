@@ -273,6 +273,9 @@ int main(int argc, char **argv) {
         return 69;
     }
     if (t.child == 0) {
+        /* As a login does: a job in a script's background ignores them. */
+        (void)signal(SIGINT, SIG_DFL);
+        (void)signal(SIGQUIT, SIG_DFL);
         (void)execvp(argv[first + 1], argv + first + 1);
         fprintf(stderr, "pty_run: %s: %s\n", argv[first + 1], strerror(errno));
         _exit(127);
