@@ -320,14 +320,25 @@ static tr_status fill(const tr_data *data, const tr_fetch *wanted) {
     return TR_OK;
 }
 
+static tr_status fill_all(const tr_data *data, const tr_fetch *wanted, int count) {
+    for (int k = 0; k < count; k++) TR_TRY(fill(data, &wanted[k]));
+    return TR_OK;
+}
+
 /* Reads the wanted inputs of a window. */
 static tr_status read_window(tr_data *data, const tr_corpus *corpus, tr_data_window window,
                              const tr_fetch *wanted, int count) {
     TR_TRY(read_tokens(data, corpus, &window));
     if (data->packed) find_ends(data, corpus, &window);
     else memset(data->last, 0, (size_t)data->context);
-    for (int k = 0; k < count; k++) TR_TRY(fill(data, &wanted[k]));
-    return TR_OK;
+    return fill_all(data, wanted, count);
+}
+
+/* Fills the wanted inputs of a window in which no label counts. */
+static tr_status fill_padding(tr_data *data, const tr_fetch *wanted, int count) {
+    for (int64_t t = 0; t <= data->context; t++) data->window[t] = TR_TOKEN_GIVEN;
+    memset(data->last, 0, (size_t)data->context);
+    return fill_all(data, wanted, count);
 }
 
 tr_status tr_data_sample(tr_data *data, int64_t index, const tr_fetch *wanted, int count) {
@@ -338,6 +349,7 @@ tr_status tr_data_sample(tr_data *data, int64_t index, const tr_fetch *wanted, i
 
 tr_status tr_data_validation_sample(tr_data *data, int64_t index, const tr_fetch *wanted,
                                     int count) {
+    if (index >= tr_data_validation_windows(data)) return fill_padding(data, wanted, count);
     if (data->held)
         return read_window(data, data->held, tr_data_windows_get_held(&data->held_windows, index),
                            wanted, count);

@@ -82,8 +82,7 @@ tr_status tr_sequences_fetch(void *context, bool validation, int64_t index, cons
                              int count) {
     const tr_sequences *s = context;
     (void)validation;
-    if (s->data && index < s->count)
-        return tr_data_validation_sample(s->data, index, wanted, count);
+    if (s->data) return tr_data_validation_sample(s->data, index, wanted, count);
     const places to = {.tokens = tr_fetch_place(wanted, count, TR_STEP_INPUT_TOKENS),
                        .labels = tr_fetch_place(wanted, count, TR_STEP_INPUT_LABELS),
                        .starts = tr_fetch_place(wanted, count, TR_STEP_INPUT_DOCUMENT_STARTS)};
