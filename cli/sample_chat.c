@@ -159,7 +159,7 @@ static tr_status add_turn(chat *c, tr_token_list *list) {
         if (!c->begun || !c->encoder) return tr_texts_encode(c->texts, c->line, list);
         return tr_encoder_add(c->encoder, c->line, c->line_length, flags, list);
     }
-    if (!c->begun) TR_TRY(tr_chat_begin(&c->form, c->texts->tokenizer, list));
+    if (!c->begun) TR_TRY(tr_chat_begin(&c->form, list));
     if (!c->begun && c->system)
         TR_TRY(add_whole(c, "system", c->system, strlen(c->system), flags, list));
     TR_TRY(add_whole(c, "user", c->line, c->line_length, flags, list));

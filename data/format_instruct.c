@@ -106,7 +106,7 @@ static tr_status encode(reader *r) {
                        "messages need a chat template, which the tokenizer '%s' does not have: put "
                        "its tokenizer_config.json or chat_template.jinja next to it",
                        tr_tokenizer_path(r->options->tokenizer));
-    TR_TRY(tr_chat_begin(&r->chat, r->options->tokenizer, &r->tokens));
+    TR_TRY(tr_chat_begin(&r->chat, &r->tokens));
     give(&r->tokens, 0);
     for (size_t i = 0; i < c->count; i++) TR_TRY(add_turn(r, &c->turn[i]));
     return TR_OK;

@@ -32,7 +32,7 @@ static bool name(const tr_source_options *o, const char *file, char *stem) {
     if (is_rows(o)) {
         tr_chat chat;
         if (tr_chat_find(o->tokenizer, &chat) != TR_OK) return false;
-        const int64_t more[] = {o->context, o->document_end, chat.form, chat.begins,
+        const int64_t more[] = {o->context, o->document_end, chat.form, chat.begin,
                                 chat.start, chat.header_end, chat.end};
         for (size_t i = 0; i < sizeof more / sizeof *more; i++) facts[count++] = (uint64_t)more[i];
     }

@@ -58,7 +58,6 @@ static tr_status recognise(const tr_tokenizer *t, const char *path, const char *
                            tr_chat *out) {
     tr_status status = TR_OK;
     const char *const phi = strstr(text, "<|im_sep|>"); /* not ChatML: its headers end with this */
-    out->begins = strstr(text, "bos_token") || strstr(text, "<|begin_of_text|>");
     if (!phi && strstr(text, "<|im_start|>") && strstr(text, "<|im_end|>")) {
         out->form = TR_CHAT_CHATML;
         out->start = token_of(t, path, "<|im_start|>", &status);
@@ -79,29 +78,44 @@ static tr_status recognise(const tr_tokenizer *t, const char *path, const char *
     return status;
 }
 
-static tr_status find_in_config(const tr_tokenizer *t, tr_chat *out) {
-    char *path, *text;
+/* Returns the token that a template writes before the first turn; -1: none. */
+static int32_t begin_of(const tr_tokenizer *t, const char *template, const cJSON *config) {
+    static const char llama3[] = "<|begin_of_text|>";
+    const int32_t *prefix;
+    if (!strstr(template, "bos_token"))
+        return strstr(template, llama3) ? tr_tokenizer_find(t, llama3) : -1;
+    const cJSON *bos = tr_json_get(config, "bos_token");
+    if (cJSON_IsObject(bos)) bos = tr_json_get(bos, "content");
+    if (cJSON_IsString(bos)) return tr_tokenizer_find(t, bos->valuestring);
+    return tr_tokenizer_prefix(t, &prefix) > 0 ? prefix[0] : -1;
+}
+
+/* Reads tokenizer_config.json; *json is NULL when there is none. */
+static tr_status load_config(const tr_tokenizer *t, char **path, cJSON **json) {
+    char *text;
     size_t length;
-    cJSON *json = NULL;
-    tr_status status = load(t, "tokenizer_config.json", &path, &text, &length);
-    if (status == TR_OK && text) status = tr_setting_parse(path, text, length, &json);
-    const char *template = json ? template_of(json) : NULL;
-    if (status == TR_OK && template) status = recognise(t, path, template, out);
-    cJSON_Delete(json);
+    tr_status status = load(t, "tokenizer_config.json", path, &text, &length);
+    if (status == TR_OK && text) status = tr_setting_parse(*path, text, length, json);
     free(text);
-    free(path);
     return status;
 }
 
 tr_status tr_chat_find(const tr_tokenizer *t, tr_chat *out) {
-    char *path, *text;
+    char *path = NULL, *config_path = NULL, *text = NULL;
     size_t length;
-    *out = (tr_chat){.form = TR_CHAT_NONE, .start = -1, .header_end = -1, .end = -1};
-    tr_status status = load(t, "chat_template.jinja", &path, &text, &length);
-    if (status == TR_OK && text) status = recognise(t, path, text, out);
-    else if (status == TR_OK) status = find_in_config(t, out);
+    cJSON *config = NULL;
+    *out = (tr_chat){.form = TR_CHAT_NONE, .begin = -1, .start = -1, .header_end = -1, .end = -1};
+    tr_status status = load_config(t, &config_path, &config);
+    if (status == TR_OK) status = load(t, "chat_template.jinja", &path, &text, &length);
+    const char *template = text ? text : template_of(config);
+    if (status == TR_OK && template) {
+        status = recognise(t, text ? path : config_path, template, out);
+        out->begin = begin_of(t, template, config);
+    }
+    cJSON_Delete(config);
     free(text);
     free(path);
+    free(config_path);
     return status;
 }
 
@@ -117,11 +131,8 @@ static tr_status add_text(tr_encoder *encoder, const char *text, tr_token_list *
     return tr_encoder_add(encoder, text, strlen(text), TR_ENCODE_NO_SPECIAL, list);
 }
 
-tr_status tr_chat_begin(const tr_chat *chat, const tr_tokenizer *tokenizer, tr_token_list *list) {
-    const int32_t *id;
-    const size_t count = chat->begins ? tr_tokenizer_prefix(tokenizer, &id) : 0;
-    for (size_t i = 0; i < count; i++) TR_TRY(add_token(id[i], list));
-    return TR_OK;
+tr_status tr_chat_begin(const tr_chat *chat, tr_token_list *list) {
+    return chat->begin >= 0 ? add_token(chat->begin, list) : TR_OK;
 }
 
 tr_status tr_chat_header(const tr_chat *chat, tr_encoder *encoder, const char *role,

@@ -50,7 +50,7 @@ static void expect_turn(const tr_tokenizer *t, const tr_chat *chat, const char *
     tr_encoder *encoder;
     tr_token_list list = {0};
     must(tr_encoder_open(t, &encoder));
-    must(tr_chat_begin(chat, t, &list));
+    must(tr_chat_begin(chat, &list));
     must(tr_chat_header(chat, encoder, role, &list));
     must(tr_chat_text(chat, encoder, text, strlen(text), flags, &list));
     must(tr_chat_separator(chat, encoder, &list));
@@ -102,6 +102,25 @@ static void test_llama3(void **state) {
     assert_int_equal(chat.form, TR_CHAT_LLAMA3);
     EXPECT(t, &chat, "b", "\n a b \n", 0, 35, 32, 1, 33, 26, 26, 0, 27, 1, 34);
     EXPECT(t, &chat, "b", " ", 0, 35, 32, 1, 33, 26, 26, 34);
+    tr_tokenizer_close(t);
+    /* The token that the configuration names goes before that of the post_processor; null is none.
+     */
+    static const char *const bos[] = {"\"<|eot_id|>\"", "{\"content\": \"<|eot_id|>\"}", "null"};
+    for (size_t i = 0; i < sizeof bos / sizeof *bos; i++) {
+        char config[80];
+        (void)snprintf(config, sizeof config, "{\"bos_token\": %s}", bos[i]);
+        write_file(path_of("tokenizer_config.json"), config, strlen(config));
+        must(find("chat_template.jinja", llama3, &t, &chat));
+        remove_all(path_of("tokenizer_config.json"));
+        assert_int_equal(chat.begin, i < 2 ? 34 : 35);
+        tr_tokenizer_close(t);
+    }
+    must(find("chat_template.jinja", llama3 + strlen("{{ bos_token }}"), &t, &chat));
+    assert_int_equal(chat.begin, -1);
+    tr_tokenizer_close(t);
+    must(find("chat_template.jinja",
+              "<|begin_of_text|><|start_header_id|><|end_header_id|><|eot_id|>", &t, &chat));
+    assert_int_equal(chat.begin, 35);
     tr_tokenizer_close(t);
 }
 
