@@ -18,7 +18,7 @@ tr_status tr_foreign_file(const char *path, const char *first, size_t bytes) {
         {"GGUF", gguf},
         {"PK\3\4", pickle},
         {"\x80\2", pickle},
-        {"version ", "that stands for another one in Git LFS: fetch that with 'git lfs pull'"},
+        {"version ", "that only points to the weights in Git LFS: fetch them with 'git lfs pull'"},
         {"<!DOCTYP", "with a web page: download the model again"},
         {"<html", "with a web page: download the model again"},
         {"{", "of text: name the model's folder, or its safetensors file"},

@@ -215,11 +215,12 @@ static tr_status read_window(const reader *r, tr_model_config *model) {
     if (r->family->layered) TR_TRY(take_bool(r, "use_sliding_window", false, &used));
     if (value && !cJSON_IsNull(value)) TR_TRY(take_size(r, "sliding_window", 0, &size));
     if (!used) size = 0;
-    if (size && r->family->layered) TR_TRY(count_windows(r, model->layers, &windows));
+    /* A mistral with layer_types is transformers' Ministral, which reads them. */
+    const bool listed = tr_json_get(r->root, "layer_types");
+    if (size && (r->family->layered || listed)) TR_TRY(count_windows(r, model->layers, &windows));
     if (size && windows > 0 && windows < model->layers)
-        return unsupported(
-            r, tr_json_get(r->root, "layer_types") ? "layer_types" : "max_window_layers",
-            "layers with a sliding window next to layers without one");
+        return unsupported(r, listed ? "layer_types" : "max_window_layers",
+                           "layers with a sliding window next to layers without one");
     model->window = windows ? size : 0;
     return TR_OK;
 }

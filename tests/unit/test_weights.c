@@ -158,8 +158,8 @@ static void bad_headers_are_refused(void **state) {
         {"{}", 1, "but the file has 11 bytes"},
         {"{\"a\":" T("F32", "[1]", 0, 4) ",\"a\":" T("F32", "[1]", 4, 8) "}", 8, "given twice"},
         {"{\"a\":" T("F32", "[1]", 0, 4) ",\"b\":" T("F32", "[1]", 2, 6) "}", 6, "b overlaps"},
-        {"{\"a\":" T("F32", "[1]", 0, 4) ",\"b\":" T("F32", "[1]", 5, 9) "}", 9, "b follows bytes"},
-        {"{\"a\":" T("F32", "[1]", 4, 8) "}", 8, "a follows bytes"},
+        {"{\"a\":" T("F32", "[1]", 0, 4) ",\"b\":" T("F32", "[1]", 5, 9) "}", 9, "b begins after bytes"},
+        {"{\"a\":" T("F32", "[1]", 4, 8) "}", 8, "a begins after bytes"},
         {"{\"a\":" T("F32", "[2]", 0, 4) "}", 4, "bytes of its shape and type"},
         {"{\"a\":" T("F4", "[1]", 0, 1) "}", 1, "bytes of its shape and type"},
         {"{\"a\":" T("F32", "[1]", 0, 8) "}", 4, "beyond the end"},
@@ -349,6 +349,9 @@ static void configs_ask_for_what_trireme_has(void **state) {
         {"{\"model_type\":\"qwen2\",\"use_sliding_window\":true,\"sliding_window\":8,\"max_window_"
          "layers\":2," SIZES "}",
          "\"max_window_layers\""},
+        {"{\"model_type\":\"mistral\",\"layer_types\":[\"full_attention\",\"sliding_attention\","
+         "\"full_attention\",\"full_attention\"]," SIZES "}",
+         "\"layer_types\""},
         {"{\"model_type\":\"qwen3\",\"use_sliding_window\":true,\"sliding_window\":8,\"layer_"
          "types\":[\"full_attention\",\"sliding_attention\",\"full_attention\",\"full_attention\"]"
          "," SIZES "}",
@@ -363,6 +366,11 @@ static void configs_ask_for_what_trireme_has(void **state) {
     must(parse_hf("{\"model_type\":\"mistral\"," SIZES "}", &hf));
     assert_int_equal(hf.model.window, 4096); /* the class's default */
     must(parse_hf("{\"model_type\":\"mistral\",\"sliding_window\":null," SIZES "}", &hf));
+    assert_int_equal(hf.model.window, 0);
+    must(parse_hf(
+        "{\"model_type\":\"mistral\",\"layer_types\":[\"full_attention\",\"full_attention\","
+        "\"full_attention\",\"full_attention\"]," SIZES "}",
+        &hf));
     assert_int_equal(hf.model.window, 0);
     must(parse_hf("{\"model_type\":\"qwen2\",\"use_sliding_window\":true,\"sliding_window\":8,"
                   "\"max_window_layers\":0," SIZES "}",
