@@ -3,6 +3,7 @@
 #include "base/clock.h"
 #include "base/cores.h"
 #include "base/memory.h"
+#include "base/text.h"
 #include "cli/cli.h"
 #include "data/tokenize.h"
 
@@ -132,11 +133,13 @@ static tr_status tokenize(request *r) {
     if (d.terminal && d.begun) fputc('\n', stderr);
     if (status == TR_OK) {
         double seconds = tr_now_s() - d.begin;
+        char text[32];
         (void)printf("tokens    %lld in %lld documents\n", (long long)done.tokens,
                      (long long)done.documents);
         (void)printf("vocab     %d, document end %d\n", (int)tr_tokenizer_size(tokenizer),
                      (int)tr_tokenizer_document_end(tokenizer));
-        (void)printf("read      %.1f MB of text in %.1f s\n", (double)done.text / 1e6, seconds);
+        (void)printf("read      %s of text in %.1f s\n",
+                     tr_text_bytes((double)done.text, text, sizeof text), seconds);
         (void)printf("wrote     %s.bin, .idx and .tokenizer.json\n", r->options.prefix);
     }
     tr_tokenizer_close(tokenizer);

@@ -2,6 +2,7 @@
 #include "base/clock.h"
 #include "base/memory.h"
 #include "base/output.h"
+#include "base/text.h"
 #include "cli/cli.h"
 #include "data/json_line.h"
 #include "data/textfile.h"
@@ -99,15 +100,19 @@ static tr_status write_tokenizer(const char *out, const tr_byte_list *json, char
                                  size_t size) {
     struct stat info;
     bool folder = stat(out, &info) == 0 && S_ISDIR(info.st_mode);
-    size_t length = strlen(out);
-    if (!folder && length && out[length - 1] == '/') { /* a folder that does not exist yet */
+    const size_t length = strlen(out);
+    const bool slash = length && out[length - 1] == '/';
+    if (!folder && slash) { /* a folder that does not exist yet */
         if (mkdir(out, 0777) != 0)
             return TR_FAIL(TR_ERR_IO, "the folder '%s' cannot be made: %s", out, strerror(errno));
         folder = true;
     }
     char partial[4200];
     FILE *file;
-    (void)snprintf(path, size, "%s%s", out, !folder ? "" : "/tokenizer.json");
+    (void)snprintf(path, size, "%s%s", out,
+                   !folder ? ""
+                   : slash ? "tokenizer.json"
+                           : "/tokenizer.json");
     (void)snprintf(partial, sizeof partial, "%s.partial-%ld", path, (long)getpid());
     TR_TRY(tr_output_open(partial, &file));
     (void)fwrite(json->byte, 1, json->count, file);
@@ -189,7 +194,7 @@ static tr_status check_memory(const reader *r, size_t all) {
         (double)all / (1 << 30));
 }
 
-static tr_status learn(reader *r, size_t memory, double *mib) {
+static tr_status learn(reader *r, size_t memory, size_t *bytes) {
     TR_TRY(tr_textfile_open(r->path, &r->input));
     for (size_t cut;;) {
         TR_TRY(read_part(r, &cut));
@@ -198,7 +203,7 @@ static tr_status learn(reader *r, size_t memory, double *mib) {
         TR_TRY(check_memory(r, memory));
         memmove(r->rest.byte, r->rest.byte + cut, r->rest.count - cut);
         r->rest.count -= cut;
-        *mib += (double)cut / (1 << 20);
+        *bytes += cut;
     }
 }
 
@@ -211,7 +216,7 @@ static tr_status free_memory(size_t *bytes) {
     return status;
 }
 
-static tr_status count_files(const train_bpe_options *o, tr_bpe_trainer *trainer, double *mib) {
+static tr_status count_files(const train_bpe_options *o, tr_bpe_trainer *trainer, size_t *bytes) {
     size_t memory;
     TR_TRY(free_memory(&memory));
     for (int i = 0; i < o->files; i++) {
@@ -219,7 +224,7 @@ static tr_status count_files(const train_bpe_options *o, tr_bpe_trainer *trainer
                     .trainer = trainer,
                     .path = o->file[i],
                     .json = tr_textfile_is_json_lines(o->file[i])};
-        const tr_status status = learn(&r, memory, mib);
+        const tr_status status = learn(&r, memory, bytes);
         tr_textfile_close(r.input);
         free(r.rest.byte);
         free(r.text.byte);
@@ -238,13 +243,15 @@ static void show(void *context, int32_t tokens) {
 
 static tr_status train(train_bpe_options *o, tr_bpe_trainer *trainer, tr_byte_list *json) {
     const char *const special[] = {document_end};
-    double start = tr_now_s(), mib = 0;
+    double start = tr_now_s();
+    size_t bytes = 0;
     int32_t tokens;
-    char path[4100];
-    TR_TRY(count_files(o, trainer, &mib));
+    char path[4100], text[32];
+    TR_TRY(count_files(o, trainer, &bytes));
     double counted = tr_now_s();
-    (void)printf("text     %.1f MiB, %zu different pieces, %.1f s\n", mib,
-                 tr_bpe_trainer_pieces(trainer), counted - start);
+    (void)printf("text     %s, %zu different pieces, %.1f s\n",
+                 tr_text_bytes((double)bytes, text, sizeof text), tr_bpe_trainer_pieces(trainer),
+                 counted - start);
     TR_TRY(tr_bpe_trainer_finish(trainer, (int32_t)o->vocab, special, 1, show, o, json, &tokens));
     if (isatty(STDERR_FILENO)) (void)fprintf(stderr, "\r\033[K");
     TR_TRY(write_tokenizer(o->out, json, path, sizeof path));

@@ -63,12 +63,12 @@ static tr_status add_choice(reader *r, size_t first, size_t context, int64_t byt
         return TR_FAIL(TR_ERR_DATA, "%s: choice %" PRId64 " is empty", r->where,
                        c->count - c->question[c->questions - 1].first);
     if (length - 1 > r->options->context)
-        return TR_FAIL(
-            TR_ERR_DATA,
-            "%s: context and choice %" PRId64 " have %" PRId64 " tokens, and model.context %" PRId64
-            " allows only one more than it: shorten "
-            "them",
-            r->where, c->count - c->question[c->questions - 1].first, length, r->options->context);
+        return TR_FAIL(TR_ERR_DATA,
+                       "%s: context and choice %" PRId64 " have %" PRId64
+                       " tokens together, and model.context "
+                       "%" PRId64 " allows at most %" PRId64 ": shorten them",
+                       r->where, c->count - c->question[c->questions - 1].first, length,
+                       r->options->context, r->options->context + 1);
     TR_TRY(tr_grow(&c->choice, &c->choice_capacity, (size_t)c->count + 1, sizeof *c->choice));
     c->choice[c->count++] = (tr_choice){
         .first = (int64_t)first, .context = (int64_t)context, .length = length, .bytes = bytes};

@@ -67,7 +67,7 @@ static tr_status add_part(const char *key, int64_t weight, tr_data_paths *out) {
                        TR_DATA_PARTS);
     if (out->parts > 0 && out->part[out->parts - 1].count == 0)
         return TR_FAIL(TR_ERR_CONFIG,
-                       "%s has a weight without a file behind it: write WEIGHT PATH "
+                       "%s has a weight without a file after it: write WEIGHT PATH "
                        "WEIGHT PATH, like '0.7 a.bin 0.3 b.bin'",
                        key);
     out->part[out->parts++].weight = weight;

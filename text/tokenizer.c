@@ -67,7 +67,8 @@ static tr_status open_pair(tr_tokenizer *t, const char *folder) {
 
 static tr_status open_file(tr_tokenizer *t) {
     TR_TRY(tr_input_load("the tokenizer", t->path, file_limit, &t->file, &t->file_length));
-    const char *p = t->file + strspn(t->file, " \t\r\n");
+    const char *p = t->file + (strncmp(t->file, "\xEF\xBB\xBF", 3) == 0 ? 3 : 0);
+    p += strspn(p, " \t\r\n");
     if (*p == '{') return tr_tokenizer_read_json(t);
     char *ranks = t->file;
     t->file = NULL;

@@ -190,7 +190,7 @@ refuses 65 'bad.jsonl:1: this is not valid JSON' 1 run --data bad.jsonl
 printf '{"context":"a\377","choices":["b","c"],"label":0}\n' >bad.jsonl
 refuses 65 "'bad.jsonl' is not UTF-8: byte 13 of its text (0xff)" 1 run --data bad.jsonl
 printf '{"context":"%040d","choices":["b","c"],"label":0}\n' 0 >bad.jsonl
-refuses 65 'have 42 tokens, and model.context 32' 1 run --data bad.jsonl
+refuses 65 'have 42 tokens together, and model.context 32 allows at most 33' 1 run --data bad.jsonl
 : >empty
 refuses 65 'empty' 1 run --data empty
 mkfifo pipe

@@ -23,7 +23,7 @@ same_files() { cmp "$1.bin" "$2.bin" && cmp "$1.idx" "$2.idx" || fail "$1 and $2
 awk '{ gsub(/\\/, "\\\\"); gsub(/"/, "\\\""); printf "{\"id\": %d, \"text\": \"%s\\n\"}\n", NR, $0 }' "$text" >lines.jsonl
 documents=$(wc -l <lines.jsonl)
 tokenize 0 lines lines.jsonl --threads 1
-grep -Eq "^tokens +[0-9]+ in $documents documents$" lines.out || fail "lines: $(<lines.out)"
+grep -Eq "^tokens +[0-9]+ in $documents documents$" lines.out && grep -Eq '^read +[0-9.]+ kB of text' lines.out || fail "lines: $(<lines.out)"
 [[ $(stat -c %s lines.idx) == $((34 + 20 * documents + 8)) ]] || fail "lines: the index has $(stat -c %s lines.idx) bytes"
 cmp -s lines.tokenizer.json tokenizer.json || fail "lines: another tokenizer"
 gzip -k lines.jsonl

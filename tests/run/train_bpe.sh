@@ -16,12 +16,13 @@ learn() {
 }
 
 learn 0 "$text" --vocab 600 -o a.json
-grep -q '^trained  600 tokens' out || fail "the output: $(<out)"
+grep -q '^trained  600 tokens' out && grep -q '^text     60.8 kB, ' out || fail "the output: $(<out)"
 mkdir folder
 learn 0 "$text" -o folder --vocab 600
 cmp -s a.json folder/tokenizer.json || fail "a folder gets another tokenizer"
 learn 0 --vocab 600 "$text" -o new/
 cmp -s a.json new/tokenizer.json || fail "a new folder gets another tokenizer"
+grep -q '^wrote    new/tokenizer.json$' out || fail "the output: $(<out)"
 learn 0 "$text" --vocab 600 -o other.json --pattern llama3
 cmp -s a.json other.json && fail "the pattern changes nothing"
 printf 'abab' >short.txt

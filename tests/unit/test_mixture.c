@@ -115,8 +115,8 @@ static void paths_are_words(void **state) {
     assert_int_equal(unlink("0.5 no mixture"), 0);
     refuses("", "names no file");
     refuses("'a", "quote ' that does not end");
-    refuses("0.7 A 0.3", "a weight without a file behind it");
-    refuses("0.7 0.3 B", "a weight without a file behind it");
+    refuses("0.7 A 0.3", "a weight without a file after it");
+    refuses("0.7 0.3 B", "a weight without a file after it");
     refuses("0 A", "has the weight 0: a weight is above 0");
     refuses("0.1234567 A", "at most 6 decimals");
     refuses("10000000 A", "at most 1000000");

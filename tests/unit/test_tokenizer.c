@@ -58,6 +58,11 @@ static void test_small(void **state) {
     EXPECT(t, "ababab c", 0, 7, 4, 3, 2);
     EXPECT(t, "a  a<|endoftext|> ab", 0, 0, 3, 6, 9, 3, 4);
     tr_tokenizer_close(t);
+    char marked[sizeof small + 3]; /* with a byte-order mark, which some editors write */
+    (void)snprintf(marked, sizeof marked, "\xEF\xBB\xBF%s", small);
+    must(tr_tokenizer_open(written("marked.json", marked, sizeof marked - 1), &t));
+    EXPECT(t, "abc", 0, 4, 2);
+    tr_tokenizer_close(t);
 }
 
 /* Writes a rank file with the 256 bytes and as many pairs of bytes as gpt2 has ranks. */
