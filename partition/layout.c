@@ -194,9 +194,7 @@ tr_status tr_layout_lower(tr_layout *l) {
     TR_TRY(tr_buckets_make(l->model, &l->placement, &l->desc.mesh,
                            tr_optim_grad_dtype(l->desc.optimizer, l->desc.dtype), l->desc.reduce,
                            tr_memory_in_arena(&l->desc.mesh, l->desc.zero), &l->table));
-    for (int s = 0; s < l->table.stages; s++)
-        l->table.cost[s].offload =
-            s >= l->desc.offload_first && s - l->desc.offload_first < l->desc.offload_stages;
+    tr_offload_mark(l->desc.offload_first, l->desc.offload_stages, &l->table);
     TR_TRY(tr_schedule_forward_of(l->desc.schedule, &l->table, l->micro_batches, &forward));
     tr_status status = TR_OK;
     if (!l->desc.forward_only)

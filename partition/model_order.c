@@ -4,6 +4,7 @@
 #include "layers/layer_stage.h"
 #include "partition/cut_for_schedule.h"
 #include "partition/network.h"
+#include "partition/offload.h"
 #include "partition/owners.h"
 #include "partition/param_memory.h"
 #include "pipeline/orders/make.h"
@@ -129,12 +130,13 @@ static tr_param_memory fullest(const tr_model *model, const tr_placement *placem
  * count as a whole, also with parallel.zero 2: orders that are made here have those of all stages
  * at one time. */
 static tr_status measure(const tr_model *model, const tr_schedule *s, const tr_mesh *divided,
-                         tr_optim_memory optimizer, need *out) {
+                         tr_optim_memory optimizer, const tr_config_offloads *offload, need *out) {
     cut x;
     tr_program_set *set = NULL;
     *out = (need){0};
     TR_TRY(cut_open(model, s, optimizer, s->stages, &x));
     tr_placement placement = {.stages = s->stages, .first = x.first, .owner = s->rank_of};
+    tr_offload_mark(offload->first, offload->stages, &x.table);
     tr_status status = tr_lower(s, &x.table, &set);
     if (status == TR_OK) status = tr_owners_choose(model, &placement, divided, optimizer.kind);
     for (int r = 0; r < s->ranks && status == TR_OK; r++) {
@@ -154,8 +156,8 @@ static tr_status measure(const tr_model *model, const tr_schedule *s, const tr_m
 /* Makes the order with as many micro-batches on a rank as fit: lowers the cap by the excess until
  * there is none. */
 static tr_status make_under(const tr_model *model, const tr_mesh *divided,
-                            tr_optim_memory optimizer, double limit, tr_schedule_request *request,
-                            tr_schedule **out) {
+                            tr_optim_memory optimizer, const tr_config_offloads *offload,
+                            double limit, tr_schedule_request *request, tr_schedule **out) {
     enum { TRIES = 8 };
     double one = fmax(1, request->share.m_w), least = INFINITY;
     tr_status status = TR_OK;
@@ -165,7 +167,7 @@ static tr_status make_under(const tr_model *model, const tr_mesh *divided,
         tr_schedule *s = NULL;
         need needed;
         TR_TRY_OUT(tr_schedule_make(request, &s));
-        status = measure(model, s, divided, optimizer, &needed);
+        status = measure(model, s, divided, optimizer, offload, &needed);
         bool better = status == TR_OK && needed.total < least;
         tr_schedule_destroy(better ? best : s);
         if (better) {
@@ -188,6 +190,8 @@ tr_status tr_order_make(const tr_config *c, tr_schedule_request *request, tr_sch
                             .dtype = tr_config_dtype(c),
                             .documents = tr_config_packed(c),
                             .tp_size = (int)c->parallel.tp};
+    tr_config_offloads offload;
+    (void)tr_config_offload(c, &offload); /* tr_config_check refuses a bad one */
     const double known = 0.95; /* the remaining part is for scratch, tokens and the norm */
     tr_model *model;
     TR_TRY(tr_model_create(&c->model, &shape, &model));
@@ -201,8 +205,8 @@ tr_status tr_order_make(const tr_config *c, tr_schedule_request *request, tr_sch
     const tr_optim_config optimizer = tr_optim_of(c);
     if (status == TR_OK && c->device.memory)
         status = make_under(model, tr_memory_divided(&mesh, (int)c->parallel.zero),
-                            tr_optim_memory_of(&optimizer), known * (double)c->device.memory,
-                            request, out);
+                            tr_optim_memory_of(&optimizer), &offload,
+                            known * (double)c->device.memory, request, out);
     else if (status == TR_OK) status = tr_schedule_make(request, out);
     tr_model_destroy(model);
     return status;

@@ -33,6 +33,11 @@ size_t tr_offload_bytes(const tr_param_memory *memory, tr_dtype dtype) {
            tr_quantized_bytes(true, memory->optimizer, memory->largest);
 }
 
+void tr_offload_mark(int64_t first, int64_t stages, tr_stage_table *table) {
+    for (int s = 0; s < table->stages; s++)
+        table->cost[s].offload = s >= first && s - first < stages;
+}
+
 tr_offload_traffic tr_offload_traffic_of(const tr_param_memory *memory, tr_dtype dtype) {
     const tr_optim_memory optimizer = memory->optimizer;
     const double value = memory->updates * (double)tr_dtype_size(dtype);

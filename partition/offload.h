@@ -1,9 +1,10 @@
-/* The optimizer's state in the host's memory (device.offload: optimizer): masters and states, and
- * the memory through which gradients and values travel. The plan counts here, and train/store.c,
- * train/hosted.c and train/moments.c allocate the same. */
+/* What is kept in the host's memory (device.offload). Of the optimizer: masters and states, and the
+ * memory through which gradients and values travel; the plan counts here, and train/store.c,
+ * train/hosted.c and train/moments.c allocate the same. Of activations: the stages. */
 #pragma once
 
 #include "config/config.h"
+#include "layers/stage.h"
 #include "partition/param_memory.h"
 
 /* Parts of parameters that are on their way at one time: while the host steps one, another one's
@@ -18,6 +19,9 @@ size_t tr_offload_gradient_bytes(tr_optim_memory optimizer, tr_dtype dtype, int6
 size_t tr_offload_value_bytes(tr_dtype dtype, int64_t part);
 /* Returns all bytes of the host's memory that a rank's offload takes; 0 without offload. */
 size_t tr_offload_bytes(const tr_param_memory *memory, tr_dtype dtype);
+
+/* Marks the table's stages that offload activations. */
+void tr_offload_mark(int64_t first, int64_t stages, tr_stage_table *table);
 
 /* What the offload of a rank moves in a step, in bytes. */
 typedef struct tr_offload_traffic {
