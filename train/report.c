@@ -117,6 +117,7 @@ tr_status tr_report_plan(const tr_program_set *programs, const tr_stage_table *t
     scaled.near = divided(links->near, mean);
     scaled.far = divided(links->far, mean);
     scaled.sum = divided(links->sum, mean);
+    scaled.copy = divided(links->copy, mean);
     TR_TRY_OUT(tr_simulate(programs, cost, &scaled, &simulation));
     TR_TRY_OUT(tr_timeline_of_simulation("planned", programs, simulation, 0, out));
 out:

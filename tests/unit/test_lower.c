@@ -497,6 +497,40 @@ static void test_reductions_have_a_link(void **state) {
     tr_stage_table_free(&t);
 }
 
+/* One stage and four micro-batches: each F takes 1, each B 2, and a copy as much as an F, behind
+ * which it hides, or twice as much: then every F but the first waits for the copy behind it. */
+static void test_copies_have_links(void **state) {
+    (void)state;
+    tr_stage_table t;
+    tr_schedule *s = NULL;
+    test_table_chain(1, 256, 256, 256, &t);
+    t.cost[0].offload = true;
+    assert_int_equal(generate_order("gpipe", 1, 1, 4, &s), TR_OK);
+    tr_program_set *set = lower(s, &t);
+    for (int slow = 0; slow < 2; slow++) {
+        static const double begins[2][2][4] = {{{1, 2, 3, 4}, {3, 4, 6, 8}},
+                                               {{1, 3, 5, 7}, {5, 7, 9, 11}}};
+        const tr_simulated_links links = {.copy.per_byte = (1 + slow) / 512.0};
+        tr_simulation *sim = NULL;
+        int n = 0;
+        assert_int_equal(tr_simulate(set, t.cost, &links, &sim), TR_OK);
+        for (int k = 0; k < set->program[0].count; k++) {
+            const tr_action a = set->program[0].instr[k].action;
+            const tr_instr_time *time = &sim->instr[0][k];
+            if (a.type != TR_ACTION_OFFLOAD && a.type != TR_ACTION_FETCH) continue;
+            assert_true(time->begin == begins[slow][a.type == TR_ACTION_FETCH][a.micro_batch]);
+            assert_true(time->complete == time->begin + 1 + slow);
+            n++;
+        }
+        assert_int_equal(n, 8);
+        assert_true(sim->copying[0] == 3 * slow && sim->makespan == 12 + 3 * slow);
+        tr_simulation_destroy(sim);
+    }
+    tr_program_set_destroy(set);
+    tr_schedule_destroy(s);
+    tr_stage_table_free(&t);
+}
+
 /* One micro-batch through three stages, of which two are on the first host: F, I and W take 1 and
  * messages 256 bytes. */
 static void test_messages_have_links(void **state) {
@@ -608,6 +642,7 @@ int main(void) {
         cmocka_unit_test(test_latency_is_hidden),
         cmocka_unit_test(test_messages_wait_for_landing_buffers),
         cmocka_unit_test(test_reductions_have_a_link),
+        cmocka_unit_test(test_copies_have_links),
         cmocka_unit_test(test_messages_have_links),
         cmocka_unit_test(test_waits_can_deadlock),
         cmocka_unit_test(test_buckets_follow_the_order),

@@ -392,6 +392,29 @@ static void the_plan_is_the_simulated_step(void **state) {
     tr_stage_table_free(&table);
 }
 
+/* The times of links have the unit of the costs: copies that take two F make a step of 12 last 15.
+ */
+static void the_plan_has_the_times_of_copies(void **state) {
+    (void)state;
+    tr_schedule *schedule;
+    tr_program_set *set;
+    tr_timeline *planned = NULL;
+    tr_stage_table table;
+    const tr_schedule_request request = {.name = "gpipe", .ranks = 1, .micro_batches = 4};
+    const tr_simulated_links links = {.copy.per_byte = 2 * 5e12 / 512};
+    test_table_chain(1, 256, 256, 256, &table);
+    table.cost[0].f = table.cost[0].i = table.cost[0].w = 5e12;
+    table.cost[0].offload = true;
+    assert_int_equal(tr_schedule_open(&request, &schedule), TR_OK);
+    assert_int_equal(tr_lower(schedule, &table, &set), TR_OK);
+    assert_int_equal(tr_report_plan(set, &table, &links, &planned), TR_OK);
+    assert_true(fabs(planned->makespan - 15) < 1e-9);
+    tr_timeline_destroy(planned);
+    tr_program_set_destroy(set);
+    tr_schedule_destroy(schedule);
+    tr_stage_table_free(&table);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(ticks_are_round),
@@ -403,6 +426,7 @@ int main(void) {
         cmocka_unit_test(a_hundred_thousand_steps_take_no_time),
         cmocka_unit_test(it_is_written_whole_or_not_at_all),
         cmocka_unit_test(the_plan_is_the_simulated_step),
+        cmocka_unit_test(the_plan_has_the_times_of_copies),
     };
     return cmocka_run_group_tests(tests, make_root, remove_root);
 }
