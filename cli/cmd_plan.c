@@ -84,7 +84,7 @@ static void print_whole_gradients(const tr_run_plan *p) {
 static void print_head(const tr_config *c, const tr_run_plan *p, bool here) {
     const tr_model *model = p->layout->model;
     const int64_t trained = tr_model_trained_parameters(model);
-    char costs[256], work[32];
+    char costs[256], work[32], dp[48];
     tr_request_costs(c, costs, sizeof costs);
     (void)printf("model    %s, %lld layers, width %lld, %.2f M parameters, %s; %s a token\n",
                  c->model.family, (long long)c->model.layers, (long long)c->model.width,
@@ -101,10 +101,10 @@ static void print_head(const tr_config *c, const tr_run_plan *p, bool here) {
                  tr_memory_of_checkpoint(model, p->layout->desc.optimizer) / MIB);
     if (strcmp(c->model.recompute, tr_recompute_name(TR_RECOMPUTE_NONE)) != 0)
         (void)printf("recompute %s\n", c->model.recompute);
-    (void)printf("layout   pp %lld x tp %lld%s x dp %lld%s, %s, %d micro-batches of %lld\n",
+    (void)printf("layout   pp %lld x tp %lld%s x dp %s%s, %s, %d micro-batches of %lld\n",
                  (long long)c->parallel.pp, (long long)c->parallel.tp,
                  c->model.sequence && c->parallel.tp > 1 ? " (sequence)" : "",
-                 (long long)c->parallel.dp, tr_config_data_text(c), c->parallel.schedule,
+                 tr_config_dp_text(c, dp, sizeof dp), tr_config_data_text(c), c->parallel.schedule,
                  p->layout->micro_batches, (long long)c->train.micro_batch);
     print_whole_gradients(p);
     if (c->device.memory)
@@ -405,8 +405,8 @@ static tr_status add_updates(void *context, int stage, tr_param *param, bool sha
  * sends longest. */
 static void print_gather(const tr_config *c, const tr_run_plan *p, double rate) {
     const tr_layout *l = p->layout;
-    const tr_link sum = tr_network_sum(c, &l->desc.mesh, TR_AXIS_DP, rate);
-    const int data_ranks = l->desc.mesh.degree[TR_AXIS_DP];
+    const tr_link sum = tr_network_near(c, &l->desc.mesh, rate);
+    const int data_ranks = tr_mesh_near(&l->desc.mesh);
     tr_mesh mesh = l->desc.mesh;
     updates most = {0};
     if (!tr_memory_divided(&mesh, l->desc.zero)) return;

@@ -75,7 +75,8 @@ static tr_status make_again(tr_launch *launch, again *out) {
     return TR_OK;
 }
 
-/* Sets the largest parallel.dp for which there are slots. (tr_launch.fit) */
+/* Sets the largest parallel.dp for which there are slots; of two factors, 2x4, with fewer runs of
+ * as many neighbours. (tr_launch.fit) */
 static bool fit(void *context, int slots, int *ranks, char *text, size_t size) {
     again *a = context;
     tr_config config;
@@ -88,13 +89,18 @@ static bool fit(void *context, int slots, int *ranks, char *text, size_t size) {
     (void)snprintf(text, size,
                    "the slots of the others are not known: say slots=N in the hostfile");
     if (slots <= 0 || cli_train_config(words, train, &config) != TR_OK) return false;
-    const int64_t given = config.parallel.dp, line = config.parallel.pp * config.parallel.tp;
-    for (config.parallel.dp = given - 1; config.parallel.dp > 0; config.parallel.dp--) {
+    const int64_t line = config.parallel.pp * config.parallel.tp;
+    const int64_t unit = config.parallel.copies > 1 ? tr_config_near(&config) : 1;
+    char given[48], dp[48];
+    (void)tr_config_dp_text(&config, given, sizeof given);
+    while ((config.parallel.dp -= unit) > 0) {
+        if (config.parallel.copies > 1) config.parallel.copies--;
         const int64_t needed = line * config.parallel.dp;
         if (needed > slots || tr_config_check(&config, (int)needed) != TR_OK) continue;
         *ranks = (int)needed;
-        (void)snprintf(a->dp, sizeof a->dp, "parallel.dp=%lld", (long long)config.parallel.dp);
-        (void)snprintf(text, size, "%s instead of %lld", a->dp, (long long)given);
+        (void)snprintf(a->dp, sizeof a->dp, "parallel.dp=%s",
+                       tr_config_dp_text(&config, dp, sizeof dp));
+        (void)snprintf(text, size, "%s instead of %s", a->dp, given);
         a->words[a->count] = a->dp;
         return true;
     }

@@ -195,6 +195,9 @@ tr_status tr_group_start(tr_group *group, tr_stream *stream, void *buffer, int64
 /* Makes later work on `stream` wait until reduction `ticket`, and all before it, are complete.
  * Tickets may be waited for in any order, and more than once. */
 tr_status tr_group_wait(tr_group *group, tr_stream *stream, int64_t ticket);
+/* Makes the next collective of `group` that is started begin only when collective `ticket` of
+ * `before`, another group for the same device, is complete; without a call between the two. */
+tr_status tr_group_follow(tr_group *group, tr_group *before, int64_t ticket);
 /* Returns the seconds in which streams have waited for the group's collectives; with NCCL 0. A host
  * device's calling thread may ask, and others while its streams are idle. */
 double tr_group_waited(const tr_group *group);

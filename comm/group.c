@@ -104,6 +104,11 @@ tr_status tr_group_wait(tr_group *group, tr_stream *stream, int64_t ticket) {
     return TR_OK;
 }
 
+tr_status tr_group_follow(tr_group *group, tr_group *before, int64_t ticket) {
+    if (ticket == TR_GROUP_NO_TICKET || group->n == 1) return TR_OK;
+    return group->ops->follow(group, before, ticket);
+}
+
 double tr_group_waited(const tr_group *group) {
     return group->waited;
 }

@@ -315,7 +315,8 @@ static void end_messages(tr_group_host *g) {
 static bool is_due(tr_group_host *g, tr_poll *poll) {
     const tr_collective *r = g->first;
     if (g->due <= 0) {
-        if (!tr_event_reached(r->event)) return false;
+        if (!tr_event_reached(r->event) || (r->before && r->before->over <= r->ticket))
+            return false;
         g->due = tr_now_s() + r->delay;
     }
     if (r->delay <= 0 || tr_now_s() >= g->due) return true;
@@ -408,6 +409,9 @@ static tr_status enqueue(tr_group_host *g, tr_stream *stream, const tr_collectiv
         *r = *what;
         r->event = event;
         r->delay = delay;
+        r->before = g->before;
+        r->ticket = g->ticket;
+        g->before = NULL;
         *g->end = r;
         g->end = &r->next;
         *ticket = g->started++;
@@ -416,6 +420,13 @@ static tr_status enqueue(tr_group_host *g, tr_stream *stream, const tr_collectiv
     }
     pthread_mutex_unlock(&world->lock);
     TR_TRY(status);
+    return TR_OK;
+}
+
+static tr_status host_follow(tr_group *group, tr_group *before, int64_t ticket) {
+    tr_group_host *g = self_of(group);
+    g->before = self_of(before);
+    g->ticket = ticket;
     return TR_OK;
 }
 
@@ -585,6 +596,7 @@ static const tr_group_ops host_ops = {.start = host_start,
                                       .scatter = host_scatter,
                                       .gather_parts = host_gather_parts,
                                       .wait = host_wait,
+                                      .follow = host_follow,
                                       .poll = host_poll,
                                       .close = host_close};
 

@@ -23,6 +23,9 @@ typedef struct tr_collective {
     const tr_gather_range *range; /* [ranges] */
     const tr_scatter_range *sum;  /* [ranges] */
     int ranges;
+    const struct tr_group_host *before; /* it begins when collective `ticket` of this group is over;
+                                           NULL: at once */
+    int64_t ticket;
     double delay;    /* seconds by which it is delayed */
     tr_event *event; /* the stream has computed the data */
 } tr_collective;
@@ -58,6 +61,8 @@ typedef struct tr_group_host {
     int *pieces; /* [n] */
     /* [n]: where the round of a reduction of ranges begins, for what member j gets */
     tr_scatter_cursor *cursor;
+    const struct tr_group_host *before; /* of the next collective */
+    int64_t ticket;
     bool adding; /* a thread adds without the lock */
     /* Staged: */
     tr_stream *stream;

@@ -77,6 +77,13 @@ tr_status tr_mesh_widen(const tr_mesh *mesh, tr_axis axis, int count, tr_mesh_pa
     return TR_OK;
 }
 
+void tr_mesh_cross(const tr_mesh *mesh, tr_axis axis, int count, int most, tr_mesh_part *part) {
+    if (count == most) return;
+    part->first[axis] = mesh->index[axis] / most * most + mesh->index[axis] % count;
+    part->count[axis] = most / count;
+    part->stride[axis] = count;
+}
+
 tr_mesh_part tr_mesh_pair(const tr_mesh *mesh, tr_axis axis, int a, int b) {
     tr_mesh_part part = tr_mesh_self(mesh);
     part.first[axis] = a < b ? a : b;
@@ -125,17 +132,22 @@ static int divisors_below(int degree, int limit) {
 }
 
 /* Numbers the shapes: first products of runs, by the runs' lengths, which divide their axes; then
- * pairs, by axis and distance. */
+ * pairs, by axis and distance; then longer parts with a distance, by axis, distance and length. */
 int64_t tr_mesh_part_id(const tr_mesh *mesh, const tr_mesh_part *part) {
-    int64_t runs = 1, shape = 0, pairs = 0, pair = -1, size = 1;
+    int64_t runs = 1, shape = 0, pairs = 0, pair = -1, size = 1, lines = 0, line = -1;
     for (int axis = 0; axis < TR_AXIS_COUNT; axis++) {
         const int degree = mesh->degree[axis], count = part->count[axis];
         const int lengths = divisors_below(degree, degree + 1);
         size *= degree;
         runs *= lengths;
         shape = shape * lengths + divisors_below(degree, count);
-        if (part->stride[axis] > 1 || degree % count) pair = pairs + part->stride[axis];
+        if (part->stride[axis] > 1 && count > 2)
+            line = lines + (int64_t)part->stride[axis] * degree + count;
+        else if (part->stride[axis] > 1 || degree % count) pair = pairs + part->stride[axis];
         pairs += degree;
+        lines += (int64_t)degree * degree + degree;
     }
-    return (pair < 0 ? shape : runs + pair) * size + rank_in_part(mesh, part, 0);
+    if (line >= 0) shape = runs + pairs + line;
+    else if (pair >= 0) shape = runs + pair;
+    return shape * size + rank_in_part(mesh, part, 0);
 }

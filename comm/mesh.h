@@ -13,11 +13,18 @@ typedef enum tr_axis { TR_AXIS_PP, TR_AXIS_DP, TR_AXIS_TP, TR_AXIS_COUNT } tr_ax
 typedef struct tr_mesh {
     int degree[TR_AXIS_COUNT];
     int index[TR_AXIS_COUNT]; /* of this rank */
+    /* Data ranks have two factors (parallel.dp 2x4): runs of `near` neighbours, which divide what
+     * data ranks divide and sum first, and then across the runs. 0: all are near. */
+    int near;
 } tr_mesh;
 
 /* Makes the mesh and this rank's place in it. Fails with TR_ERR_CONFIG, and names sizes that fit,
  * when the product of the degrees is not `size`. */
 tr_status tr_mesh_make(int pp, int dp, int tp, int rank, int size, tr_mesh *out);
+/* Returns how many data ranks are near. */
+static inline int tr_mesh_near(const tr_mesh *mesh) {
+    return mesh->near > 0 ? mesh->near : mesh->degree[TR_AXIS_DP];
+}
 /* Returns the world rank at the given indices. */
 int tr_mesh_rank(const tr_mesh *mesh, const int index[TR_AXIS_COUNT]);
 /* Lists the world ranks along `axis` through this rank, in index order, in ranks[degree[axis]]. */
@@ -37,6 +44,9 @@ tr_mesh_part tr_mesh_self(const tr_mesh *mesh);
  * rank; runs begin at multiples of their length. 0: all ranks of the axis. Fails with
  * TR_ERR_INTERNAL when `count` does not divide the axis. */
 tr_status tr_mesh_widen(const tr_mesh *mesh, tr_axis axis, int count, tr_mesh_part *part);
+/* Makes `part`, which has one rank along `axis`, the ranks at this rank's place in runs of `count`
+ * neighbours, among runs of `most` neighbours. count divides most, and most the axis. */
+void tr_mesh_cross(const tr_mesh *mesh, tr_axis axis, int count, int most, tr_mesh_part *part);
 /* Returns the part of two ranks: at indices a and b of `axis`, which must differ, and at this
  * rank's indices of the other axes. */
 tr_mesh_part tr_mesh_pair(const tr_mesh *mesh, tr_axis axis, int a, int b);

@@ -130,6 +130,12 @@ tr_status tr_nccl_need(tr_nccl_comm *comm, int64_t number, tr_stream *stream) {
     return TR_OK;
 }
 
+tr_status tr_nccl_follow(tr_nccl_comm *comm, const tr_nccl_comm *before, int64_t number) {
+    TR_TRY(tr_world_check(comm->world));
+    return number < before->over ? TR_OK
+                                 : tr_stream_wait(comm->stream, op_of(before, number)->done);
+}
+
 /* --- calls ------------------------------------------------------------------------------------ */
 
 void tr_nccl_begin(tr_nccl_comm *comm, const char *name) {

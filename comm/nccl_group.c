@@ -136,6 +136,10 @@ static tr_status nccl_wait(tr_group *group, tr_stream *stream, int64_t ticket) {
     return tr_nccl_need(&self_of(group)->comm, ticket, stream);
 }
 
+static tr_status nccl_follow(tr_group *group, tr_group *before, int64_t ticket) {
+    return tr_nccl_follow(&self_of(group)->comm, &self_of(before)->comm, ticket);
+}
+
 static void nccl_close(tr_group *group) {
     nccl_group *g = self_of(group);
     if (g->comm.world) tr_nccl_close(&g->comm);
@@ -149,6 +153,7 @@ static const tr_group_ops nccl_ops = {.start = nccl_start,
                                       .scatter = nccl_scatter,
                                       .gather_parts = nccl_gather_parts,
                                       .wait = nccl_wait,
+                                      .follow = nccl_follow,
                                       .close = nccl_close};
 
 tr_status tr_group_make_nccl(const tr_group_desc *desc, tr_group **out) {

@@ -175,6 +175,8 @@ typedef struct tr_group_ops {
     tr_status (*gather_parts)(tr_group *group, tr_stream *stream, void *whole, int64_t count,
                               tr_dtype dtype, int64_t *ticket);
     tr_status (*wait)(tr_group *group, tr_stream *stream, int64_t ticket);
+    /* Of a group of the same kind as `before`. */
+    tr_status (*follow)(tr_group *group, tr_group *before, int64_t ticket);
     /* Called by the progress thread and by callers that wait, under the lock, which it may release
      * for a while. NULL: groups of this kind need no polls. */
     void (*poll)(tr_group *group, tr_poll *poll);

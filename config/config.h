@@ -64,7 +64,10 @@ typedef struct tr_config {
         char master[8];            /* of parameters in bf16: fp32, none */
     } optim;
     struct {
-        int64_t pp, tp, dp;
+        int64_t pp, tp;
+        /* Data ranks: `copies` runs of neighbours, which divide what parallel.zero says and sum
+         * first. One key, so copies follows dp (TR_KEY_FACTORS). */
+        int64_t dp, copies;
         int64_t zero;                  /* what data ranks divide: 1 updates, 2 gradients, too */
         char reduce[8];                /* type in which gradients travel: fp32, bf16 */
         int64_t virtual_stages;        /* key: parallel.virtual; 0: as the schedule has */
@@ -168,6 +171,10 @@ int64_t tr_config_horizon(const tr_config *config);
 /* Returns what the data ranks divide and how gradients travel between data and tensor ranks, "" or
  * for example " (zero 1, reduce bf16)", without the defaults. */
 const char *tr_config_data_text(const tr_config *config);
+/* Writes parallel.dp as the config has it, "8" or "2x4", to text[size]; returns text. */
+const char *tr_config_dp_text(const tr_config *config, char *text, size_t size);
+/* Returns how many neighbouring data ranks divide what parallel.zero says and sum first. */
+int tr_config_near(const tr_config *config);
 /* What device.offload says. */
 typedef struct tr_config_offloads {
     bool optimizer;        /* the optimizer's state */

@@ -29,6 +29,7 @@ static const char *next_schedule(int *index) {
 const char *tr_key_describe(const tr_key *key, char *buffer, size_t size) {
     switch (key->type) {
     case TR_KEY_INT: (void)snprintf(buffer, size, "an integer"); break;
+    case TR_KEY_FACTORS: (void)snprintf(buffer, size, "an integer or two factors"); break;
     case TR_KEY_FLOAT: (void)snprintf(buffer, size, "a number"); break;
     case TR_KEY_BOOL:
     case TR_KEY_ANSWER: (void)snprintf(buffer, size, "true or false"); break;
@@ -77,7 +78,8 @@ static tr_status wrong_type(const tr_key *key, const char *value, const char *ne
 
 static tr_status out_of_range(const tr_key *key, const char *value) {
     /* An integer limit is printed with all its digits. */
-    bool whole = key->type == TR_KEY_INT || key->type == TR_KEY_BYTES;
+    bool whole =
+        key->type == TR_KEY_INT || key->type == TR_KEY_FACTORS || key->type == TR_KEY_BYTES;
     const char *format = whole ? "%.0f" : "%.15g";
     char low[40], high[40];
     (void)snprintf(low, sizeof low, format, key->min);
@@ -124,6 +126,24 @@ static tr_status set_integer(const tr_key *key, const char *value, tr_config *co
     if (__builtin_mul_overflow(n, factor, &all) || all < low || all > high)
         return out_of_range(key, value);
     *(int64_t *)field(key, config) = all;
+    return TR_OK;
+}
+
+/* 8, or 2x4. */
+static tr_status set_factors(const tr_key *key, const char *value, tr_config *config) {
+    int64_t *product = field(key, config), first = 1, last, all;
+    const char *rest;
+    if (!parse_integer(value, &last, &rest)) return wrong_type(key, value, NULL);
+    if (*rest == 'x') {
+        first = last;
+        if (!parse_integer(rest + 1, &last, &rest)) return wrong_type(key, value, NULL);
+    }
+    if (*rest) return wrong_type(key, value, NULL);
+    if (first < 1 || last < 1 || __builtin_mul_overflow(first, last, &all) ||
+        (double)all > key->max)
+        return out_of_range(key, value);
+    product[0] = all;
+    product[1] = first;
     return TR_OK;
 }
 
@@ -218,8 +238,8 @@ static tr_status set_share(const tr_key *key, const char *value, tr_config *conf
 }
 
 bool tr_key_is_text(const tr_key *key) {
-    return key->type != TR_KEY_INT && key->type != TR_KEY_BYTES && key->type != TR_KEY_FLOAT &&
-           key->type != TR_KEY_BOOL && key->type != TR_KEY_ANSWER;
+    return key->type != TR_KEY_INT && key->type != TR_KEY_FACTORS && key->type != TR_KEY_BYTES &&
+           key->type != TR_KEY_FLOAT && key->type != TR_KEY_BOOL && key->type != TR_KEY_ANSWER;
 }
 
 bool tr_key_takes(const tr_key *key, tr_yaml_kind kind) {
@@ -239,6 +259,7 @@ tr_status tr_key_set(const tr_key *key, const char *value, tr_config *config) {
     switch (key->type) {
     case TR_KEY_INT:
     case TR_KEY_BYTES: TR_TRY(set_integer(key, value, config)); break;
+    case TR_KEY_FACTORS: TR_TRY(set_factors(key, value, config)); break;
     case TR_KEY_FLOAT: {
         double x = 0;
         if (!parse_number(value, &x)) TR_TRY(wrong_type(key, value, NULL));
@@ -294,6 +315,12 @@ tr_status tr_key_text(const tr_key *key, const tr_config *config, char **text) {
     switch (key->type) {
     case TR_KEY_INT:
     case TR_KEY_BYTES: (void)fprintf(f, "%" PRId64, *(const int64_t *)value); break;
+    case TR_KEY_FACTORS: {
+        const int64_t *n = value;
+        if (n[1] > 1) (void)fprintf(f, "%" PRId64 "x%" PRId64, n[1], n[0] / n[1]);
+        else (void)fprintf(f, "%" PRId64, n[0]);
+        break;
+    }
     case TR_KEY_FLOAT: {
         char digits[40];
         for (int precision = 15; precision <= 17;

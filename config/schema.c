@@ -188,7 +188,7 @@ const tr_key tr_schema[] = {
              "fastest of the library's plans for each matrix product (on GPUs also for attention) "
              "is measured before step 1 and kept in log.dir/plans.txt, which a resumed run reads."},
     {"train.validate_every", INT(train.validate_every, 0, BIG), .fallback = "100",
-     .help = "Steps between two validations; one follows the last step, too. 0: only that one."},
+     .help = "Steps between two validations; 0: never."},
     {"train.validate_batches", INT(train.validate_batches, 0, BIG), .fallback = "8",
      .help = "Batches of one validation; 0: the whole held-out part."},
     {"train.eval", TR_KEY_PATHS, AT(train.eval), .example = "questions.jsonl",
@@ -301,8 +301,13 @@ const tr_key tr_schema[] = {
              "norms, dropout and residual additions. Less memory, and gathers and scatters instead "
              "of sums. Only gradients of norms are summed in another order. parallel.tp must "
              "divide train.micro_batch x model.context. Not for evaluation and samples."},
-    {"parallel.dp", INT(parallel.dp, 1, 65536), .fallback = "1",
-     .help = "Data-parallel ranks: they share the batch."},
+    {"parallel.dp", TR_KEY_FACTORS, .offset = offsetof(tr_config, parallel.dp),
+     .size = 2 * sizeof(int64_t), .min = 1, .max = 65536, .fallback = "1", .example = "2x4",
+     .help =
+         "Data-parallel ranks: they share the batch. 2x4 is 8 ranks in 2 runs of 4 neighbours, for "
+         "example the GPUs of a host: the ranks of a run divide what parallel.zero says, and sum "
+         "gradients first; ranks at the same place of all runs then sum these sums, so that few "
+         "bytes travel between runs. Other bits than 8, and the same with every parallel.zero."},
     {"parallel.zero", INT(parallel.zero, 0, 3), .fallback = "0",
      .help =
          "What data ranks divide among them (ZeRO): 0: nothing; 1: the optimizer's state, and in "

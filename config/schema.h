@@ -6,6 +6,7 @@
 
 typedef enum tr_key_type {
     TR_KEY_INT,      /* int64_t */
+    TR_KEY_FACTORS,  /* int64_t[2], the product and the first factor: 8, or 2x4 */
     TR_KEY_FLOAT,    /* double */
     TR_KEY_BOOL,     /* bool */
     TR_KEY_ANSWER,   /* tr_answer: a bool with the model family's default */

@@ -2,24 +2,39 @@
 
 #include "base/minmax.h"
 
+/* Returns the number of data ranks that hold the same boxes. */
+static int copies_of(const tr_param *param, const tr_mesh *mesh) {
+    const int copies = param->copies[TR_AXIS_DP];
+    return copies ? copies : mesh->degree[TR_AXIS_DP];
+}
+
+/* Returns the number of those that divide its state: the near ones. */
+static int owners_of(const tr_param *param, const tr_mesh *mesh) {
+    return tr_min_int(copies_of(param, mesh), tr_mesh_near(mesh));
+}
+
 tr_status tr_param_layout_make(const tr_param *param, const tr_mesh *mesh, tr_param_layout *out) {
     tr_param_layout l = {.parts = 1};
-    l.replicas = l.sum = l.owners = tr_mesh_self(mesh);
-    TR_TRY(tr_mesh_widen(mesh, TR_AXIS_DP, param->copies[TR_AXIS_DP], &l.owners));
+    const int near = owners_of(param, mesh);
+    l.replicas = l.sum = l.across = l.owners = tr_mesh_self(mesh);
+    TR_TRY(tr_mesh_widen(mesh, TR_AXIS_DP, near, &l.owners));
     for (tr_axis axis = TR_AXIS_DP; axis < TR_AXIS_COUNT; axis++) {
+        const int count = axis == TR_AXIS_DP ? near : param->copies[axis];
         TR_TRY(tr_mesh_widen(mesh, axis, param->copies[axis], &l.replicas));
-        if (param->partial & TR_AXIS_BIT(axis))
-            TR_TRY(tr_mesh_widen(mesh, axis, param->copies[axis], &l.sum));
+        if (param->partial & TR_AXIS_BIT(axis)) TR_TRY(tr_mesh_widen(mesh, axis, count, &l.sum));
         const int parts = mesh->degree[axis] / l.replicas.count[axis];
         l.parts *= parts;
         l.part = l.part * parts + mesh->index[axis] / l.replicas.count[axis];
     }
+    if (param->partial & TR_AXIS_BIT(TR_AXIS_DP))
+        tr_mesh_cross(mesh, TR_AXIS_DP, near, copies_of(param, mesh), &l.across);
     /* All data ranks write, so that the files have about the same size, but only one tensor rank,
      * so that all data ranks of a line take the same turns. */
     l.savers = l.replicas;
     l.savers.count[TR_AXIS_TP] = 1;
     l.counted = param->use == 0 && tr_mesh_part_place(mesh, &l.replicas) == 0;
     l.saves = param->use == 0 && tr_mesh_part_place(mesh, &l.savers) >= 0;
+    l.saves_portion = l.saves && mesh->index[TR_AXIS_DP] % copies_of(param, mesh) < near;
     *out = l;
     return TR_OK;
 }
@@ -37,12 +52,6 @@ bool tr_param_layout_takes_turn(const tr_param_layout *layout, const tr_mesh *me
         mine |= best == mesh->index[TR_AXIS_DP];
     }
     return mine;
-}
-
-/* Returns the number of data ranks that hold the same boxes. */
-static int owners_of(const tr_param *param, const tr_mesh *mesh) {
-    const int copies = param->copies[TR_AXIS_DP];
-    return copies ? copies : mesh->degree[TR_AXIS_DP];
 }
 
 tr_range tr_param_portion_of(const tr_param *param, const tr_mesh *mesh, int place) {

@@ -61,7 +61,7 @@ static tr_status find_zero(tr_config *c, tr_device *device, bool *fits) {
     char schedule[TR_CONFIG_PATH];
     (void)snprintf(schedule, sizeof schedule, "%s", c->parallel.schedule);
     *fits = false;
-    if (c->parallel.dp < 2) return TR_OK;
+    if (tr_config_near(c) < 2) return TR_OK;
     if (from == 0) {
         c->parallel.zero = 1;
         TR_TRY(try_change(c, device, fits));

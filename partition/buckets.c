@@ -12,7 +12,7 @@ static tr_status add_bytes(const tr_layer *layer, const tr_mesh *mesh, tr_dtype 
         tr_param_layout layout;
         if (param->frozen) continue;
         TR_TRY(tr_param_layout_make(param, mesh, &layout));
-        if (tr_mesh_part_size(&layout.sum) > 1)
+        if (tr_mesh_part_size(&layout.sum) > 1 || tr_mesh_part_size(&layout.across) > 1)
             *bytes += (size_t)param->count * tr_dtype_size(wire);
     }
     return TR_OK;

@@ -274,7 +274,7 @@ bool tr_layout_sums_freely(const tr_layout *l) {
             const tr_param *param = &l->model->layers[i]->params[k];
             tr_param_layout layout;
             if (!param->frozen && tr_param_layout_make(param, &l->desc.mesh, &layout) == TR_OK &&
-                tr_mesh_part_size(&layout.sum) > 2)
+                (tr_mesh_part_size(&layout.sum) > 2 || tr_mesh_part_size(&layout.across) > 2))
                 return true;
         }
     return false;

@@ -62,7 +62,8 @@ static double largest_message(const tr_model *model) {
 static tr_mesh mesh_of(const tr_config *c) {
     return (tr_mesh){.degree = {[TR_AXIS_PP] = (int)c->parallel.pp,
                                 [TR_AXIS_DP] = (int)c->parallel.dp,
-                                [TR_AXIS_TP] = (int)c->parallel.tp}};
+                                [TR_AXIS_TP] = (int)c->parallel.tp},
+                     .near = tr_config_near(c)};
 }
 
 /* Sets the costs of a rank's share, a p-th of the model, and of a message. */
@@ -115,7 +116,7 @@ static tr_param_memory fullest(const tr_model *model, const tr_placement *placem
     const bool equal = !divided || !tr_optim_row_of(optimizer.kind)->whole;
     tr_param_memory most =
         tr_memory_of_params(model, placement, pp_rank, divided, false, optimizer);
-    for (int d = 1; !equal && d < divided->degree[TR_AXIS_DP]; d++) {
+    for (int d = 1; !equal && d < tr_mesh_near(divided); d++) {
         tr_mesh mesh = *divided;
         mesh.index[TR_AXIS_DP] = d;
         const tr_param_memory memory =

@@ -9,13 +9,18 @@ static int64_t stride_of(const tr_mesh *mesh, tr_axis axis) {
     return stride;
 }
 
-/* The groups of an axis fill blocks of stride * n neighbours. A host's border inside a block is
- * between two members of some group; there is none when a host has whole blocks. */
-bool tr_network_is_far(const tr_config *c, const tr_mesh *mesh, tr_axis axis) {
-    const int64_t n = mesh->degree[axis], block = n * stride_of(mesh, axis);
+/* Returns true when some groups of n ranks that fill blocks of so many neighbours are on different
+ * hosts. A host's border inside a block is between two members of some group; there is none when a
+ * host has whole blocks. */
+static bool crosses(const tr_config *c, const tr_mesh *mesh, int64_t n, int64_t block) {
     const int64_t world = (int64_t)mesh->degree[0] * stride_of(mesh, (tr_axis)0);
     const int64_t host = c->device.host_ranks;
     return n > 1 && host > 0 && host < world && host % block != 0;
+}
+
+bool tr_network_is_far(const tr_config *c, const tr_mesh *mesh, tr_axis axis) {
+    const int64_t n = mesh->degree[axis];
+    return crosses(c, mesh, n, n * stride_of(mesh, axis));
 }
 
 double tr_network_bytes(const tr_config *c, bool far) {
@@ -32,16 +37,30 @@ tr_link tr_network_message(const tr_config *c, bool far, double flops_per_s) {
     return (tr_link){.latency = latency * 1e-6 * rate, .per_byte = rate / tr_network_bytes(c, far)};
 }
 
+/* Returns the link over which n ranks sum. */
+static tr_link sum_of(const tr_config *c, int64_t n, bool far, double flops_per_s) {
+    const tr_link one = tr_network_message(c, far, flops_per_s);
+    if (n == 1) return (tr_link){0};
+    return (tr_link){.latency = 2 * one.latency,
+                     .per_byte = 2 * (double)(n - 1) / (double)n * one.per_byte};
+}
+
 tr_link tr_network_sum(const tr_config *c, const tr_mesh *mesh, tr_axis axis, double flops_per_s) {
-    const double n = mesh->degree[axis];
-    const tr_link one = tr_network_message(c, tr_network_is_far(c, mesh, axis), flops_per_s);
-    return (tr_link){.latency = 2 * one.latency, .per_byte = 2 * (n - 1) / n * one.per_byte};
+    return sum_of(c, mesh->degree[axis], tr_network_is_far(c, mesh, axis), flops_per_s);
+}
+
+tr_link tr_network_near(const tr_config *c, const tr_mesh *mesh, double flops_per_s) {
+    const int64_t n = tr_mesh_near(mesh);
+    return sum_of(c, n, crosses(c, mesh, n, n * stride_of(mesh, TR_AXIS_DP)), flops_per_s);
 }
 
 tr_link tr_network_reduce(const tr_config *c, const tr_mesh *mesh, double flops_per_s) {
-    const tr_link sum = tr_network_sum(c, mesh, TR_AXIS_DP, flops_per_s);
-    if (c->parallel.zero == 0) return sum;
-    return (tr_link){.latency = sum.latency / 2, .per_byte = sum.per_byte / 2};
+    const int64_t near = tr_mesh_near(mesh), copies = mesh->degree[TR_AXIS_DP] / near;
+    const double rounds = c->parallel.zero == 0 ? 1 : 0.5;
+    const tr_link first = tr_network_near(c, mesh, flops_per_s);
+    const tr_link across = sum_of(c, copies, tr_network_is_far(c, mesh, TR_AXIS_DP), flops_per_s);
+    return (tr_link){.latency = rounds * first.latency + across.latency,
+                     .per_byte = rounds * first.per_byte + across.per_byte / (double)near};
 }
 
 tr_simulated_links tr_network_links(const tr_config *c, const tr_mesh *mesh, double flops_per_s) {

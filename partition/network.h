@@ -17,8 +17,11 @@ tr_link tr_network_message(const tr_config *config, bool far, double flops_per_s
  * and receives 2 (n - 1) / n times its own, in two rounds. */
 tr_link tr_network_sum(const tr_config *config, const tr_mesh *mesh, tr_axis axis,
                        double flops_per_s);
+/* Returns the link over which near data ranks (tr_mesh.near) sum and gather. */
+tr_link tr_network_near(const tr_config *config, const tr_mesh *mesh, double flops_per_s);
 /* Returns the link over which the data ranks sum gradients. When they divide the updates
- * (parallel.zero), each gets the sums of its portion: half the bytes, in one round. */
+ * (parallel.zero), each gets the sums of its portion: half the bytes, in one round. With two
+ * factors near ranks sum, and then each its portion across. */
 tr_link tr_network_reduce(const tr_config *config, const tr_mesh *mesh, double flops_per_s);
 /* Returns the links of a step: those of messages and of sums of gradients. */
 tr_simulated_links tr_network_links(const tr_config *config, const tr_mesh *mesh,

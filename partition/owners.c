@@ -78,7 +78,7 @@ tr_status tr_owners_choose(const tr_model *model, const tr_placement *placement,
     int64_t *load = NULL;
     int ranks = 0;
     if (!mesh) return TR_OK;
-    const int data_ranks = mesh->degree[TR_AXIS_DP];
+    const int data_ranks = tr_mesh_near(mesh);
     for (int s = 0; s < placement->stages; s++)
         if (placement->owner[s] >= ranks) ranks = placement->owner[s] + 1;
     TR_TRY_OUT(tr_calloc((size_t)model->params_count, sizeof *l.use, &l.use));

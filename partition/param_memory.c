@@ -27,7 +27,11 @@ size_t tr_memory_moments_length(tr_dtype dtype, int64_t numbers) {
 }
 
 const tr_mesh *tr_memory_divided(const tr_mesh *mesh, int zero) {
-    return zero > 0 && mesh->degree[TR_AXIS_DP] > 1 ? mesh : NULL;
+    return zero > 0 && tr_mesh_near(mesh) > 1 ? mesh : NULL;
+}
+
+const tr_mesh *tr_memory_factored(const tr_mesh *mesh) {
+    return tr_mesh_near(mesh) < mesh->degree[TR_AXIS_DP] ? mesh : NULL;
 }
 
 bool tr_memory_in_arena(const tr_mesh *mesh, int zero) {

@@ -26,6 +26,8 @@ tr_param_memory tr_memory_of_params(const tr_model *model, const tr_placement *p
                                     tr_optim_memory optimizer);
 /* Returns the mesh if its data ranks divide masters and states (parallel.zero), or NULL. */
 const tr_mesh *tr_memory_divided(const tr_mesh *mesh, int zero);
+/* Returns the mesh if its data ranks sum in two stages, near ones first, or NULL. */
+const tr_mesh *tr_memory_factored(const tr_mesh *mesh);
 /* Returns true when a rank keeps only the sums of its portions of gradients, and whole gradients
  * are in the arena (parallel.zero 2). */
 bool tr_memory_in_arena(const tr_mesh *mesh, int zero);

@@ -8,7 +8,8 @@
 #include <string.h>
 
 typedef struct visiting {
-    const tr_mesh *mesh, *divided;
+    const tr_mesh *mesh;
+    bool owners; /* they gather what each of them has */
     tr_rank_groups_fn visit;
     void *context;
 } visiting;
@@ -20,7 +21,8 @@ static tr_status visit_param(void *context, int stage, tr_param *param, bool sha
     if (param->frozen) return TR_OK;
     TR_TRY(tr_param_layout_make(param, v->mesh, &layout));
     TR_TRY(v->visit(v->context, &layout.sum));
-    return v->divided ? v->visit(v->context, &layout.owners) : TR_OK;
+    TR_TRY(v->visit(v->context, &layout.across));
+    return v->owners ? v->visit(v->context, &layout.owners) : TR_OK;
 }
 
 static tr_status visit_tie(void *context, const tr_tie *tie) {
@@ -37,7 +39,8 @@ tr_status tr_rank_groups_visit(const tr_model *model, const tr_placement *placem
     TR_TRY(visit(context, &all));
     TR_TRY(visit(context, &line));
     if (forward_only) return TR_OK;
-    visiting v = {mesh, tr_memory_divided(mesh, zero), visit, context};
+    const bool gathers = tr_memory_divided(mesh, zero) || tr_memory_factored(mesh);
+    visiting v = {mesh, gathers, visit, context};
     TR_TRY(tr_placement_visit(placement, model, mesh->index[TR_AXIS_PP], visit_param, &v));
     return tr_placement_visit_ties(placement, model, mesh, visit_tie, &v);
 }

@@ -14,7 +14,8 @@ static tr_status make_layout(const tr_config *c, const tr_orders *orders, int tp
     const tr_mesh mesh = {.degree = {[TR_AXIS_PP] = (int)c->parallel.pp,
                                      [TR_AXIS_DP] = (int)c->parallel.dp,
                                      [TR_AXIS_TP] = (int)c->parallel.tp},
-                          .index = {[TR_AXIS_TP] = tp_rank}};
+                          .index = {[TR_AXIS_TP] = tp_rank},
+                          .near = tr_config_near(c)};
     tr_layout_desc desc = tr_request_layout(c, orders, &mesh);
     desc.own = own;
     return tr_layout_create(&desc, out);

@@ -36,7 +36,7 @@ static tr_status place_norm(const tr_mesh *mesh, const tr_param *param,
 static bool has_noise(const tr_mesh *mesh, const tr_param *param, const tr_param_layout *layout) {
     const tr_mesh_part *sum = &layout->sum;
     return !param->frozen && sum->count[TR_AXIS_TP] == 1 &&
-           sum->count[TR_AXIS_DP] == mesh->degree[TR_AXIS_DP];
+           sum->count[TR_AXIS_DP] * layout->across.count[TR_AXIS_DP] == mesh->degree[TR_AXIS_DP];
 }
 
 bool tr_step_end_measures_noise(const tr_mesh *mesh, const tr_param *param,

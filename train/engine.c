@@ -229,7 +229,7 @@ static tr_status make_decoder(tr_engine *e) {
 /* Refuses a plan that does not fit, and lists its parts. */
 static tr_status refuse_too_large(const tr_engine *e) {
     char parts[TR_MEMORY_TEXT];
-    const bool may_divide = !e->desc.zero && e->desc.mesh.degree[TR_AXIS_DP] > 1;
+    const bool may_divide = !e->desc.zero && tr_mesh_near(&e->desc.mesh) > 1;
     const bool may_offload = !tr_device_on_host(e->desc.device) && !e->desc.optimizer.offload &&
                              !tr_optim_row_of(e->desc.optimizer.kind)->by_tensor;
     if (!e->desc.memory || e->plan.total <= e->desc.memory) return TR_OK;

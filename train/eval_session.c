@@ -247,6 +247,7 @@ static tr_status open_device(tr_eval_session *s) {
     const tr_config *c = &s->config;
     TR_TRY(tr_mesh_make((int)c->parallel.pp, (int)c->parallel.dp, (int)c->parallel.tp,
                         tr_world_rank(s->world), tr_world_size(s->world), &s->mesh));
+    s->mesh.near = tr_config_near(c);
     return tr_trained_device(c, s->world, &s->device, &s->on_cpu_instead);
 }
 

@@ -111,7 +111,7 @@ void tr_recorder_reopen(tr_recorder *r, int64_t done) {
 void tr_recorder_show_plan(tr_recorder *r, const tr_engine *engine, const tr_mesh *mesh,
                            const char *transport) {
     tr_memory_plan plan;
-    char cut[512], costs[256], batches[MOST_LINE];
+    char cut[512], costs[256], batches[MOST_LINE], dp[48];
     const tr_config *c = r->config;
     tr_engine_plan(engine, &plan);
     tr_engine_cut(engine, cut, sizeof cut);
@@ -134,10 +134,10 @@ void tr_recorder_show_plan(tr_recorder *r, const tr_engine *engine, const tr_mes
         fprintf(out, "trained  %.2f M parameters, %.2f M frozen\n", (double)trained * 1e-6,
                 (double)(parameters - trained) * 1e-6);
     fprintf(out,
-            "layout   pp %d x tp %d%s x dp %d%s, %s, %lld micro-batches; stages of layers %s\n",
+            "layout   pp %d x tp %d%s x dp %s%s, %s, %lld micro-batches; stages of layers %s\n",
             mesh->degree[TR_AXIS_PP], mesh->degree[TR_AXIS_TP],
             c->model.sequence && mesh->degree[TR_AXIS_TP] > 1 ? " (sequence)" : "",
-            mesh->degree[TR_AXIS_DP], tr_config_data_text(c), c->parallel.schedule,
+            tr_config_dp_text(c, dp, sizeof dp), tr_config_data_text(c), c->parallel.schedule,
             (long long)(c->train.batch / c->parallel.dp / c->train.micro_batch), cut);
     if (tr_config_batches_text(c, batches, sizeof batches)[0])
         fprintf(out, "batch    %s\n", batches);

@@ -134,6 +134,7 @@ static tr_status open_local(tr_session *s) {
     TR_TRY(tr_config_check(c, tr_world_size(s->world)));
     TR_TRY(tr_mesh_make((int)c->parallel.pp, (int)c->parallel.dp, (int)c->parallel.tp,
                         tr_world_rank(s->world), tr_world_size(s->world), &s->mesh));
+    s->mesh.near = tr_config_near(c);
     TR_TRY(open_origin(s)); /* before anything as large as the config's model is made */
     tr_device_options device = {.threads = (int)c->train.threads,
                                 .host_rank = tr_world_host_rank(s->world),

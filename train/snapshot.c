@@ -123,8 +123,9 @@ static tr_status add_factors(listing *l, const tr_store_slot *slot, const tr_mes
     for (int k = 0; k < TR_OPTIM_STATES; k++) {
         const int axis = m.turned ? 1 - k : k; /* of the tensor */
         const bool same = m.shared > 0 && m.shares_rows == (k == 0);
-        const bool turn = slot->owners ? slot->layout.saves
-                                       : tr_param_layout_takes_turn(&slot->layout, mesh, 0, load);
+        const bool turn = l->store->divided
+                              ? slot->layout.saves_portion
+                              : tr_param_layout_takes_turn(&slot->layout, mesh, 0, load);
         tr_ckpt_tensor *tensor = &l->tensor[l->count++];
         fill(tensor, l->store->device, tr_optim_row_of(slot->optimizer)->state[axis], slot->param,
              &slot->param->tensor[0], slot->state[k], l->store->acc,
@@ -148,7 +149,7 @@ static tr_status add_slot(listing *l, const tr_store_slot *slot, const tr_mesh *
         if (!local) break;
         /* Of memory that data ranks have divided, each has elements that no other one has. */
         const bool divided = slot->owners && (k > 0 || dtype != store->dtype);
-        const bool write = divided ? slot->layout.saves
+        const bool write = divided ? slot->layout.saves_portion
                                    : tr_param_layout_takes_turn(&slot->layout, mesh, size, load);
         add(l, slot, k ? tr_optim_row_of(slot->optimizer)->state[k - 1] : "weights", local,
             k ? &slot->portion : &held, k ? store->state_dtype : dtype, write);

@@ -52,6 +52,10 @@ static tr_status list_param(void *context, int stage, tr_param *param, bool shar
     TR_TRY(tr_param_layout_make(param, at->mesh, &slot->layout));
     if (!at->groups || param->frozen) return TR_OK;
     TR_TRY(tr_mesh_groups_get(at->groups, &slot->layout.sum, &slot->sum));
+    if (tr_mesh_part_size(&slot->layout.across) > 1) {
+        TR_TRY(tr_mesh_groups_get(at->groups, &slot->layout.across, &slot->across));
+        TR_TRY(tr_mesh_groups_get(at->groups, &slot->layout.owners, &slot->near));
+    }
     if (!store->divided) return TR_OK;
     slot->portion = tr_param_portion(param, store->divided);
     return tr_mesh_groups_get(at->groups, &slot->layout.owners, &slot->owners);

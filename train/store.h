@@ -43,7 +43,10 @@ typedef struct tr_store_slot {
     int bucket;   /* of its stage: the gradients that are reduced at the same time */
     tr_optim_kind optimizer; /* that steps it */
     int shares;              /* slot of the use on this rank that has its value and state, or -1 */
-    tr_group *sum;    /* group that sums its gradient; NULL without gradients, and if frozen */
+    tr_group *sum; /* group that sums its gradient; NULL without gradients, and if frozen */
+    /* With data ranks in two factors: the group that sums those sums, and the near data ranks,
+     * which divide them; else NULL. */
+    tr_group *across, *near;
     tr_group *owners; /* data ranks that divide its updates; NULL: it is not divided */
     tr_group *tie;    /* group that then sums the gradients of uses on other ranks; NULL: none */
 } tr_store_slot;

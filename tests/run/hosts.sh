@@ -189,10 +189,10 @@ die() {
     touch "$scratch/dead"
     kill -KILL "$(ps -o ppid= -p "$(rank_on $second 1)")"
 }
-again fewer 2 parallel.dp=2
+again fewer 2 parallel.dp=2x1 # of two factors the first gets smaller
 die
 over fewer 0
-grep -q 'no answer from 10.77.0.2: the job goes on without it, with parallel.dp=1 instead of 2$' "$scratch/fewer.err" ||
+grep -q 'no answer from 10.77.0.2: the job goes on without it, with parallel.dp=1 instead of 2x1$' "$scratch/fewer.err" ||
     fail "fewer: $(<"$scratch/fewer.err")"
 grep -q 'parallel: *{.*dp: 1\|dp: 1' "$scratch/fewer/config.yaml" || fail "fewer: $(grep dp "$scratch/fewer/config.yaml")"
 rm "$scratch/dead"

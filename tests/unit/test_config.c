@@ -170,6 +170,11 @@ static void a_wrong_value_has_its_place(void **state) {
             "x.yaml:1:16: train.steps must be an integer (for example 1000), not '1.5'");
     refused("optim:\n  lr: nan\n",
             "x.yaml:2:7: optim.lr must be a number (for example 0.001), not 'nan'");
+    refused("parallel.dp: 2x\n", "x.yaml:1:14: parallel.dp must be an integer or two factors (for "
+                                 "example 2x4), not '2x'");
+    refused("parallel.dp: 0x4\n", "x.yaml:1:14: parallel.dp must be between 1 and 65536, not 0x4");
+    refused("parallel.dp: 65536x2\n",
+            "x.yaml:1:14: parallel.dp must be between 1 and 65536, not 65536x2");
     refused("train.deterministic: yes\n",
             "x.yaml:1:22: train.deterministic must be true or false, not 'yes'");
     refused("device.memory: 5 apples\n", "x.yaml:1:16: device.memory must be a size in bytes (for "
@@ -545,7 +550,8 @@ static void limits_are_exact(void **state) {
     (void)state;
     for (int k = 0; k < tr_schema_count; k++) {
         const tr_key *key = &tr_schema[k];
-        bool whole = key->type == TR_KEY_INT || key->type == TR_KEY_BYTES;
+        bool whole =
+            key->type == TR_KEY_INT || key->type == TR_KEY_BYTES || key->type == TR_KEY_FACTORS;
         if (!whole && key->type != TR_KEY_FLOAT) continue;
         for (int high = 0; high < 2; high++) {
             double limit = high ? key->max : key->min;

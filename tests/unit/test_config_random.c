@@ -65,6 +65,10 @@ static void draw_value(const tr_key *key, tr_config *c) {
     switch (key->type) {
     case TR_KEY_INT:
     case TR_KEY_BYTES: *(int64_t *)field = (int64_t)x; break;
+    case TR_KEY_FACTORS:
+        ((int64_t *)field)[1] = 1 + (int64_t)(draw() % 8);
+        ((int64_t *)field)[0] = ((int64_t *)field)[1] * (1 + (int64_t)(draw() % 8));
+        break;
     case TR_KEY_FLOAT: *(double *)field = x; break;
     case TR_KEY_BOOL: *(bool *)field = draw() % 2; break;
     case TR_KEY_ANSWER: *(tr_answer *)field = draw() % 2 ? TR_YES : TR_NO; break;

@@ -118,9 +118,37 @@ static void see_runs(struct seen *seen, const tr_mesh *mesh) {
             }
 }
 
+/* Sees the parts across runs of each length, in each longer run. */
+static void see_across(struct seen *seen, const tr_mesh *mesh) {
+    for (int axis = 0; axis < TR_AXIS_COUNT; axis++)
+        for (int most = 1; most <= mesh->degree[axis]; most++)
+            for (int count = 1; count <= most; count++) {
+                if (mesh->degree[axis] % most || most % count) continue;
+                tr_mesh_part part = tr_mesh_self(mesh);
+                tr_mesh_cross(mesh, (tr_axis)axis, count, most, &part);
+                see(seen, mesh, &part);
+            }
+}
+
+static void across(void **state) {
+    (void)state;
+    tr_mesh mesh;
+    assert_int_equal(tr_mesh_make(1, 8, 2, 11, 16, &mesh), TR_OK); /* dp 5, tp 1 */
+    tr_mesh_part part = tr_mesh_self(&mesh);
+    tr_mesh_cross(&mesh, TR_AXIS_DP, 2, 8, &part);
+    assert_int_equal(set_of(&mesh, &part), 1 << 3 | 1 << 7 | 1 << 11 | 1 << 15);
+    part = tr_mesh_self(&mesh);
+    tr_mesh_cross(&mesh, TR_AXIS_DP, 2, 4, &part);
+    assert_int_equal(set_of(&mesh, &part), 1 << 11 | 1 << 15);
+    assert_int_equal(tr_mesh_near(&mesh), 8);
+    mesh.near = 2;
+    assert_int_equal(tr_mesh_near(&mesh), 2);
+}
+
 static void numbers(void **state) {
     (void)state;
-    static const int degrees[][3] = {{4, 3, 2}, {1, 2, 6}, {5, 1, 4}, {3, 2, 1}, {1, 1, 1}};
+    static const int degrees[][3] = {{4, 3, 2}, {1, 2, 6}, {5, 1, 4},
+                                     {3, 2, 1}, {1, 8, 2}, {1, 1, 1}};
     for (size_t i = 0; i < sizeof degrees / sizeof *degrees; i++) {
         struct seen *seen = calloc(1, sizeof *seen);
         const int *n = degrees[i], size = n[0] * n[1] * n[2];
@@ -128,6 +156,7 @@ static void numbers(void **state) {
             tr_mesh mesh;
             assert_int_equal(tr_mesh_make(n[0], n[1], n[2], rank, size, &mesh), TR_OK);
             see_runs(seen, &mesh);
+            see_across(seen, &mesh);
             for (int axis = 0; axis < TR_AXIS_COUNT; axis++)
                 for (int a = 0; a < n[axis]; a++)
                     for (int b = 0; b < a; b++) {
@@ -142,8 +171,8 @@ static void numbers(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(places),     cmocka_unit_test(lines),   cmocka_unit_test(refusals),
-        cmocka_unit_test(neighbours), cmocka_unit_test(numbers),
+        cmocka_unit_test(places),     cmocka_unit_test(lines),  cmocka_unit_test(refusals),
+        cmocka_unit_test(neighbours), cmocka_unit_test(across), cmocka_unit_test(numbers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

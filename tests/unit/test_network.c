@@ -90,7 +90,15 @@ static void test_what_links_take(void **state) {
     config.parallel.zero = 1; /* only the first half of a sum */
     expect_link(tr_network_links(&config, &mesh, 1e12).sum, 2e6, 75);
     config.parallel.zero = 0;
+    /* 2x2 with a host for each run: near ranks sum over the link, and half of the bytes across. */
+    const tr_mesh factors = {.degree = {[TR_AXIS_PP] = 2, [TR_AXIS_DP] = 4, [TR_AXIS_TP] = 2},
+                             .near = 2};
     config.device.host_ranks = 4;
+    expect_link(tr_network_near(&config, &factors, 1e12), 4e6, 100);
+    expect_link(tr_network_links(&config, &factors, 1e12).sum, 64e6, 100 + 1000 / 2);
+    config.parallel.zero = 1;
+    expect_link(tr_network_links(&config, &factors, 1e12).sum, 62e6, 50 + 1000 / 2);
+    config.parallel.zero = 0;
     expect_link(tr_network_sum(&config, &mesh, TR_AXIS_DP, 1e12), 60e6, 1500);
     expect_link(tr_network_sum(&config, &mesh, TR_AXIS_TP, 1e12), 4e6, 100);
     /* Without values a CPU's link has 1 GB/s in 20 GFLOP/s, and the network is like it. */

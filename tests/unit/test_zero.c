@@ -109,6 +109,7 @@ static void test_balance(void **state) {
 typedef struct layout {
     const char *schedule;
     int pp, dp, tp, chunks;
+    int near; /* data ranks that divide and sum first; 0: all */
 } layout;
 
 typedef struct optimizer {
@@ -225,6 +226,7 @@ static tr_status train(engine_rank *r, void *state) {
         desc.model.tie = TR_UNSET;
     }
     TR_TRY(tr_mesh_make(l->pp, l->dp, l->tp, r->rank, r->ranks, &desc.mesh));
+    desc.mesh.near = l->near;
     TR_TRY(tr_engine_create(&desc, &r->engine));
     m->world = r->world;
     m->engine = r->engine;
@@ -284,9 +286,10 @@ static void compare(const job *j, const member *a, const member *b, bool values)
     }
 }
 
-static const layout layouts[] = {{"1f1b", 1, 2, 1, 1},  {"gpipe", 1, 3, 1, 1}, {"1f1b", 1, 4, 1, 1},
-                                 {"zb-h1", 2, 2, 1, 1}, {"bfs", 1, 2, 1, 2},   {"1f1b", 1, 2, 2, 1},
-                                 {"1f1b", 2, 3, 1, 1},  {"1f1b", 2, 2, 2, 1}};
+static const layout layouts[] = {{"1f1b", 1, 2, 1, 1, 0}, {"gpipe", 1, 3, 1, 1, 0},
+                                 {"1f1b", 1, 4, 1, 1, 2}, {"zb-h1", 2, 2, 1, 1, 0},
+                                 {"bfs", 1, 2, 1, 2, 0},  {"1f1b", 1, 2, 2, 1, 0},
+                                 {"1f1b", 2, 3, 1, 1, 0}, {"1f1b", 2, 2, 2, 1, 0}};
 
 /* Tied gradients that are measured; masters and rounded moments; data ranks that own nothing of the
  * optimizer; optimizers that step element by element; sums of gradients in BF16. */
@@ -343,7 +346,7 @@ static void test_bits(void **state) {
 /* Checkpoints of all values of parallel.zero, continued with all of them on other data ranks. */
 static void test_continue(void **state) {
     (void)state;
-    static const layout from = {"1f1b", 1, 3, 1, 1}, to = {"1f1b", 2, 2, 1, 1};
+    static const layout from = {"1f1b", 1, 4, 1, 1, 2}, to = {"1f1b", 2, 2, 1, 1, 0};
     static member first[MOST_RANKS], plain[MOST_RANKS], divided[MOST_RANKS];
     for (size_t o = 1; o <= BY_TENSOR; o++) {
         char folder[3][32];

@@ -159,6 +159,45 @@ static bool check_tickets(const checks *k, bool delayed, bool own_stream) {
     return true;
 }
 
+static double fixed_delay(void *context, int group, size_t bytes) {
+    (void)group;
+    (void)bytes;
+    return *(const double *)context;
+}
+
+/* A sum of a second group follows the first group's, which is delayed: it adds sums. */
+static bool check_following(const checks *k) {
+    enum { COUNT = 3000 };
+    tr_world *w = k->world;
+    const int size = tr_world_size(w);
+    int ranks[64];
+    double delay = 5e-3;
+    int64_t first, second;
+    tr_group *g[2];
+    both data;
+    for (int i = 0; i < size; i++) ranks[i] = i;
+    CHECK(both_new(k, COUNT * sizeof(float), &data));
+    for (int i = 0; i < 2; i++)
+        CHECK_OK(tr_group_open(w, k->device, ranks, size, 16 + i, 5000, &g[i]));
+    fill(data.host, TR_F32, COUNT, true, k->seed, tr_world_rank(w));
+    CHECK(upload(k->stream, &data));
+    tr_world_set_delay(w, fixed_delay, &delay);
+    CHECK_OK(tr_group_start(g[0], k->stream, data.device, COUNT, TR_F32, TR_REDUCE_SUM, &first));
+    tr_world_set_delay(w, NULL, NULL);
+    CHECK_OK(tr_group_follow(g[1], g[0], first));
+    CHECK_OK(tr_group_start(g[1], k->stream, data.device, COUNT, TR_F32, TR_REDUCE_SUM, &second));
+    CHECK_OK(tr_group_wait(g[1], k->stream, second));
+    CHECK(download(k, k->stream, &data));
+    for (int64_t i = 0; i < COUNT; i++) {
+        float got; /* value_of is (rank + 1) (i % 7 + 1) */
+        memcpy(&got, data.host + (size_t)i * sizeof got, sizeof got);
+        CHECK(got == (float)(size * size * (size + 1) / 2 * (int)(i % 7 + 1)));
+    }
+    for (int i = 1; i >= 0; i--) tr_group_close(g[i]);
+    both_free(k, &data);
+    return true;
+}
+
 static bool check_groups(const checks *k) {
     int size = tr_world_size(k->world), rank = tr_world_rank(k->world);
     int ranks[64];
@@ -166,7 +205,7 @@ static bool check_groups(const checks *k) {
     if (!check_group(k, k->stream, ranks, size, 0, 1 << 20)) return false; /* whole buffers */
     for (int i = 0; i < size; i++) ranks[i] = size - 1 - i;
     if (!check_group(k, k->stream, ranks, size, 1, 5000)) return false; /* in pieces, reversed */
-    if (!check_gathers(k, ranks, size, 3)) return false;
+    if (!check_gathers(k, ranks, size, 3) || !check_following(k)) return false;
     if (!check_scattered_ranges(k, ranks, size, 6)) return false;
     if (!check_parts(k, ranks, size, 4, 5000) || !check_parts(k, ranks, size, 5, 1 << 20))
         return false;
@@ -350,12 +389,6 @@ static double check_now(void) {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
-static double fixed_delay(void *context, int group, size_t bytes) {
-    (void)group;
-    (void)bytes;
-    return *(const double *)context;
 }
 
 /* Rank 0 sends two rendezvous messages; rank 1 takes none before both are complete on rank 0: so
