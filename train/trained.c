@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 enum { DEFAULT_KEYS = 5 };
@@ -27,12 +28,28 @@ static void checkpoints_of(const char *path, char root[TR_CONFIG_PATH + 8]) {
     (void)snprintf(root, TR_CONFIG_PATH + 8, "%s/ckpt", path);
 }
 
+/* Fails when the path is a file, or a folder of something else. */
+static tr_status check_path(const char *path, const char *root) {
+    struct stat info;
+    if (stat(path, &info) != 0 || access(root, F_OK) == 0) return TR_OK;
+    if (S_ISDIR(info.st_mode))
+        return TR_FAIL(TR_ERR_DATA,
+                       "'%s' has neither checkpoints (%s) nor a config.json: name the log.dir of a "
+                       "run that has saved one, or the folder of a model",
+                       path, root);
+    return TR_FAIL(TR_ERR_DATA,
+                   "'%s' is a file: name a run, or the folder of a model; `trireme ckpt import "
+                   "FILE RUN` makes a run of a single file (.safetensors, or llm.c's .bin)",
+                   path);
+}
+
 /* Reads the recorded config of the run, with other keys. */
 static tr_status read_run(const tr_trained *r, const char *const *overrides, int count,
                           tr_config *config) {
     char root[TR_CONFIG_PATH + 8];
     tr_ckpt_state *state;
     checkpoints_of(r->path, root);
+    TR_TRY(check_path(r->path, root));
     TR_TRY(tr_calloc(1, sizeof *state, &state));
     tr_status status = tr_ckpt_read_state(root, r->step, state);
     if (status == TR_OK)

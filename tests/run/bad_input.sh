@@ -90,7 +90,7 @@ command_fails 64 "ckpt takes ls, verify, import or export, not 'list'; usage: " 
 command_fails 66 "there is no checkpoint under nowhere/ckpt" ckpt ls nowhere
 command_fails 66 "there is no checkpoint under nowhere/ckpt" sample nowhere
 command_fails 65 "there is no checkpoint under base.yaml/ckpt" ckpt ls base.yaml
-command_fails 65 "there is no checkpoint under base.yaml/ckpt" sample base.yaml
+command_fails 65 "'base.yaml' is a file: name a run, or the folder of a model; .trireme ckpt import FILE RUN. makes a run of a single file .*" sample base.yaml
 
 printf 'data.path: %s\ntrain:\n  steps: ten\n' "$text" >type.yaml
 printf 'data.path: %s\ntrain:\n  stepz: 10\n' "$text" >key.yaml

@@ -66,7 +66,7 @@ long=$(printf 'd/%.0s' {1..2000})
 expect 66 "trireme: the config file '${long:0:512}...' cannot be opened: No such file or directory" plan "$long.yaml"
 expect 66 "trireme: the config file '${long:0:512}...' cannot be opened: File name too long" plan "$long$long.yaml"
 expect 65 "trireme: there is no checkpoint under $text/ckpt: name the log.dir of a run that has saved one" ckpt ls "$text"
-expect 65 "trireme: there is no checkpoint under $text/ckpt: name the log.dir of a run that has saved one" sample "$text"
+expect 65 "trireme: '$text' is a file: name a run, or the folder of a model; \`trireme ckpt import FILE RUN\` makes a run of a single file (.safetensors, or llm.c's .bin)" sample "$text"
 expect 64 "trireme: the run's name is empty: name the log.dir of a run" ckpt ls ""
 expect 78 "trireme: unknown key 'trian.steps'; did you mean train.steps?" data good.yaml trian.steps=5
 printf 'data.path: x\ntrain:\n  stepz: 5\n' >bad.yaml
