@@ -22,9 +22,10 @@ typedef struct tr_channel tr_channel;
 typedef enum tr_reduce {
     TR_REDUCE_SUM,
     TR_REDUCE_MAX,
-    /* A sum of f32 that travels in BF16: half the bytes. Every value is rounded to BF16, also that
-     * of the member that adds, because otherwise the bits would depend on which member that is. The
-     * values are added in FP32 in group-rank order, and the sum is rounded to BF16 once. */
+    /* A sum of f32 that travels in BF16: half the bytes; bf16 travels as it is. Every value is
+     * rounded to BF16, also that of the member that adds, because otherwise the bits would depend
+     * on which member that is. The values are added in FP32 in group-rank order, and the sum is
+     * rounded to BF16 once. */
     TR_REDUCE_SUM_BF16
 } tr_reduce;
 
@@ -185,7 +186,8 @@ void tr_group_close(tr_group *group);
  * own: as of tr_world_own_sums. */
 size_t tr_group_landing_bytes(int n, size_t max_bytes, tr_own_sums own);
 /* Begins to reduce buffer[count] over the members, in place, for f32, bf16, f16 and f64, after all
- * work enqueued so far on `stream`; returns at once. The buffer must not be used until later work
+ * work enqueued so far on `stream`; returns at once, except that on CPUs the calling thread may
+ * first round one piece of a sum that travels in BF16. The buffer must not be used until later work
  * has waited for *ticket, the reduction's number. The reductions of a group run in the order of
  * their starts; those of different groups do not wait for each other. All members make the same
  * calls in the same order, on one stream at a time. A failure that happens after the call has

@@ -72,7 +72,7 @@ size_t tr_group_landing_bytes(int n, size_t max_bytes, tr_own_sums own) {
 static tr_status check(const tr_group *g, const char *what, int64_t count, tr_dtype dtype,
                        tr_reduce op) {
     size_t bytes;
-    if (op == TR_REDUCE_SUM_BF16 && dtype != TR_F32)
+    if (op == TR_REDUCE_SUM_BF16 && dtype != TR_F32 && dtype != TR_BF16)
         return TR_FAIL(TR_ERR_INTERNAL, "%s cannot send elements of type %s in BF16 (group %d)",
                        what, tr_dtype_name(dtype), g->id);
     if (dtype != TR_F32 && dtype != TR_F64 && dtype != TR_BF16 && dtype != TR_F16)

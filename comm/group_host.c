@@ -8,9 +8,7 @@
  * the result to all. A small piece takes one exchange instead of two: every rank receives all and
  * adds all, in the same order. An element's bits depend only on its n values, not on count, place,
  * piece or method. A sum that travels in BF16 is such a reduction of BF16 elements: each piece is
- * rounded in its own memory before its messages, and widened after them. A gather's ranges are sent
- * by the members that computed them, several in one round of messages; staged, as many as the
- * pinned buffer holds. */
+ * rounded in its own memory before its messages, and widened after them. */
 #include "comm/group_host.h"
 #include "base/clock.h"
 #include "base/memory.h"
@@ -135,11 +133,11 @@ static void add(const tr_group_host *g) {
 /* Computes without the lock: it takes long, and other calls need the lock. */
 static void compute(tr_group_host *g, void (*work)(const tr_group_host *g)) {
     pthread_mutex_t *lock = &g->base.world->lock;
-    g->adding = true;
+    g->computing = true;
     pthread_mutex_unlock(lock);
     work(g);
     pthread_mutex_lock(lock);
-    g->adding = false;
+    g->computing = false;
 }
 
 static void pack_piece(const tr_group_host *g) {
@@ -157,80 +155,6 @@ static bool is_packed(const tr_group_host *g) {
     return g->first->held != g->first->dtype;
 }
 
-/* --- one round of a gather, under the lock ---------------------------------------------------- */
-
-/* A walk over the pieces of the current round: the next range and its next byte, and the bytes of
- * the round before it. */
-typedef struct walk {
-    int range;
-    size_t byte, used;
-} walk;
-
-/* A piece of a range. */
-typedef struct range_piece {
-    unsigned char *buffer, *data; /* where the caller has it; where messages have it */
-    size_t bytes;
-    int rank;
-} range_piece;
-
-static walk walk_begin(tr_group_host *g) {
-    memset(g->pieces, 0, (size_t)g->base.n * sizeof *g->pieces);
-    return (walk){.range = g->range, .byte = g->byte};
-}
-
-/* Returns the next piece of the round in *out, or false after the last one. All members find the
- * same pieces. */
-static bool walk_next(tr_group_host *g, walk *w, range_piece *out) {
-    const tr_collective *r = g->first;
-    while (w->range < r->ranges && w->byte == r->range[w->range].bytes) {
-        w->range++;
-        w->byte = 0;
-    }
-    if (w->range == r->ranges) return false;
-    const tr_gather_range *range = &r->range[w->range];
-    size_t bytes = range->bytes - w->byte;
-    if (g->stage && bytes > g->piece_bytes - w->used) bytes = g->piece_bytes - w->used;
-    if (bytes == 0 || g->pieces[range->rank] == TR_ROUND_PIECES) return false;
-    g->pieces[range->rank]++;
-    *out = (range_piece){
-        .buffer = (unsigned char *)range->data + w->byte, .bytes = bytes, .rank = range->rank};
-    out->data = g->stage ? g->stage + w->used : out->buffer;
-    w->byte += bytes;
-    w->used += bytes;
-    return true;
-}
-
-static void post_ranges(tr_group_host *g) {
-    range_piece p;
-    tr_rounds_begin(g->rounds);
-    for (walk w = walk_begin(g); walk_next(g, &w, &p);)
-        if (p.rank != g->base.rank) tr_rounds_receive(g->rounds, p.rank, p.data, p.bytes);
-    for (walk w = walk_begin(g); walk_next(g, &w, &p);)
-        for (int k = 0; k < g->base.n - 1 && p.rank == g->base.rank; k++)
-            tr_rounds_send(g->rounds, tr_rounds_other(g->rounds, k), p.data, p.bytes);
-}
-
-/* Copies this rank's pieces of the round to the pinned buffer, or the other members' from it. */
-static tr_status copy_ranges(tr_group_host *g, bool in) {
-    range_piece p;
-    for (walk w = walk_begin(g); walk_next(g, &w, &p);)
-        if ((p.rank == g->base.rank) == in)
-            TR_TRY(
-                tr_stream_copy(g->stream, in ? p.data : p.buffer, in ? p.buffer : p.data, p.bytes));
-    return TR_OK;
-}
-
-/* Continues after the current round; returns false when it was the last one. */
-static bool next_ranges(tr_group_host *g) {
-    range_piece p;
-    walk w = walk_begin(g);
-    while (walk_next(g, &w, &p)) continue;
-    g->range = w.range;
-    g->byte = w.byte;
-    w = walk_begin(g);
-    return walk_next(g, &w, &p);
-}
-
 /* --- a collective's turn, under the lock ------------------------------------------------------ */
 
 static bool has_parts(const tr_group_host *g) {
@@ -238,7 +162,7 @@ static bool has_parts(const tr_group_host *g) {
 }
 
 static tr_status copy_piece(tr_group_host *g, bool in) {
-    if (g->first->kind == TR_COLLECTIVE_RANGES) return copy_ranges(g, in);
+    if (g->first->kind == TR_COLLECTIVE_RANGES) return tr_collective_ranges_copy(g, in);
     if (has_parts(g)) return tr_collective_parts_copy(g, in);
     if (g->first->kind == TR_COLLECTIVE_SUMS) return tr_collective_sums_copy(g, in);
     const piece p = piece_of(g);
@@ -257,7 +181,7 @@ static void post(tr_group_host *g) {
     const bool sums = g->first->kind == TR_COLLECTIVE_SUMS;
     if (is_packed(g)) compute(g, sums ? tr_collective_sums_pack : pack_piece);
     if (g->first->kind == TR_COLLECTIVE_RANGES) {
-        post_ranges(g);
+        tr_collective_ranges_post(g);
         g->phase = TR_COLLECTIVE_PHASE_RANGES;
     } else if (sums) {
         tr_collective_sums_post(g);
@@ -279,7 +203,7 @@ static void begin_piece(tr_group_host *g) {
 
 /* Returns true when the first collective has another piece. */
 static bool next_piece(tr_group_host *g) {
-    if (g->first->kind == TR_COLLECTIVE_RANGES) return next_ranges(g);
+    if (g->first->kind == TR_COLLECTIVE_RANGES) return tr_collective_ranges_next(g);
     if (g->first->kind == TR_COLLECTIVE_SUMS) return tr_collective_sums_next(g);
     g->at += has_parts(g) ? tr_collective_parts_count(g) : piece_of(g).count;
     return g->at < g->first->count;
@@ -363,8 +287,8 @@ static bool advance(tr_group_host *g, tr_poll *poll) {
 
 static void host_poll(tr_group *group, tr_poll *poll) {
     tr_group_host *g = self_of(group);
-    /* What this poll has found before may be old when `add` has released the lock. */
-    while (g->first && !g->adding && group->world->failure == TR_OK && advance(g, poll))
+    /* What this poll has found before may be old when `compute` has released the lock. */
+    while (g->first && !g->computing && group->world->failure == TR_OK && advance(g, poll))
         poll->moved = poll->outstanding = true;
     if (g->first) poll->outstanding = true;
 }
@@ -490,7 +414,7 @@ static tr_status host_gather_parts(tr_group *group, tr_stream *stream, void *who
 static void abandon(tr_group_host *g) {
     pthread_mutex_t *lock = &g->base.world->lock;
     pthread_mutex_lock(lock);
-    while (g->adding) {
+    while (g->computing) {
         pthread_mutex_unlock(lock);
         (void)sched_yield();
         pthread_mutex_lock(lock);

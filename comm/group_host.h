@@ -63,12 +63,21 @@ typedef struct tr_group_host {
     tr_scatter_cursor *cursor;
     const struct tr_group_host *before; /* of the next collective */
     int64_t ticket;
-    bool adding; /* a thread adds without the lock */
+    bool computing; /* a thread adds, packs or unpacks without the lock */
     /* Staged: */
     tr_stream *stream;
     tr_event *copied;
     unsigned char *stage; /* [piece_bytes]; NULL: not staged */
 } tr_group_host;
+
+/* --- one round of a gather of ranges (group_ranges.c), under the lock ------------------------- */
+
+/* Posts the round's messages. */
+void tr_collective_ranges_post(tr_group_host *group);
+/* Copies this rank's pieces of the round to the pinned buffer, or the other members' from it. */
+tr_status tr_collective_ranges_copy(tr_group_host *group, bool in);
+/* Continues after the current round; returns false when it was the last one. */
+bool tr_collective_ranges_next(tr_group_host *group);
 
 /* --- one piece of a collective of equal parts (group_parts.c), under the lock ------------------
  */

@@ -98,7 +98,7 @@ tr_status tr_sums_create(const tr_store *store, tr_reduce op, tr_sums **out) {
     tr_sums *s;
     TR_TRY(tr_calloc(1, sizeof *s, &s));
     s->store = store;
-    s->op = store->grad_dtype == TR_BF16 ? TR_REDUCE_SUM : op; /* BF16 travels as it is */
+    s->op = op;
     if (store->divided || tr_memory_factored(&store->mesh)) {
         for (int i = 0; i < store->slots; i++)
             if (store->slot[i].sum) TR_TRY_OUT(add_slot(s, store, &store->slot[i]));

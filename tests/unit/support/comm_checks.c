@@ -36,7 +36,7 @@ static bool check_group(const checks *k, tr_stream *stream, const int *ranks, in
     CHECK_OK(tr_group_open(k->world, k->device, ranks, n, id, max_bytes, &g));
     for (size_t c = 0; c < sizeof counts / sizeof *counts; c++)
         for (int d = 0; d < 4; d++)
-            for (int op = 0; op <= (dtypes[d] == TR_F32 ? TR_REDUCE_SUM_BF16 : TR_REDUCE_MAX); op++)
+            for (int op = 0; op <= (d < 2 ? TR_REDUCE_SUM_BF16 : TR_REDUCE_MAX); op++)
                 for (int crafted = 0; crafted < (op == TR_REDUCE_SUM ? 2 : 1); crafted++)
                     if (!check_all_reduce(k, g, stream, ranks, n, counts[c], (int64_t)c % 3,
                                           dtypes[d], (tr_reduce)op, crafted))
