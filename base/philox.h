@@ -84,9 +84,9 @@ TR_HOSTDEVICE static inline tr_philox tr_dropout_bits(uint64_t seed, uint64_t si
 }
 
 /* The Philox key of the stochastic rounding of a tensor: `use` tells its numbers apart, such as two
- * moments. The counter's upper half is the attempted step, below 2^32, and which of the step's
- * roundings it is: the first sample of a micro-batch, or 0. The lower half is the index of four
- * elements of the whole tensor, each of which has a word. */
+ * moments. The counter's upper half holds the attempted step (below 2^32) and the first sample of a
+ * micro-batch, or 0. The lower half is the index of four elements of the whole tensor, each of
+ * which has a word. */
 TR_HOSTDEVICE static inline uint64_t tr_rounding_key(uint64_t seed, uint64_t name_hash, int use) {
     return tr_mix64(seed ^ tr_mix64(tr_mix64(name_hash) + 1 + (uint64_t)use));
 }

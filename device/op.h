@@ -18,6 +18,7 @@
 
 #include "base/dtype.h"
 #include "device/device.h"
+#include "device/op_optimizer.h"
 #include "device/tensor.h"
 
 #define TR_OP_LIST(X)                                                                              \
@@ -337,10 +338,9 @@ enum { TR_POSITION_X, TR_POSITION_TABLE, TR_POSITION_Y, TR_POSITION_STARTS };
 enum { TR_POSITION_WGRAD_DY, TR_POSITION_WGRAD_DTABLE, TR_POSITION_WGRAD_STARTS };
 
 /* DROPOUT_ADD: Y = RESIDUAL + dropout(X + BIAS); RESIDUAL and BIAS may be NULL. Kept elements are
- *   divided by 1-p. Rounds once. Row r is row s = first + r of the sequences: it
- *   belongs to global sample state->first_sample + args->sample + s / seq, and its element (s %
- * seq)
- *   * width + column keys the mask (base/philox.h tr_dropout_bits).
+ *   divided by 1-p. Rounds once. Row r is row s = first + r of the sequences: it belongs to global
+ *   sample state->first_sample + args->sample + s / seq. The mask's key (tr_dropout_bits of
+ *   base/philox.h) is its element: (s % seq) * width + column.
  *   No dropout when p = 0 or state->train = 0. Y may be RESIDUAL or X.
  * DROPOUT_DGRAD: DX = mask * DY / (1-p); DX may be DY. */
 typedef struct tr_dropout_desc {
@@ -388,134 +388,6 @@ typedef struct tr_xent_desc {
 } tr_xent_desc;
 enum { TR_XENT_LOGITS, TR_XENT_LABELS, TR_XENT_MAX, TR_XENT_SUMS, TR_XENT_LOSS };
 
-/* SUMSQ: OUT f64[1] = sum of X[i]^2 over count elements of dtype f32 or bf16, in an order that
- * depends on the index alone (not on threads or alignment): blocks of 4096 elements, in a block 8
- * lanes by i % 8 each in ascending order, lanes added 0..7, blocks added in ascending order, all
- * FP64. In parts, for runs of whole blocks of a tensor in different places: BLOCKS writes the sum
- * of each block of X to SUMS f64[tr_sumsq_blocks(count)], and TOTAL adds SUMS f64[count] to OUT. */
-enum { TR_SUMSQ_BLOCK = 4096 };
-typedef enum tr_sumsq_part { TR_SUMSQ_WHOLE, TR_SUMSQ_BLOCKS, TR_SUMSQ_TOTAL } tr_sumsq_part;
-typedef struct tr_sumsq_desc {
-    int64_t count;
-    tr_dtype dtype;
-    tr_sumsq_part part;
-} tr_sumsq_desc;
-static inline int64_t tr_sumsq_blocks(int64_t count) {
-    return (count + TR_SUMSQ_BLOCK - 1) / TR_SUMSQ_BLOCK;
-}
-enum { TR_SUMSQ_X, TR_SUMSQ_OUT, TR_SUMSQ_SUMS };
-
-/* STEP_FINISH: LOSSES f64[losses][2] as XENT_LOSS writes them, added in order; NORMS f64[norms]
- * added in order. Sets loss, valid, grad_norm, gradient_factor and skip of STATE (a tr_step_state).
- *   grad_norm = sqrt(sum NORMS) / (valid * loss_scale); the clip factor is min(1,
- * max_norm/grad_norm); skip when loss or norm is not finite or above its limit, or no token counts.
- */
-typedef struct tr_step_finish_desc {
-    int64_t losses, norms;
-} tr_step_finish_desc;
-enum { TR_STEP_FINISH_LOSSES, TR_STEP_FINISH_NORMS, TR_STEP_FINISH_STATE };
-
-/* The rules of UPDATE, and which states they own (of M and V, the means of the gradient and of its
- * square, in this order). g is the gradient of UPDATE, w the master. */
-typedef enum tr_update_rule {
-    TR_UPDATE_ADAMW,    /* M, V (Loshchilov & Hutter 2019): u = mhat / (sqrt(vhat) + eps) */
-    TR_UPDATE_SGD,      /* none: u = g */
-    TR_UPDATE_MOMENTUM, /* M: m = momentum m + g; u = m, or with nesterov g + momentum m */
-    TR_UPDATE_LION,     /* M (Chen et al. 2023, algorithm 2): u = sign(beta1 m + (1 - beta1) g);
-                           m = beta2 m + (1 - beta2) g */
-    TR_UPDATE_ROOT,     /* M, of Adafactor's vectors: m = (1 - b) m + b (g^2 + 1e-30) with b =
-                           state->square_weight; u = g / sqrt(m) */
-    TR_UPDATE_RULES
-} tr_update_rule;
-/* Returns how many states a rule owns. */
-TR_HOSTDEVICE static inline int tr_update_states(tr_update_rule rule) {
-    return rule == TR_UPDATE_ADAMW ? 2 : rule == TR_UPDATE_SGD ? 0 : 1;
-}
-
-/* UPDATE: the optimizer's step on count elements; reads lr, bias corrections, gradient_factor and
- * skip from the state: g = GRAD * gradient_factor, clamped to clip_value in size unless that is 0,
- * plus l1 sign(w) + l2 w; M, V, MASTER f32 updated; MASTER -= lr * lr_scale * (u + weight_decay *
- * MASTER); VALUE = MASTER in dtype (NULL or MASTER itself when the model is FP32). */
-typedef struct tr_update_desc {
-    int64_t count;
-    double beta1, beta2, eps, weight_decay;
-    tr_dtype dtype;
-    double lr_scale;
-    tr_update_rule rule;
-    double momentum, clip_value, l1, l2;
-    bool nesterov;
-} tr_update_desc;
-enum { TR_UPDATE_GRAD, TR_UPDATE_MASTER, TR_UPDATE_M, TR_UPDATE_V, TR_UPDATE_VALUE };
-
-/* DIRECTION: as UPDATE, but GRAD becomes u + weight_decay * MASTER, and MASTER keeps its values:
- * for optimizers that choose the length of each tensor's step. Has UPDATE's description and
- * operands, without VALUE, and does not read lr. DESCEND: the step along such a direction U
- * f32[count]: MASTER -= lr * lr_scale * (factor * r * U + weight_decay * MASTER); VALUE as of
- * UPDATE. NORMS f64[parts][2] has the squared norms of the parts of the whole tensor, of its MASTER
- * and of its U; r is the ratio of their roots, added in ascending order, or 1 where one of them is
- * 0 (You et al. 2020, algorithm 2). parts 0: r is 1, without NORMS. whole above 0: the elements of
- * the whole tensor, and r is Adafactor's (Shazeer & Stern 2018, algorithm 4), with the roots of the
- * mean squares: max(1e-3, that of MASTER) / max(1, that of U). Reads lr and skip from the state. */
-typedef struct tr_descend_desc {
-    int64_t count, parts, whole;
-    double lr_scale, factor, weight_decay;
-    tr_dtype dtype;
-} tr_descend_desc;
-/* RESCALE: X f32[count] = X / (the root of the sum of its parts' squared norms, as DESCEND adds
- * those of U, + 1e-7). dtype: the storage's, or X's own. */
-typedef struct tr_rescale_desc {
-    int64_t count, parts;
-    tr_dtype dtype;
-} tr_rescale_desc;
-enum { TR_RESCALE_X, TR_RESCALE_NORMS };
-enum { TR_DESCEND_U, TR_DESCEND_NORMS, TR_DESCEND_MASTER, TR_DESCEND_VALUE };
-
-/* Adafactor's second moments of a matrix (Shazeer & Stern 2018, algorithm 4), of which this rank
- * has a part, X f32[rows, cols], with all rows or all columns of the whole matrix. Sums are FP64.
- * FACTOR_SUMS: ROWS f64[rows] and COLS f64[cols] are the sums of squares of each row and column of
- *   X, a row's in the order of SUMSQ, a column's in blocks of tr_factor_block(rows) rows.
- * FACTOR: ROWS and COLS are those of the whole matrix. The states R f32[rows] and C f32[cols]
- * become R = (1 - b) R + b (ROWS + 1e-30 all_cols), C = (1 - b) C + b (COLS + 1e-30 all_rows), with
- * b = state->square_weight; and X becomes X / sqrt(R C / total), where total is the sum of R, or of
- * C. Reads skip from the state. */
-typedef struct tr_factor_desc {
-    int64_t rows, cols, all_rows, all_cols;
-    tr_dtype dtype; /* the storage's, or X's own */
-} tr_factor_desc;
-enum { TR_FACTOR_X, TR_FACTOR_ROWS, TR_FACTOR_COLS, TR_FACTOR_R, TR_FACTOR_C };
-/* Returns the rows of a block: at most 128 blocks. */
-TR_HOSTDEVICE static inline int64_t tr_factor_block(int64_t rows) {
-    const int64_t even = (rows + 127) / 128;
-    return even > 32 ? even : 32;
-}
-
-/* A box of a tensor within a parameter's memory: rows of `cols` adjacent elements, `ld` apart, from
- * element `begin` of the parameter on. Its element (r, c) is element first + r * step + c of the
- * whole tensor, in the order of the parameter's memory. */
-typedef struct tr_quantize_box {
-    uint64_t name; /* tr_hash_name of the tensor */
-    int64_t begin, rows, cols, ld, first, step;
-} tr_quantize_box;
-
-/* QUANTIZE: Y[count] = X f32[count], the parameter's elements from args->element on, in `to`: BF16,
- * or U8, codes of base/code8.h with SCALES f32[blocks], where args->element is a multiple of
- * TR_CODE8_BLOCK, and `squares` says that X is of squares. Each rounds down or up with the
- * probability that makes the mean of Y equal to X (Croci et al. 2022, stochastic rounding), by bits
- * that are a function of seed, attempted step, args->sample, `use` (which tells several states of a
- * tensor apart), the tensor's name and the element of the whole tensor. Y (+)= in BF16: a run that
- * adds rounds the FP32 sum Y + X. A NaN stays one in BF16. Reads seed, step and skip from the
- * state; does nothing if skip is set. DEQUANTIZE: X = Y, which is U8,
- * without the state and boxes. */
-enum { TR_QUANTIZE_BOXES = 4 };
-typedef struct tr_quantize_desc {
-    int64_t count;
-    tr_dtype to;
-    bool squares;
-    int use, boxes;
-    tr_quantize_box box[TR_QUANTIZE_BOXES];
-} tr_quantize_desc;
-enum { TR_QUANTIZE_X, TR_QUANTIZE_Y, TR_QUANTIZE_SCALES };
-
 typedef struct tr_op_desc {
     tr_op_kind kind;
     union {
@@ -548,8 +420,8 @@ typedef struct tr_op_args {
     tr_tensor t[TR_OP_MAX_TENSORS];
     void *scratch; /* at least the plan's scratch_bytes, aligned to TR_ALIGN */
     tr_step_state *state;
-    int64_t sample;  /* offset of row 0's sample from the step's first; QUANTIZE: of the micro-batch
-                        of which X is a gradient */
+    int64_t sample; /* offset of row 0's sample from the step's first; QUANTIZE: offset of the first
+                       sample of the micro-batch that X is the gradient of */
     int64_t element; /* of QUANTIZE: X's first element in its parameter */
     bool adds;       /* to gradients of parameters, which are else written; no other operand */
 } tr_op_args;

@@ -76,8 +76,8 @@ typedef struct tr_param {
     /* Axes, as TR_AXIS_BIT, along which each copy computes only a part of the gradient, so that the
      * copies' parts are summed. Along the other axes all copies compute the same gradient. */
     unsigned partial;
-    /* When data ranks divide the updates: those of this parameter belong to one of the data ranks
-     * that hold it, the one at place `owner` (partition/owners.h); otherwise the ranks cut it. */
+    /* With parallel.zero: one data rank updates all of this parameter, the one at place `owner`
+     * among those that hold it (partition/owners.h). Otherwise they cut it. */
     bool whole;
     int owner;
     /* Value and gradient directly follow those of the previous parameter in the layer's list,

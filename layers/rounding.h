@@ -20,6 +20,7 @@ enum {
 int tr_param_rounding_gradient(const tr_param *param, int rank, int ranks);
 
 /* Describes the rounding of `count` elements of the parameter to `to`. squares: of squares. Fails
- * with TR_ERR_INTERNAL when a box of the parameter is no matrix. */
+ * with TR_ERR_INTERNAL when a tensor has more than two axes, or the parameter more than
+ * TR_QUANTIZE_BOXES boxes. */
 tr_status tr_param_rounding(const tr_param *param, tr_dtype to, bool squares, int use,
                             int64_t count, tr_op_desc *out);

@@ -3,7 +3,8 @@
  * the matrices by the roots of their second moments (partition/adafactor.h). Then the tensor ranks
  * sum the squared norms of their parts of each tensor, in FP64 blocks of 4096 elements; muon
  * makes its directions orthogonal (partition/muon.h); and each rank steps its parts along them.
- * Data ranks and copies of tied parameters compute the same. */
+ * Copies of tied parameters compute the same, and so do data ranks, unless they divide updates:
+ * then one data rank steps a tensor, or each a part of it. */
 #pragma once
 
 #include "partition/step_end.h"
@@ -18,5 +19,5 @@ tr_status tr_pace_create(const tr_store *store, const tr_optim_config *config, c
                          tr_group *tensor, size_t *scratch, tr_pace **out);
 void tr_pace_destroy(tr_pace *steps);
 /* Steps all parameters along the directions in their gradients' memory, unless the state says to
- * skip. Collective over the tensor ranks. */
+ * skip. Collective over the tensor ranks, and over the data ranks that divide updates. */
 tr_status tr_pace_run(tr_pace *steps, tr_stream *stream, tr_step_state *state, void *scratch);

@@ -35,7 +35,7 @@ typedef struct tr_cpu_kernels {
     /* bits[4 * quads]: Philox4x32-10 of the counters (first + i, high) under key; bits has room for
      * TR_CPU_PHILOX_MORE more. */
     void (*philox)(uint64_t key, uint64_t first, uint64_t high, int64_t quads, uint32_t *bits);
-    /* y[n] = x rounded to BF16 by random words (tr_round_bf16). */
+    /* y[n] = x, or with `adds` y + x, rounded to BF16 by random words (tr_round_bf16). */
     void (*round_drawn)(bool adds, int64_t n, const float *x, const uint32_t *draw, uint16_t *y);
     /* y[n] = the codes of x, one block of base/code8.h, by random words. Returns its scale. */
     float (*encode)(bool squares, int64_t n, const float *x, const uint32_t *draw, uint8_t *y);

@@ -1,4 +1,4 @@
-/* QUANTIZE and DEQUANTIZE: the optimizer's state in fewer bits. */
+/* QUANTIZE and DEQUANTIZE: moments, parameters and sums of gradients in fewer bits. */
 #include "base/code8.h"
 #include "device/op_table.h"
 
