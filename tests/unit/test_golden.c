@@ -64,6 +64,15 @@ static void name_run(const char *file, const char *precision, const char *device
     (void)snprintf(run.what, sizeof run.what, "%s on %s", precision, device);
 }
 
+/* Counts a fault when a distance is more than the limit. */
+static void judge(const char *of, double is, double limit) {
+    bool fault = !(is <= limit);
+    if (fault || getenv("TRIREME_GOLDEN_SHOW"))
+        print_message("%s%s, %s: %s is off by %.3g, limit %.3g\n", fault ? "FAULT: " : "", run.file,
+                      run.what, of, is, limit);
+    faults += fault;
+}
+
 /* --- a run ------------------------------------------------------------------------------------ */
 
 static void configure(const golden *g, const char *device, const char *precision, tr_config *c) {
@@ -147,13 +156,20 @@ static void move_all(const golden *g, const tr_store *store, what of, bool to_fi
                  (long long)g->count);
 }
 
-/* Takes the step with the first loss scale, with which nothing overflows, because gradients of
- * parameters are FP32. PyTorch's are FP16, and make.py halves its scale for some of the files. */
+/* Takes the step with the first loss scale, and with half of it while gradients overflow, which is
+ * a fault: none of seed 1 does, and one step of 180 with seeds 2 to 5. (PyTorch's gradients of
+ * parameters are FP16, Trireme's FP32; make.py halves PyTorch's scale for some of the files.) */
 static void take_step(const golden *g, const tr_config *c, tr_engine *engine, int64_t step,
                       tr_step_result *out) {
-    tr_engine_set_loss_scale(engine, tr_loss_scaled(c) ? TR_LOSS_SCALE_FIRST : 1);
-    TRY(tr_engine_step(engine, step, step, (step - 1) * g->batch, g->lr[step - 1], out));
-    if (!out->finite) fail_msg("%s: %s: step %d overflows", run.file, run.what, (int)step);
+    double scale = tr_loss_scaled(c) ? TR_LOSS_SCALE_FIRST : 1;
+    int tries = 0;
+    do {
+        tr_engine_set_loss_scale(engine, scale);
+        TRY(tr_engine_step(engine, step, step, (step - 1) * g->batch, g->lr[step - 1], out));
+        scale /= 2;
+        tries++;
+    } while (!out->finite && scale >= 1);
+    judge("number of overflows", tries - 1, 0);
 }
 
 static void train(const golden *g, const tr_config *c, tr_world *world, tr_device *device,
@@ -284,15 +300,6 @@ static double distance(const double *x, const double *y, int64_t n) {
     return sqrt(sum);
 }
 
-/* Counts a fault when a distance is more than the limit. */
-static void judge(const char *of, double is, double limit) {
-    bool fault = !(is <= limit);
-    if (fault || getenv("TRIREME_GOLDEN_SHOW"))
-        print_message("%s%s, %s: %s is off by %.3g, limit %.3g\n", fault ? "FAULT: " : "", run.file,
-                      run.what, of, is, limit);
-    faults += fault;
-}
-
 /* Returns true when the gradient of that element is zero except for rounding, so that AdamW's step
  * is noise. */
 static bool is_zero(double gradient, double global) {
@@ -395,8 +402,8 @@ static void check_bf16(const golden *g, const char *device) {
 }
 
 /* Adds to *after the distances of the parameters. Judges how many elements rounding turned into the
- * other direction: a file has 1.5 of them on average, independent of each other, so that more than
- * 8 are once in 30,000 files (Poisson). */
+ * other direction: with seeds 1 to 5 a file has 1.3 of them on average, at most 4. They are
+ * independent of each other, so that more than 8 come once in 100,000 files (Poisson). */
 static void check_fp16(const golden *g, const char *device, squares *after) {
     check_narrow(g, device, "fp16", &g->fp16, after);
     judge("number of elements with another direction", (double)after->far, 8);
