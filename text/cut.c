@@ -44,7 +44,7 @@ static reason reason_of(const tr_tokenizer *t) {
 /* Fills *out with the place before byte `at`, 0 < at < length. Returns false when it is inside of a
  * character or next to an invalid byte. */
 static bool look(const uint8_t *table, const uint8_t *text, size_t length, size_t at, place *out) {
-    uint32_t left, right;
+    uint32_t left = 0, right;
     *out = (place){.text = text, .right = text + at};
     if ((text[at] & 0xC0) == 0x80) return false;
     out->right_bytes = tr_utf8_next(text + at, text + length, &right);
