@@ -63,21 +63,44 @@ static const char *flop(double amount, const char *unit, char *text, size_t size
     return text;
 }
 
-/* Prints whether the order lets parallel.zero 2 save memory: of the rank with the most gradients
- * alive at one time. */
-static void print_whole_gradients(const tr_run_plan *p) {
-    const tr_program_set *set = p->layout->program[TR_LAYOUT_TRAIN];
-    const tr_program *most = &set->program[0];
-    for (int r = 1; r < set->ranks; r++)
-        if (set->program[r].bucket_peak > most->bucket_peak) most = &set->program[r];
-    if (most->buckets == 0) return;
-    (void)printf("zero     at most %.1f of a rank's %.1f MiB of whole gradients are alive at one "
-                 "time, in the activations",
-                 (double)most->bucket_peak / MIB, (double)most->bucket_bytes / MIB);
-    if (most->bucket_peak == most->bucket_bytes)
-        (void)printf("; this order saves nothing over parallel.zero 1: use parallel.schedule bfs "
-                     "with parallel.virtual 3 or more");
+/* Prints how much of a rank's whole gradients or values is alive at one time, and whether the order
+ * lets that parallel.zero save memory. */
+static void print_whole(const char *what, size_t peak, size_t bytes, int zero, const char *more) {
+    (void)printf("zero     at most %.1f of a rank's %.1f MiB of whole %s are alive at one time, in "
+                 "the activations%s",
+                 (double)peak / MIB, (double)bytes / MIB, what, more);
+    if (peak == bytes)
+        (void)printf("; this order saves nothing over parallel.zero %d: use parallel.schedule bfs "
+                     "with parallel.virtual 3 or more",
+                     zero - 1);
     (void)printf("\n");
+}
+
+/* Returns how many times a rank gathers its values in a step. */
+static double gathers_of(const tr_program *program) {
+    size_t bytes = 0;
+    for (int k = 0; k < program->count; k++)
+        if (program->instr[k].action.type == TR_ACTION_GATHER_START)
+            bytes += tr_align_up(program->instr[k].bytes);
+    return (double)bytes / (double)program->value_bytes;
+}
+
+/* Prints what parallel.zero 2 and 3 save: of the rank with the most alive at one time. */
+static void print_zero(const tr_run_plan *p) {
+    const tr_program_set *set = p->layout->program[TR_LAYOUT_TRAIN];
+    const tr_program *grads = &set->program[0], *values = grads;
+    char more[128];
+    for (int r = 1; r < set->ranks; r++) {
+        if (set->program[r].bucket_peak > grads->bucket_peak) grads = &set->program[r];
+        if (set->program[r].value_peak > values->value_peak) values = &set->program[r];
+    }
+    if (grads->buckets > 0)
+        print_whole("gradients", grads->bucket_peak, grads->bucket_bytes, 2, "");
+    if (values->value_bytes == 0) return;
+    const double times = gathers_of(values);
+    (void)snprintf(more, sizeof more, ", and gathered %.1f times a step%s", times,
+                   times > 2 ? " (at most twice with parallel.schedule bfs)" : "");
+    print_whole("parameters", values->value_peak, values->value_bytes, 3, more);
 }
 
 /* here: this machine has the config's device. */
@@ -106,7 +129,7 @@ static void print_head(const tr_config *c, const tr_run_plan *p, bool here) {
                  c->model.sequence && c->parallel.tp > 1 ? " (sequence)" : "",
                  tr_config_dp_text(c, dp, sizeof dp), tr_config_data_text(c), c->parallel.schedule,
                  p->layout->micro_batches, (long long)c->train.micro_batch);
-    print_whole_gradients(p);
+    print_zero(p);
     if (c->device.memory)
         (void)printf("limit    %.1f MiB a rank (device.memory)\n\n", (double)p->limit / MIB);
     else
@@ -323,7 +346,7 @@ static tr_status print_messages(const tr_config *c, const tr_run_plan *p, double
         if (all.moving > most.moving) most = all;
     }
     if (most.count == 0) return TR_OK;
-    links.sum = links.copy = (tr_link){0};
+    links.sum = links.gather = links.copy = (tr_link){0};
     TR_TRY(tr_simulate(set, l->table.cost, &links, &t));
     (void)snprintf(what, sizeof what, "activations and gradients in %d messages", most.count);
     print_moving(c, "messages", most.bytes, what, most.far, most.moving / rate);
@@ -353,34 +376,61 @@ static void print_tensor_sums(const tr_config *c, const tr_run_plan *p, double r
     print_exposed(most.exposed / rate);
 }
 
-/* Prints what the sums of gradients take of the pipeline rank that waits longest for them. */
+/* What the sums of gradients, or the gathers of values, take of a pipeline rank. */
+typedef struct collectives {
+    int count;
+    double bytes, moving, exposed;
+} collectives;
+
+static collectives collectives_of(const tr_program *program, const tr_instr_time *time,
+                                  tr_action_type start, tr_action_type wait) {
+    collectives all = {0};
+    for (int k = 0; k < program->count; k++) {
+        const tr_instr *instr = &program->instr[k];
+        if (instr->action.type == wait) all.exposed += time[k].end - time[k].start;
+        if (instr->action.type != start) continue;
+        all.count++;
+        all.bytes += (double)instr->bytes;
+        all.moving += time[k].complete - time[k].begin;
+    }
+    return all;
+}
+
+/* Prints the collectives of one kind of the pipeline rank that waits longest for them, if there are
+ * any. */
+static void print_collectives(const tr_config *c, const tr_layout *l, const tr_simulation *t,
+                              double rate, bool gathers) {
+    const tr_program_set *set = l->program[TR_LAYOUT_TRAIN];
+    collectives most = {0};
+    char what[64];
+    for (int r = 0; r < t->ranks; r++) {
+        const collectives all =
+            collectives_of(&set->program[r], t->instr[r],
+                           gathers ? TR_ACTION_GATHER_START : TR_ACTION_REDUCE_START,
+                           gathers ? TR_ACTION_GATHER_WAIT : TR_ACTION_REDUCE_WAIT);
+        if (r == 0 || all.exposed > most.exposed) most = all;
+    }
+    if (most.count == 0) return;
+    const bool narrow =
+        !gathers && tr_reduce_wire(l->desc.reduce, tr_optim_grad_dtype(l->desc.optimizer,
+                                                                       l->desc.dtype)) == TR_BF16;
+    (void)snprintf(what, sizeof what, "%s%s in %d %s%s", narrow ? "bf16 " : "",
+                   gathers ? "parameters" : "gradients", most.count, gathers ? "gather" : "bucket",
+                   most.count == 1 ? "" : "s");
+    print_moving(c, gathers ? "gather" : "reduce", most.bytes, what,
+                 tr_network_is_far(c, &l->desc.mesh, TR_AXIS_DP), most.moving / rate);
+    print_exposed(most.exposed / rate);
+}
+
+/* Prints what the sums of gradients take, and with parallel.zero 3 the gathers of values. */
 static tr_status print_reductions(const tr_config *c, const tr_run_plan *p, double rate) {
     const tr_layout *l = p->layout;
-    const tr_program_set *set = l->program[TR_LAYOUT_TRAIN];
-    const tr_simulated_links links = {.sum = tr_network_reduce(c, &l->desc.mesh, rate)};
-    const tr_dtype travels =
-        tr_reduce_wire(l->desc.reduce, tr_optim_grad_dtype(l->desc.optimizer, l->desc.dtype));
-    int rank = 0, buckets = 0;
-    double bytes = 0, moving = 0;
+    const tr_simulated_links links = {.sum = tr_network_reduce(c, &l->desc.mesh, rate),
+                                      .gather = tr_network_gather(c, &l->desc.mesh, rate)};
     tr_simulation *t;
-    TR_TRY(tr_simulate(set, l->table.cost, &links, &t));
-    for (int r = 1; r < t->ranks; r++)
-        if (t->exposed[r] > t->exposed[rank]) rank = r;
-    for (int k = 0; k < set->program[rank].count; k++) {
-        const tr_instr *instr = &set->program[rank].instr[k];
-        if (instr->action.type != TR_ACTION_REDUCE_START) continue;
-        buckets++;
-        bytes += (double)instr->bytes;
-        moving += t->instr[rank][k].complete - t->instr[rank][k].begin;
-    }
-    char what[64];
-    (void)snprintf(what, sizeof what, "%sgradients in %d bucket%s",
-                   travels == TR_BF16 ? "bf16 " : "", buckets, buckets == 1 ? "" : "s");
-    if (buckets > 0) {
-        print_moving(c, "reduce", bytes, what, tr_network_is_far(c, &l->desc.mesh, TR_AXIS_DP),
-                     moving / rate);
-        print_exposed(t->exposed[rank] / rate);
-    }
+    TR_TRY(tr_simulate(l->program[TR_LAYOUT_TRAIN], l->table.cost, &links, &t));
+    print_collectives(c, l, t, rate, false);
+    print_collectives(c, l, t, rate, true);
     tr_simulation_destroy(t);
     return TR_OK;
 }
@@ -401,15 +451,15 @@ static tr_status add_updates(void *context, int stage, tr_param *param, bool sha
 }
 
 /* Prints what the gather of updated parameters takes of the pipeline rank that gathers longest,
- * when data ranks divide the updates: the second half of a sum. The data rank that has updated most
- * sends longest. */
+ * when data ranks divide the updates but not the values: the second half of a sum. The data rank
+ * that has updated most sends longest. */
 static void print_gather(const tr_config *c, const tr_run_plan *p, double rate) {
     const tr_layout *l = p->layout;
     const tr_link sum = tr_network_near(c, &l->desc.mesh, rate);
     const int data_ranks = tr_mesh_near(&l->desc.mesh);
     tr_mesh mesh = l->desc.mesh;
     updates most = {0};
-    if (!tr_memory_divided(&mesh, l->desc.zero)) return;
+    if (!tr_memory_divided(&mesh, l->desc.zero) || tr_memory_gathers(&mesh, l->desc.zero)) return;
     for (int r = 0; r < mesh.degree[TR_AXIS_PP]; r++)
         for (int d = 0; d < data_ranks; d++) {
             updates u = {.divided = &mesh};

@@ -375,16 +375,6 @@ static tr_status check_batch(const tr_config *c) {
     return TR_OK;
 }
 
-static tr_status check_zero(const tr_config *c) {
-    if (c->parallel.zero > 2)
-        REFUSE("parallel.zero",
-               "parallel.zero %" PRId64
-               " is not available: 2 divides the optimizer's state and the gradients among the "
-               "data ranks, and parallel.tp or parallel.pp divides parameters",
-               c->parallel.zero);
-    return TR_OK;
-}
-
 static tr_status check_reduce(const tr_config *c) {
     if (strcmp(c->parallel.reduce, "fp32") != 0 && !strcmp(c->train.precision, "fp64"))
         REFUSE("parallel.reduce",
@@ -402,7 +392,6 @@ tr_status tr_config_check(const tr_config *c, int world_size) {
     TR_TRY(check_batch(c));
     TR_TRY(check_recompute(c));
     TR_TRY(tr_config_check_optim(c));
-    TR_TRY(check_zero(c));
     TR_TRY(check_reduce(c));
     TR_TRY(tr_config_check_offload(c));
     int64_t ranks = c->parallel.pp * c->parallel.tp * c->parallel.dp;
@@ -520,6 +509,7 @@ const char *tr_config_data_text(const tr_config *config) {
         {"", " (reduce bf16)"},
         {" (zero 1)", " (zero 1, reduce bf16)"},
         {" (zero 2)", " (zero 2, reduce bf16)"},
+        {" (zero 3)", " (zero 3, reduce bf16)"},
     };
     const int64_t zero = tr_config_near(config) > 1 ? config->parallel.zero : 0;
     if (config->parallel.dp == 1 && config->parallel.tp == 1) return "";

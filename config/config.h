@@ -68,8 +68,8 @@ typedef struct tr_config {
         /* Data ranks: `copies` runs of neighbours, which divide what parallel.zero says and sum
          * first. One key, so copies follows dp (TR_KEY_FACTORS). */
         int64_t dp, copies;
-        int64_t zero;                  /* what data ranks divide: 1 updates, 2 gradients, too */
-        char reduce[8];                /* type in which gradients travel: fp32, bf16 */
+        int64_t zero;   /* what data ranks divide: 1 updates, 2 gradients, 3 parameters, too */
+        char reduce[8]; /* type in which gradients travel: fp32, bf16 */
         int64_t virtual_stages;        /* key: parallel.virtual; 0: as the schedule has */
         char schedule[TR_CONFIG_PATH]; /* a name or the path of a CSV file */
         double deadline;   /* seconds that a rank may wait for another one that is alive */

@@ -312,9 +312,9 @@ const tr_key tr_schema[] = {
      .help =
          "What data ranks divide among them (ZeRO): 0: nothing; 1: the optimizer's state, and in "
          "bf16 the fp32 copies of parameters; 2: the gradients, too, which saves memory with "
-         "parallel.schedule bfs and three stages a rank or more. The same bits with all. A matrix "
-         "that muon steps, and a tensor of adafactor, belongs to one data rank. 3 is not "
-         "available."},
+         "parallel.schedule bfs and three stages a rank or more; 3: the parameters, too, which are "
+         "gathered stage by stage before they are used, for the same orders. The same bits with "
+         "all. A matrix that muon steps, and a tensor of adafactor, belongs to one data rank."},
     {"parallel.reduce", TR_KEY_CHOICE, AT(parallel.reduce), .fallback = "fp32",
      .choices = "fp32 bf16",
      .help =

@@ -479,6 +479,7 @@ static const char *action_name(char action) {
     case 'S': return "send";
     case 'G': return "sum of gradients";
     case 'C': return "copy to or from the host's memory";
+    case 'P': return "gather of parameters";
     case 'O': return "optimizer step";
     case 'T': return "next token";
     case 'L': return "reading the model";

@@ -29,8 +29,9 @@ typedef struct tr_edge {
     bool f_writes_gradient, w_reads_gradient;
 } tr_edge;
 
-/* A part of a stage's weight gradients that is reduced at once: those of one layer. Buckets are
- * numbered in the order in which W and B complete them: the last layer's is bucket 0. */
+/* A part of a stage's weight gradients that is reduced at once, and of its parameters' values that
+ * is gathered at once: those of one layer. Buckets are numbered in the order in which W and B
+ * complete them: the last layer's is bucket 0. */
 typedef struct tr_bucket {
     size_t bytes; /* that this rank reduces with other ranks; 0: none */
     double w, b;  /* complete after this share of the time of the stage's last W; of its last B */
@@ -38,6 +39,9 @@ typedef struct tr_bucket {
      * their sum has been waited for; 0: they have memory of their own. */
     size_t arena;
     bool in_forward; /* F writes them, too */
+    /* Bytes of its parameters' values if data ranks divide them: actions of the stage find them in
+     * the arena, where they were gathered; 0: each rank has them in memory of their own. */
+    size_t values;
 } tr_bucket;
 
 /* What one micro-batch takes on a stage. Orders are made, estimated and simulated with its times

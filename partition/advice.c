@@ -53,8 +53,9 @@ static tr_status find_recompute(tr_config *c, tr_device *device, bool *fits) {
     return TR_OK;
 }
 
-/* Divides the optimizer's state, where there are ranks to divide it; then gradients, too, in an
- * order that has few of them at one time, with as many stages a rank as it has blocks. */
+/* Divides the optimizer's state, where there are ranks to divide it; then gradients, and then
+ * parameters, too, in an order that has few of them at one time, with as many stages a rank as it
+ * has blocks. */
 static tr_status find_zero(tr_config *c, tr_device *device, bool *fits) {
     const int64_t from = c->parallel.zero, virtual = c->parallel.virtual_stages;
     const int64_t stages = c->model.layers / c->parallel.pp;
@@ -66,8 +67,8 @@ static tr_status find_zero(tr_config *c, tr_device *device, bool *fits) {
         c->parallel.zero = 1;
         TR_TRY(try_change(c, device, fits));
     }
-    if (!*fits && stages > 2) {
-        c->parallel.zero = 2;
+    for (int64_t zero = from < 3 ? 2 : 3; zero <= 3 && !*fits && stages > 2; zero++) {
+        c->parallel.zero = zero;
         c->parallel.virtual_stages = stages;
         (void)snprintf(c->parallel.schedule, sizeof c->parallel.schedule, "bfs");
         TR_TRY(try_change(c, device, fits));

@@ -23,26 +23,28 @@ static double share(double part, double whole) {
 }
 
 static tr_status fill_stage(const tr_model *model, const tr_placement *placement, int stage,
-                            const tr_mesh *mesh, tr_dtype dtype, tr_reduce reduce, bool in_arena,
+                            const tr_mesh *mesh, tr_dtype dtype, tr_reduce reduce, int zero,
                             tr_stage_cost *cost) {
     const int end = placement->first[stage + 1];
+    const size_t value = tr_memory_gathers(mesh, zero) ? tr_dtype_size(model->shape.dtype) : 0,
+                 grad = tr_memory_in_arena(mesh, zero) ? tr_dtype_size(dtype) : 0;
     double i = 0, w = 0;
     for (int k = 0; k < cost->buckets; k++) {
         const tr_layer *layer = model->layers[end - 1 - k];
         i += layer->flops_i;
         w += layer->flops_w;
-        cost->bucket[k] =
-            (tr_bucket){.w = share(w, cost->w),
-                        .b = share(i + w, cost->i + cost->w),
-                        .arena = in_arena ? tr_memory_layer_grads(layer) * tr_dtype_size(dtype) : 0,
-                        .in_forward = tr_layer_writes_in_forward(layer)};
+        cost->bucket[k] = (tr_bucket){.w = share(w, cost->w),
+                                      .b = share(i + w, cost->i + cost->w),
+                                      .arena = tr_memory_layer_grads(layer) * grad,
+                                      .in_forward = tr_layer_writes_in_forward(layer),
+                                      .values = tr_memory_layer_values(layer) * value};
         TR_TRY(add_bytes(layer, mesh, tr_reduce_wire(reduce, dtype), &cost->bucket[k].bytes));
     }
     return TR_OK;
 }
 
 tr_status tr_buckets_make(const tr_model *model, const tr_placement *placement, const tr_mesh *mesh,
-                          tr_dtype dtype, tr_reduce reduce, bool in_arena, tr_stage_table *table) {
+                          tr_dtype dtype, tr_reduce reduce, int zero, tr_stage_table *table) {
     TR_TRY(tr_calloc((size_t)model->count, sizeof *table->bucket, &table->bucket));
     for (int s = 0; s < table->stages; s++) {
         tr_mesh of = *mesh; /* of a rank that has the stage */
@@ -50,7 +52,7 @@ tr_status tr_buckets_make(const tr_model *model, const tr_placement *placement, 
         of.index[TR_AXIS_PP] = placement->owner[s];
         cost->buckets = placement->first[s + 1] - placement->first[s];
         cost->bucket = table->bucket + placement->first[s];
-        TR_TRY(fill_stage(model, placement, s, &of, dtype, reduce, in_arena, cost));
+        TR_TRY(fill_stage(model, placement, s, &of, dtype, reduce, zero, cost));
     }
     return TR_OK;
 }

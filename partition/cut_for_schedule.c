@@ -79,7 +79,7 @@ static tr_status estimate(search *x, double *time, double *memory) {
     for (int r = 0; r < s->ranks && status == TR_OK; r++) {
         size_t values, gradients, moments;
         tr_param_memory params =
-            tr_memory_of_params(x->model, &placement, r, NULL, false, x->optimizer);
+            tr_memory_of_params(x->model, &placement, r, NULL, 0, x->optimizer);
         tr_memory_params_bytes(&params, x->model->shape.dtype, &values, &gradients, &moments);
         *memory = fmax(*memory, (double)(values + gradients + moments) + e->peak[r]);
         x->actions += s->count[r];

@@ -193,7 +193,7 @@ tr_status tr_layout_lower(tr_layout *l) {
     TR_TRY(tr_layer_table_make(l->model, l->first, l->placement.stages, &l->table));
     TR_TRY(tr_buckets_make(l->model, &l->placement, &l->desc.mesh,
                            tr_optim_grad_dtype(l->desc.optimizer, l->desc.dtype), l->desc.reduce,
-                           tr_memory_in_arena(&l->desc.mesh, l->desc.zero), &l->table));
+                           l->desc.zero, &l->table));
     tr_offload_mark(l->desc.offload_first, l->desc.offload_stages, &l->table);
     TR_TRY(tr_schedule_forward_of(l->desc.schedule, &l->table, l->micro_batches, &forward));
     tr_status status = TR_OK;
@@ -221,8 +221,16 @@ int tr_layout_neighbours(const tr_layout *l, int pp_rank) {
     return count;
 }
 
+size_t tr_layout_decoding(const tr_layout *l, int pp_rank) {
+    size_t bytes = l->decoding[pp_rank];
+    for (int s = 0; s < l->placement.stages && l->desc.decodes; s++)
+        for (int k = 0; k < l->table.cost[s].buckets && l->owner[s] == pp_rank; k++)
+            bytes += tr_align_up(l->table.cost[s].bucket[k].values);
+    return bytes;
+}
+
 size_t tr_layout_arena(const tr_layout *l, int pp_rank) {
-    size_t most = l->decoding[pp_rank];
+    size_t most = tr_layout_decoding(l, pp_rank);
     for (int k = 0; k < TR_LAYOUT_PROGRAMS; k++) {
         if (!l->program[k]) continue;
         size_t bytes = l->program[k]->program[pp_rank].arena_bytes;
@@ -284,8 +292,8 @@ tr_param_memory tr_layout_params(const tr_layout *l, int pp_rank, int dp_rank) {
     tr_mesh mesh = l->desc.mesh;
     mesh.index[TR_AXIS_DP] = dp_rank;
     return tr_memory_of_params(l->model, &l->placement, pp_rank,
-                               tr_memory_divided(&mesh, l->desc.zero),
-                               tr_memory_in_arena(&mesh, l->desc.zero), l->desc.optimizer);
+                               tr_memory_divided(&mesh, l->desc.zero), l->desc.zero,
+                               l->desc.optimizer);
 }
 
 void tr_layout_memory_known(const tr_layout *l, int pp_rank, int dp_rank, tr_memory_plan *out) {
@@ -325,7 +333,8 @@ tr_status tr_layout_memory(const tr_layout *l, tr_device *device, int pp_rank, i
     for (int k = 0; k < l->desc.smaller_count && l->smaller[k]; k++)
         if (out->live_peak < l->smaller[k]->program[pp_rank].live_peak_bytes)
             out->live_peak = l->smaller[k]->program[pp_rank].live_peak_bytes;
-    if (out->live_peak < l->decoding[pp_rank]) out->live_peak = l->decoding[pp_rank];
+    if (out->live_peak < tr_layout_decoding(l, pp_rank))
+        out->live_peak = tr_layout_decoding(l, pp_rank);
     tr_memory_sum(out);
     return TR_OK;
 }

@@ -114,13 +114,12 @@ static size_t owned_bytes(const tr_param_memory *memory, tr_dtype dtype) {
 static tr_param_memory fullest(const tr_model *model, const tr_placement *placement, int pp_rank,
                                const tr_mesh *divided, tr_optim_memory optimizer) {
     const bool equal = !divided || !tr_optim_row_of(optimizer.kind)->whole;
-    tr_param_memory most =
-        tr_memory_of_params(model, placement, pp_rank, divided, false, optimizer);
+    tr_param_memory most = tr_memory_of_params(model, placement, pp_rank, divided, 1, optimizer);
     for (int d = 1; !equal && d < tr_mesh_near(divided); d++) {
         tr_mesh mesh = *divided;
         mesh.index[TR_AXIS_DP] = d;
         const tr_param_memory memory =
-            tr_memory_of_params(model, placement, pp_rank, &mesh, false, optimizer);
+            tr_memory_of_params(model, placement, pp_rank, &mesh, 1, optimizer);
         if (owned_bytes(&memory, model->shape.dtype) > owned_bytes(&most, model->shape.dtype))
             most = memory;
     }
@@ -128,8 +127,8 @@ static tr_param_memory fullest(const tr_model *model, const tr_placement *placem
 }
 
 /* Measures everything except the operators' scratch, which only prepared layers know. Gradients
- * count as a whole, also with parallel.zero 2: orders that are made here have those of all stages
- * at one time. */
+ * and values count as a whole, also with parallel.zero 2 and 3: orders that are made here have
+ * those of all stages at one time. */
 static tr_status measure(const tr_model *model, const tr_schedule *s, const tr_mesh *divided,
                          tr_optim_memory optimizer, const tr_config_offloads *offload, need *out) {
     cut x;

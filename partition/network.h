@@ -23,6 +23,8 @@ tr_link tr_network_near(const tr_config *config, const tr_mesh *mesh, double flo
  * (parallel.zero), each gets the sums of its portion: half the bytes, in one round. With two
  * factors near ranks sum, and then each its portion across. */
 tr_link tr_network_reduce(const tr_config *config, const tr_mesh *mesh, double flops_per_s);
-/* Returns the links of a step: those of messages and of sums of gradients. */
+/* Returns the link over which the data ranks gather values: the second half of a sum. */
+tr_link tr_network_gather(const tr_config *config, const tr_mesh *mesh, double flops_per_s);
+/* Returns the links of a step: those of messages, of sums of gradients and of gathers. */
 tr_simulated_links tr_network_links(const tr_config *config, const tr_mesh *mesh,
                                     double flops_per_s);

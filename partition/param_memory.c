@@ -38,10 +38,14 @@ bool tr_memory_in_arena(const tr_mesh *mesh, int zero) {
     return zero > 1 && tr_memory_divided(mesh, zero);
 }
 
+bool tr_memory_gathers(const tr_mesh *mesh, int zero) {
+    return zero > 2 && tr_memory_divided(mesh, zero);
+}
+
 typedef struct measure {
     tr_param_memory sum;
     const tr_mesh *divided;
-    bool in_arena;
+    bool in_arena, gathers; /* whole gradients; values */
     tr_optim_memory optimizer;
 } measure;
 
@@ -57,7 +61,8 @@ static tr_status measure_param(void *context, int stage, tr_param *param, bool s
     if (m->in_arena && !param->frozen && own > 0)
         sum->grads = tr_memory_params_align(sum->grads) + own;
     if (shares) return TR_OK;
-    sum->values = tr_memory_params_begin(param, sum->values) + count;
+    if (!m->gathers) sum->values = tr_memory_params_begin(param, sum->values) + count;
+    else if (own > 0) sum->values = tr_memory_params_align(sum->values) + own;
     if (!param->frozen && param->count > sum->largest) sum->largest = param->count;
     if (param->frozen || own == 0) return TR_OK;
     sum->updates += (double)own;
@@ -72,12 +77,20 @@ static tr_status measure_param(void *context, int stage, tr_param *param, bool s
     return TR_OK;
 }
 
-size_t tr_memory_layer_grads(const tr_layer *layer) {
+static size_t layer_elements(const tr_layer *layer, bool grads) {
     size_t end = 0;
     for (int k = 0; k < layer->params_count; k++)
-        if (layer->params[k].has_grad)
+        if (layer->params[k].has_grad || !grads)
             end = tr_memory_params_begin(&layer->params[k], end) + (size_t)layer->params[k].count;
     return tr_memory_params_align(end);
+}
+
+size_t tr_memory_layer_grads(const tr_layer *layer) {
+    return layer_elements(layer, true);
+}
+
+size_t tr_memory_layer_values(const tr_layer *layer) {
+    return layer_elements(layer, false);
 }
 
 /* Returns the elements of the gradients of the layer that has most on pipeline rank pp_rank. */
@@ -92,9 +105,12 @@ static size_t largest_layer(const tr_model *model, const tr_placement *placement
 }
 
 tr_param_memory tr_memory_of_params(const tr_model *model, const tr_placement *placement,
-                                    int pp_rank, const tr_mesh *divided, bool in_arena,
+                                    int pp_rank, const tr_mesh *divided, int zero,
                                     tr_optim_memory optimizer) {
-    measure m = {.divided = divided, .in_arena = in_arena, .optimizer = optimizer};
+    measure m = {.divided = divided,
+                 .in_arena = divided && tr_memory_in_arena(divided, zero),
+                 .gathers = divided && tr_memory_gathers(divided, zero),
+                 .optimizer = optimizer};
     (void)tr_placement_visit(placement, model, pp_rank, measure_param, &m); /* cannot fail */
     tr_param_memory sum = m.sum;
     sum.values = tr_memory_params_align(sum.values);

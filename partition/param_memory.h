@@ -7,7 +7,7 @@
 
 /* The elements of all parameters of one rank, including gaps between them. */
 typedef struct tr_param_memory {
-    size_t values;
+    size_t values;                 /* or of the portions, if they are divided */
     size_t masters;                /* of trained parameters, or their portions, if they have some */
     size_t state[TR_OPTIM_STATES]; /* of those with an optimizer that has it */
     size_t grads;  /* every use of a tied parameter has its own; without those in the arena */
@@ -20,9 +20,9 @@ typedef struct tr_param_memory {
 
 /* Measures the parameters of pipeline rank pp_rank; allocates nothing. divided: the mesh with the
  * data ranks that divide masters and states, seen from one of them (tr_param_portion), or NULL.
- * in_arena: as of tr_memory_in_arena. */
+ * zero: parallel.zero, what else they divide. */
 tr_param_memory tr_memory_of_params(const tr_model *model, const tr_placement *placement,
-                                    int pp_rank, const tr_mesh *divided, bool in_arena,
+                                    int pp_rank, const tr_mesh *divided, int zero,
                                     tr_optim_memory optimizer);
 /* Returns the mesh if its data ranks divide masters and states (parallel.zero), or NULL. */
 const tr_mesh *tr_memory_divided(const tr_mesh *mesh, int zero);
@@ -31,11 +31,15 @@ const tr_mesh *tr_memory_factored(const tr_mesh *mesh);
 /* Returns true when a rank keeps only the sums of its portions of gradients, and whole gradients
  * are in the arena (parallel.zero 2). */
 bool tr_memory_in_arena(const tr_mesh *mesh, int zero);
+/* Returns true when a rank keeps only the values of its portions of parameters, too, and whole
+ * values are in the arena while their stage runs (parallel.zero 3). */
+bool tr_memory_gathers(const tr_mesh *mesh, int zero);
 /* Returns the bytes of a master; 0 in FP32 and FP64, where the value is the master. */
 size_t tr_memory_master_size(tr_dtype dtype);
-/* Returns the elements of a layer's gradients, including gaps, in the order in which the store
- * places them or in any other. */
+/* Return the elements of a layer's gradients, and of its values, including gaps, in the order in
+ * which the store places them or in any other. */
 size_t tr_memory_layer_grads(const tr_layer *layer);
+size_t tr_memory_layer_values(const tr_layer *layer);
 /* Computes bytes by class: values and masters, gradients, the optimizer's states; without masters
  * and states when they are in the host's memory. */
 void tr_memory_params_bytes(const tr_param_memory *memory, tr_dtype dtype, size_t *values,

@@ -9,7 +9,8 @@
 
 typedef struct visiting {
     const tr_mesh *mesh;
-    bool owners; /* they gather what each of them has */
+    bool owners;  /* they gather what each of them has */
+    bool gathers; /* the data ranks also divide values, of frozen parameters, too */
     tr_rank_groups_fn visit;
     void *context;
 } visiting;
@@ -18,10 +19,10 @@ static tr_status visit_param(void *context, int stage, tr_param *param, bool sha
     (void)stage, (void)shares;
     const visiting *v = context;
     tr_param_layout layout;
-    if (param->frozen) return TR_OK;
+    if (param->frozen && !v->gathers) return TR_OK;
     TR_TRY(tr_param_layout_make(param, v->mesh, &layout));
-    TR_TRY(v->visit(v->context, &layout.sum));
-    TR_TRY(v->visit(v->context, &layout.across));
+    if (!param->frozen) TR_TRY(v->visit(v->context, &layout.sum));
+    if (!param->frozen) TR_TRY(v->visit(v->context, &layout.across));
     return v->owners ? v->visit(v->context, &layout.owners) : TR_OK;
 }
 
@@ -39,8 +40,8 @@ tr_status tr_rank_groups_visit(const tr_model *model, const tr_placement *placem
     TR_TRY(visit(context, &all));
     TR_TRY(visit(context, &line));
     if (forward_only) return TR_OK;
-    const bool gathers = tr_memory_divided(mesh, zero) || tr_memory_factored(mesh);
-    visiting v = {mesh, gathers, visit, context};
+    const bool owners = tr_memory_divided(mesh, zero) || tr_memory_factored(mesh);
+    visiting v = {mesh, owners, tr_memory_gathers(mesh, zero), visit, context};
     TR_TRY(tr_placement_visit(placement, model, mesh->index[TR_AXIS_PP], visit_param, &v));
     return tr_placement_visit_ties(placement, model, mesh, visit_tie, &v);
 }

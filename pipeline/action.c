@@ -17,6 +17,8 @@ const char *tr_action_name(tr_action_type type, bool gradient) {
         [TR_ACTION_REDUCE] = {"REDUCE_GRAD", "REDUCE_GRAD"},
         [TR_ACTION_REDUCE_START] = {"REDUCE_START", "REDUCE_START"},
         [TR_ACTION_REDUCE_WAIT] = {"REDUCE_WAIT", "REDUCE_WAIT"},
+        [TR_ACTION_GATHER_START] = {"GATHER_START", "GATHER_START"},
+        [TR_ACTION_GATHER_WAIT] = {"GATHER_WAIT", "GATHER_WAIT"},
         [TR_ACTION_OFFLOAD] = {"OFFLOAD", "OFFLOAD"},
         [TR_ACTION_OFFLOAD_WAIT] = {"OFFLOAD_WAIT", "OFFLOAD_WAIT"},
         [TR_ACTION_FETCH] = {"FETCH", "FETCH"},
@@ -30,7 +32,7 @@ const char *tr_action_name(tr_action_type type, bool gradient) {
 void tr_action_print(tr_action a, char *text, size_t size) {
     const char *name = tr_action_name(a.type, a.gradient);
     if (tr_action_computes(a) || tr_action_transfers(a) || tr_action_reduces(a) ||
-        tr_action_offloads(a))
+        tr_action_gathers(a) || tr_action_offloads(a))
         (void)snprintf(text, size, "%d%s%d", a.stage, name, a.micro_batch);
     else if (a.type == TR_ACTION_FINISH) (void)snprintf(text, size, "%s", name);
     else (void)snprintf(text, size, "%d%s", a.stage, name);

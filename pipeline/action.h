@@ -19,6 +19,8 @@ typedef enum tr_action_type {
     TR_ACTION_REDUCE,       /* only in orders: starts to sum the stage's weight gradients */
     TR_ACTION_REDUCE_START, /* starts to sum a bucket of them, which is complete */
     TR_ACTION_REDUCE_WAIT,  /* waits for that sum */
+    TR_ACTION_GATHER_START, /* starts to gather the values of a bucket's parameters */
+    TR_ACTION_GATHER_WAIT,  /* waits for that gather */
     TR_ACTION_OFFLOAD,      /* starts to copy what F has kept to the host's memory */
     TR_ACTION_OFFLOAD_WAIT, /* waits until its place may be overwritten */
     TR_ACTION_FETCH,        /* starts to copy it back, to another place */
@@ -33,7 +35,8 @@ typedef enum tr_action_type {
 typedef struct tr_action {
     int stage; /* FINISH: -1 */
     tr_action_type type;
-    /* REDUCE_START, REDUCE_WAIT: the bucket. REDUCE, FINISH, UNSHARD, RESHARD: -1 */
+    /* REDUCE_START, REDUCE_WAIT, GATHER_START, GATHER_WAIT: the bucket. REDUCE, FINISH, UNSHARD,
+     * RESHARD: -1 */
     int micro_batch;
     /* F, I, B: this action and the rank's next one form a cell OVERLAP_F_B: an F and an I or B.
      * They start when the inputs of both have arrived, run back to back, and send when both have
@@ -58,6 +61,11 @@ static inline bool tr_action_reduces(tr_action a) {
     return a.type == TR_ACTION_REDUCE_START || a.type == TR_ACTION_REDUCE_WAIT;
 }
 
+/* Returns true for GATHER_START and GATHER_WAIT. */
+static inline bool tr_action_gathers(tr_action a) {
+    return a.type == TR_ACTION_GATHER_START || a.type == TR_ACTION_GATHER_WAIT;
+}
+
 /* Returns true for OFFLOAD, FETCH and their waits. */
 static inline bool tr_action_offloads(tr_action a) {
     return a.type >= TR_ACTION_OFFLOAD && a.type <= TR_ACTION_FETCH_WAIT;
@@ -66,7 +74,7 @@ static inline bool tr_action_offloads(tr_action a) {
 /* Returns true for the actions that lowering adds, which no order has. */
 static inline bool tr_action_is_added(tr_action a) {
     return a.type == TR_ACTION_WAIT_SENT || a.type == TR_ACTION_FINISH || tr_action_reduces(a) ||
-           tr_action_offloads(a);
+           tr_action_gathers(a) || tr_action_offloads(a);
 }
 
 /* Returns the name in PyTorch's files: "F", "SEND_B", "REDUCE_GRAD". */

@@ -5,6 +5,7 @@
 #include "partition/rank_groups.h"
 #include "pipeline/orders/schedule.h"
 #include "train/feed.h"
+#include "train/values.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -26,6 +27,7 @@ struct tr_engine {
     tr_mesh_groups *groups;
     tr_group *world, *tp; /* two groups of the mesh */
     tr_store *store;
+    tr_values *values; /* NULL: each rank has all values */
     tr_links *links;
     step_size *size; /* [1 + desc.smaller_count]: of desc.batch, then the smaller ones */
     const step_size *now, *next; /* of a training step, and of the one after it */
@@ -143,6 +145,18 @@ static tr_status on_reduce_wait(void *context, int stage, int bucket) {
     return tr_optimizer_wait(e->optimizer, local_stage(e, stage), bucket);
 }
 
+static tr_status on_gather_start(void *context, int stage, int bucket, void *memory) {
+    tr_engine *e = context;
+    return tr_values_start(e->values, tr_device_compute(e->desc.device), local_stage(e, stage),
+                           bucket, memory);
+}
+
+static tr_status on_gather_wait(void *context, int stage, int bucket, void *memory) {
+    tr_engine *e = context;
+    return tr_values_wait(e->values, tr_device_compute(e->desc.device), local_stage(e, stage),
+                          bucket, memory);
+}
+
 static tr_status on_finish_training(void *context) {
     return tr_optimizer_finish(((tr_engine *)context)->optimizer, true);
 }
@@ -156,17 +170,32 @@ static void on_observe(void *context, const tr_instr *instr, bool begin) {
     e->desc.observe(e->desc.observe_context, instr, begin);
 }
 
+/* Adds the places to which a program gathers values. */
+static tr_status add_gathers(tr_engine *e, const tr_program *program) {
+    for (int k = 0; k < program->count; k++) {
+        const tr_instr *instr = &program->instr[k];
+        if (instr->action.type == TR_ACTION_GATHER_START)
+            TR_TRY(tr_values_add(e->values, local_stage(e, instr->action.stage),
+                                 instr->action.micro_batch, e->arena + instr->offset));
+    }
+    return TR_OK;
+}
+
 static tr_status make_runner(tr_engine *e, bool trains, tr_stage *const *stage,
                              const tr_program_set *set, tr_runner **out) {
+    const tr_program *program = &set->program[e->desc.mesh.index[TR_AXIS_PP]];
+    TR_TRY(add_gathers(e, program));
     const tr_runner_options options = {
         .device = e->desc.device,
         .links = e->links,
-        .program = &set->program[e->desc.mesh.index[TR_AXIS_PP]],
+        .program = program,
         .stages = stage,
         .arena = e->arena,
         .host = e->host,
         .hooks = {.reduce_start = on_reduce_start,
                   .reduce_wait = on_reduce_wait,
+                  .gather_start = on_gather_start,
+                  .gather_wait = on_gather_wait,
                   .first_gradients = trains ? on_first_gradients : NULL,
                   .finish = trains ? on_finish_training : on_finish_validation,
                   .observe = e->desc.observe ? on_observe : NULL,
@@ -211,7 +240,38 @@ static tr_status make_runners(tr_engine *e) {
                        &e->validation);
 }
 
+/* Calls visit for every bucket of whole values between steps: the decoder reads them behind its own
+ * memory. */
+static tr_status visit_decoding(tr_engine *e, tr_status (*visit)(tr_engine *e, int stage,
+                                                                 int bucket, void *memory)) {
+    const tr_layout *l = e->layout;
+    const int pp_rank = e->desc.mesh.index[TR_AXIS_PP];
+    char *memory = e->arena + l->decoding[pp_rank];
+    for (int s = 0; s < l->placement.stages; s++)
+        for (int k = 0; k < l->table.cost[s].buckets && l->owner[s] == pp_rank; k++) {
+            const size_t bytes = l->table.cost[s].bucket[k].values;
+            if (bytes > 0) TR_TRY(visit(e, s, k, memory));
+            memory += tr_align_up(bytes);
+        }
+    return TR_OK;
+}
+
+/* The decoder takes the addresses of values when it is made. */
+static tr_status place_decoding(tr_engine *e, int stage, int bucket, void *memory) {
+    const int local = local_stage(e, stage);
+    for (int i = 0; i < e->store->slots; i++)
+        if (e->store->slot[i].stage == local && e->store->slot[i].bucket == bucket)
+            tr_store_place_value(e->store, &e->store->slot[i], memory);
+    return tr_values_add(e->values, local, bucket, memory);
+}
+
+static tr_status gather_decoding(tr_engine *e, int stage, int bucket, void *memory) {
+    TR_TRY(on_gather_start(e, stage, bucket, memory));
+    return on_gather_wait(e, stage, bucket, memory);
+}
+
 static tr_status make_decoder(tr_engine *e) {
+    if (e->values) TR_TRY(visit_decoding(e, place_decoding));
     const tr_decoder_desc desc = {.world = e->desc.world,
                                   .device = e->desc.device,
                                   .mesh = e->desc.mesh,
@@ -221,8 +281,7 @@ static tr_status make_decoder(tr_engine *e) {
                                   .placement = &e->layout->placement,
                                   .links = e->links,
                                   .memory = e->arena,
-                                  .bytes =
-                                      tr_layout_arena(e->layout, e->desc.mesh.index[TR_AXIS_PP])};
+                                  .bytes = e->layout->decoding[e->desc.mesh.index[TR_AXIS_PP]]};
     return tr_decoder_create(&desc, &e->decoder);
 }
 
@@ -306,6 +365,7 @@ static tr_status make_before_links(tr_engine *e) {
     TR_TRY(tr_store_create(d->device, d->world, &d->mesh, e->layout->model, &e->layout->placement,
                            d->dtype, d->forward_only ? NULL : e->groups,
                            tr_optim_memory_of(&d->optimizer), d->zero, &e->store));
+    TR_TRY(tr_values_create(e->store, &e->values));
     TR_TRY(list_sizes(e));
     TR_TRY(alloc_data(e));
     TR_TRY(make_optimizer(e));
@@ -370,6 +430,7 @@ void tr_engine_destroy(tr_engine *e) {
     free(e->size);
     tr_mesh_groups_destroy(e->groups); /* before the memory that they may still reduce */
     tr_optimizer_destroy(e->optimizer);
+    tr_values_destroy(e->values);
     tr_store_destroy(e->store);
     tr_layout_destroy(e->layout);
     device_free(e, e->arena);
@@ -503,8 +564,11 @@ double tr_engine_tensor_waited(const tr_engine *e) {
     return tr_group_waited(e->tp);
 }
 
-tr_decoder *tr_engine_decoder(tr_engine *e) {
-    return e->decoder;
+tr_status tr_engine_decode(tr_engine *e, tr_decoder **out) {
+    *out = e->decoder;
+    if (!e->values) return TR_OK;
+    TR_TRY(visit_decoding(e, gather_decoding));
+    return tr_world_sync(e->desc.world, tr_device_compute(e->desc.device));
 }
 
 tr_store *tr_engine_store(tr_engine *e) {

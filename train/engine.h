@@ -100,9 +100,10 @@ tr_status tr_engine_evaluate(tr_engine *engine, tr_fetch_fn fetch, void *context
 /* Returns tr_optimizer_stop_word's pointer; it is valid as long as the engine. */
 _Atomic double *tr_engine_stop_word(tr_engine *engine);
 
-/* Returns the decoder of one text with the engine's parameters, memory and channels, for use
- * between steps; NULL without desc->decodes. */
-tr_decoder *tr_engine_decoder(tr_engine *engine);
+/* Sets *out to the decoder of one text with the engine's parameters, memory and channels, for use
+ * until the next step; NULL without desc->decodes. Gathers the values if data ranks divide them:
+ * then collective. */
+tr_status tr_engine_decode(tr_engine *engine, tr_decoder **out);
 /* Returns the seconds in which this rank has waited for sums over its tensor ranks
  * (tr_group_waited). */
 double tr_engine_tensor_waited(const tr_engine *engine);

@@ -58,11 +58,20 @@ void tr_gathers_destroy(tr_gathers *g) {
     free(g);
 }
 
-tr_status tr_gathers_run(tr_gathers *g, tr_stream *stream) {
+tr_status tr_gathers_start(tr_gathers *g, tr_stream *stream) {
     for (size_t i = 0; i < g->count; i++)
         TR_TRY(tr_group_gather(g->gather[i].group, stream, g->gather[i].range,
                                (int)g->gather[i].ranges, &g->gather[i].ticket));
+    return TR_OK;
+}
+
+tr_status tr_gathers_wait(tr_gathers *g, tr_stream *stream) {
     for (size_t i = 0; i < g->count; i++)
         TR_TRY(tr_group_wait(g->gather[i].group, stream, g->gather[i].ticket));
     return TR_OK;
+}
+
+tr_status tr_gathers_run(tr_gathers *g, tr_stream *stream) {
+    TR_TRY(tr_gathers_start(g, stream));
+    return tr_gathers_wait(g, stream);
 }

@@ -15,6 +15,9 @@ void tr_gathers_destroy(tr_gathers *gathers);
  * the same parameters in the same order. Does not use the array. */
 tr_status tr_gathers_add(tr_gathers *gathers, const tr_store *store, const tr_store_slot *slot,
                          void *first, int64_t unit, size_t bytes);
-/* Makes all portions those of the ranks that own them, for later work in the stream. Collective
- * over the ranks that divide updates. */
+/* Make all portions those of the ranks that own them, for later work in the stream: at once, or
+ * after tr_gathers_wait. Until then the array must not be used. Collective over the ranks that
+ * divide updates. */
 tr_status tr_gathers_run(tr_gathers *gathers, tr_stream *stream);
+tr_status tr_gathers_start(tr_gathers *gathers, tr_stream *stream);
+tr_status tr_gathers_wait(tr_gathers *gathers, tr_stream *stream);

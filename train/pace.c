@@ -319,13 +319,12 @@ static tr_status descend(const tr_pace *s, int i, tr_stream *stream, tr_step_sta
     const tr_store *store = s->store;
     const tr_store_slot *slot = &store->slot[i];
     const tr_range own = slot->portion;
-    char *value = (char *)slot->param->value + (size_t)own.begin * tr_dtype_size(store->dtype);
     tr_op_args args = {
         .t = {[TR_DESCEND_U] = tr_tensor_vector(slot->grad, store->acc, own.extent),
               [TR_DESCEND_NORMS] =
                   tr_tensor_matrix(s->slot[i].norms, TR_F64, slot->layout.parts, 2),
               [TR_DESCEND_MASTER] = tr_tensor_vector(slot->master, store->acc, own.extent),
-              [TR_DESCEND_VALUE] = tr_tensor_vector(value, store->dtype, own.extent)},
+              [TR_DESCEND_VALUE] = tr_tensor_vector(slot->value, store->dtype, own.extent)},
         .scratch = scratch,
         .state = state};
     if (slot->optimizer == TR_OPTIM_MUON) args.t[TR_DESCEND_NORMS] = (tr_tensor){0};

@@ -117,6 +117,7 @@ tr_status tr_report_plan(const tr_program_set *programs, const tr_stage_table *t
     scaled.near = divided(links->near, mean);
     scaled.far = divided(links->far, mean);
     scaled.sum = divided(links->sum, mean);
+    scaled.gather = divided(links->gather, mean);
     scaled.copy = divided(links->copy, mean);
     TR_TRY_OUT(tr_simulate(programs, cost, &scaled, &simulation));
     TR_TRY_OUT(tr_timeline_of_simulation("planned", programs, simulation, 0, out));
@@ -339,11 +340,12 @@ static void write_waits(const tr_report *r, FILE *out) {
 
 /* --- the pipeline ----------------------------------------------------------------------------- */
 
-/* Returns the time in which a rank waited for sums of gradients. */
+/* Returns the time in which a rank waited for sums of gradients and gathers of values. */
 static double exposed_of(const tr_timeline *t, int rank) {
     double sum = 0;
     for (size_t k = 0; k < t->count; k++)
-        if (t->bar[k].rank == rank && t->bar[k].action.type == TR_ACTION_REDUCE_WAIT)
+        if (t->bar[k].rank == rank && (t->bar[k].action.type == TR_ACTION_REDUCE_WAIT ||
+                                       t->bar[k].action.type == TR_ACTION_GATHER_WAIT))
             sum += t->bar[k].end - t->bar[k].start;
     return sum;
 }

@@ -51,7 +51,7 @@ tr_status tr_samples_make(tr_samples *s, tr_world *world, tr_engine *engine, tr_
                           int64_t step) {
     tr_texts one = s->texts;
     one.sampler.world = world;
-    one.sampler.decoder = tr_engine_decoder(engine);
+    TR_TRY(tr_engine_decode(engine, &one.sampler.decoder));
     one.sampler.model = tr_engine_model(engine);
     one.sampler.board = board;
     one.sampler.draw.seed = (uint64_t)step;

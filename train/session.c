@@ -71,6 +71,8 @@ static void observe(void *context, const tr_instr *instr, bool begin) {
                                                  [TR_ACTION_WAIT_SENT] = 'S',
                                                  [TR_ACTION_REDUCE_START] = 'G',
                                                  [TR_ACTION_REDUCE_WAIT] = 'G',
+                                                 [TR_ACTION_GATHER_START] = 'P',
+                                                 [TR_ACTION_GATHER_WAIT] = 'P',
                                                  [TR_ACTION_OFFLOAD] = 'C',
                                                  [TR_ACTION_OFFLOAD_WAIT] = 'C',
                                                  [TR_ACTION_FETCH] = 'C',

@@ -148,7 +148,7 @@ static tr_status add_slot(listing *l, const tr_store_slot *slot, const tr_mesh *
         void *local = k ? slot->state[k - 1] : weights;
         if (!local) break;
         /* Of memory that data ranks have divided, each has elements that no other one has. */
-        const bool divided = slot->owners && (k > 0 || dtype != store->dtype);
+        const bool divided = k > 0 ? slot->owners != NULL : tr_store_divides_saved(store, slot);
         const bool write = divided ? slot->layout.saves_portion
                                    : tr_param_layout_takes_turn(&slot->layout, mesh, size, load);
         add(l, slot, k ? tr_optim_row_of(slot->optimizer)->state[k - 1] : "weights", local,
@@ -178,12 +178,15 @@ tr_status tr_snapshot_copies(const tr_store *store, tr_ckpt_tensor **out, int *c
     for (int i = 0; i < store->slots; i++) {
         const tr_store_slot *slot = &store->slot[i];
         tr_dtype dtype;
-        tr_range held, all = {.extent = slot->param->count};
-        void *local = tr_store_slot_saved(store, slot, &dtype, &held);
-        const bool divided = slot->owners && dtype != store->dtype;
-        if (slot->shares < 0)
-            add(&l, slot, "weights", divided ? slot->param->value : local, &all,
-                divided ? store->dtype : dtype, false);
+        tr_range held;
+        void *saved = tr_store_slot_saved(store, slot, &dtype, &held);
+        if (slot->shares >= 0) continue;
+        if (tr_store_divides_saved(store, slot)) {
+            held = store->divides_values ? slot->portion : (tr_range){.extent = slot->param->count};
+            saved = store->divides_values ? slot->value : slot->param->value;
+            dtype = store->dtype;
+        }
+        if (saved) add(&l, slot, "weights", saved, &held, dtype, false);
     }
     *out = l.tensor;
     *count = l.count;

@@ -21,8 +21,9 @@ typedef struct place {
     char *master, *state[TR_OPTIM_STATES], *value, *grad;
     size_t values, masters, states[TR_OPTIM_STATES], grads;
     char *addend;
-    size_t *used;             /* [stages * most buckets]: elements used of each in the arena, and
-                                 in the addends */
+    size_t *used; /* [stages * most buckets]: elements of gradients used of each in the arena, and
+                     in the addends */
+    size_t *used_values;      /* [stages * most buckets]: of values */
     int buckets;              /* most of a stage */
     size_t size;              /* bytes of an element, except of values and states */
     bool run_ends, span_ends; /* the next parameter begins another run; another span */
@@ -50,9 +51,9 @@ static tr_status list_param(void *context, int stage, tr_param *param, bool shar
                             .shares = shares ? slot_of(store, tr_param_name(param), 0) : -1};
     store->slots++;
     TR_TRY(tr_param_layout_make(param, at->mesh, &slot->layout));
-    if (!at->groups || param->frozen) return TR_OK;
-    TR_TRY(tr_mesh_groups_get(at->groups, &slot->layout.sum, &slot->sum));
-    if (tr_mesh_part_size(&slot->layout.across) > 1) {
+    if (!at->groups || (param->frozen && !store->divides_values)) return TR_OK;
+    if (!param->frozen) TR_TRY(tr_mesh_groups_get(at->groups, &slot->layout.sum, &slot->sum));
+    if (!param->frozen && tr_mesh_part_size(&slot->layout.across) > 1) {
         TR_TRY(tr_mesh_groups_get(at->groups, &slot->layout.across, &slot->across));
         TR_TRY(tr_mesh_groups_get(at->groups, &slot->layout.owners, &slot->near));
     }
@@ -124,7 +125,6 @@ static void place_grad(place *at, tr_store_slot *slot) {
 static void add_to_run(place *at, const tr_store_slot *slot) {
     tr_store *store = at->store;
     const tr_param *param = slot->param;
-    const size_t begin = (size_t)slot->portion.begin;
     if (slot->portion.extent == 0) return;
     tr_run *run = store->runs ? &store->run[store->runs - 1] : NULL;
     if (!run || at->run_ends || store->divided || store->state_dtype != store->acc ||
@@ -134,7 +134,7 @@ static void add_to_run(place *at, const tr_store_slot *slot) {
         *run = (tr_run){.slot = (int)(slot - store->slot),
                         .grad = slot->grad,
                         .master = slot->master,
-                        .value = (char *)param->value + begin * tr_dtype_size(store->dtype),
+                        .value = slot->value,
                         .optimizer = slot->optimizer,
                         .decay = param->decay,
                         .lr_scale = param->lr_scale};
@@ -166,14 +166,32 @@ static void place_states(place *at, tr_store_slot *slot) {
     }
 }
 
+/* Places the value: all of it, or the portion. */
+static void place_value(place *at, tr_store_slot *slot) {
+    tr_param *param = slot->param;
+    const bool all = !at->store->divides_values, owns = slot->portion.extent > 0;
+    const size_t size = tr_dtype_size(at->store->dtype);
+    if (all) at->values = tr_memory_params_begin(param, at->values);
+    else if (owns) at->values = tr_memory_params_align(at->values);
+    char *first = at->value + at->values * size;
+    at->values += (size_t)(all ? param->count : slot->portion.extent);
+    param->value = all ? first : NULL;
+    slot->value = !owns ? NULL : all ? first + (size_t)slot->portion.begin * size : first;
+    if (at->store->dtype == at->store->acc) slot->master = slot->value;
+}
+
+/* Places the whole value in its bucket in the arena. */
+static void place_whole(place *at, tr_store_slot *slot) {
+    size_t *used = &at->used_values[slot->stage * at->buckets + slot->bucket];
+    slot->value_place = tr_memory_params_begin(slot->param, *used);
+    *used = slot->value_place + (size_t)slot->param->count;
+}
+
 /* Places value, state and gradient of a parameter that shares none. */
 static void place_own(place *at, tr_store_slot *slot) {
     tr_param *param = slot->param;
-    at->values = tr_memory_params_begin(param, at->values);
-    param->value = at->value + at->values * tr_dtype_size(at->store->dtype);
-    at->values += (size_t)param->count;
-    if (at->store->dtype == at->store->acc && slot->portion.extent > 0)
-        slot->master = element(at, param->value, (size_t)slot->portion.begin);
+    place_value(at, slot);
+    place_whole(at, slot);
     if (!param->frozen && slot->portion.extent > 0) place_states(at, slot);
     place_grad(at, slot);
     if (param->frozen) at->run_ends = true;
@@ -184,8 +202,10 @@ static void place_shared(place *at, tr_store_slot *slot) {
     const tr_store_slot *first = &at->store->slot[slot->shares];
     slot->portion = first->portion;
     slot->master = first->master;
+    slot->value = first->value;
     memcpy(slot->state, first->state, sizeof slot->state);
     slot->param->value = first->param->value;
+    place_whole(at, slot);
     place_grad(at, slot);
 }
 
@@ -240,11 +260,14 @@ static tr_status place_all(place *at) {
     bool *placed = NULL;
     for (int i = 0; i < store->slots; i++)
         if (store->slot[i].bucket >= at->buckets) at->buckets = store->slot[i].bucket + 1;
-    TR_TRY_OUT(tr_calloc((size_t)(store->stages * at->buckets), sizeof *at->used, &at->used));
+    const size_t buckets = (size_t)(store->stages * at->buckets);
+    TR_TRY_OUT(tr_calloc(buckets, sizeof *at->used, &at->used));
+    TR_TRY_OUT(tr_calloc(buckets, sizeof *at->used_values, &at->used_values));
     TR_TRY_OUT(tr_calloc((size_t)store->slots, sizeof *placed, &placed));
     for (int s = 0; s < store->stages; s++) place_stage(at, s, placed);
 out:
     free(at->used);
+    free(at->used_values);
     free(placed);
     return status;
 }
@@ -295,10 +318,8 @@ tr_status tr_store_create(tr_device *device, tr_world *world, const tr_mesh *mes
     tr_store *store = NULL;
     int pp_rank = mesh->index[TR_AXIS_PP];
     const tr_mesh *divided = groups ? tr_memory_divided(mesh, zero) : NULL;
-    const bool in_arena = divided && tr_memory_in_arena(mesh, zero);
     optimizer.offload &= groups != NULL;
-    tr_param_memory sum =
-        tr_memory_of_params(model, placement, pp_rank, divided, in_arena, optimizer);
+    tr_param_memory sum = tr_memory_of_params(model, placement, pp_rank, divided, zero, optimizer);
     TR_TRY(tr_calloc(1, sizeof *store, &store));
     store->device = device;
     store->world = world;
@@ -310,7 +331,8 @@ tr_status tr_store_create(tr_device *device, tr_world *world, const tr_mesh *mes
     store->no_master = optimizer.no_master && dtype != store->acc;
     store->mesh = *mesh;
     store->divided = divided ? &store->mesh : NULL;
-    store->in_arena = in_arena;
+    store->in_arena = divided && tr_memory_in_arena(mesh, zero);
+    store->divides_values = divided && tr_memory_gathers(mesh, zero);
     TR_TRY_OUT(alloc_store(store, &sum, groups != NULL));
     const size_t size = tr_dtype_size(store->acc);
     const bool masters = dtype != store->acc && !store->no_master;
@@ -336,7 +358,7 @@ tr_status tr_store_create(tr_device *device, tr_world *world, const tr_mesh *mes
     TR_TRY_OUT(tr_placement_visit(placement, model, pp_rank, list_param, &at));
     TR_TRY_OUT(place_all(&at));
     if (groups) TR_TRY_OUT(tr_placement_visit_ties(placement, model, mesh, set_tie, &at));
-    if (divided) TR_TRY_OUT(list_gathers(store));
+    if (divided && !store->divides_values) TR_TRY_OUT(list_gathers(store));
 out:
     if (status != TR_OK) tr_store_destroy(store);
     else *out = store;
@@ -369,12 +391,25 @@ void tr_store_place_bucket(tr_store *store, int local_stage, int bucket, void *m
     }
 }
 
+void tr_store_place_value(const tr_store *store, const tr_store_slot *slot, void *bucket) {
+    slot->param->value = (char *)bucket + slot->value_place * tr_dtype_size(store->dtype);
+}
+
+static bool has_master(const tr_store *store, const tr_store_slot *slot) {
+    return store->dtype != store->acc && !slot->param->frozen && !store->no_master;
+}
+
+bool tr_store_divides_saved(const tr_store *store, const tr_store_slot *slot) {
+    return slot->owners && (store->divides_values || has_master(store, slot));
+}
+
 void *tr_store_slot_saved(const tr_store *store, const tr_store_slot *slot, tr_dtype *dtype,
                           tr_range *held) {
-    const bool has_master = store->dtype != store->acc && !slot->param->frozen && !store->no_master;
-    *dtype = has_master ? store->acc : store->dtype;
-    *held = has_master ? slot->portion : (tr_range){.extent = slot->param->count};
-    return has_master ? slot->master : slot->param->value;
+    const bool master = has_master(store, slot);
+    *dtype = master ? store->acc : store->dtype;
+    *held =
+        master || store->divides_values ? slot->portion : (tr_range){.extent = slot->param->count};
+    return master ? slot->master : store->divides_values ? slot->value : slot->param->value;
 }
 
 /* Converts values[count] to FP64 in place. */
@@ -411,15 +446,14 @@ static tr_status cast_master(tr_store *store, const tr_store_slot *slot, void *s
         .rows = {.rows = 1, .width = count, .dtype = store->acc, .to = store->dtype}};
     tr_op *cast;
     TR_TRY(tr_op_prepare(&(tr_op_context){.device = device}, &desc, &cast));
-    char *value = (char *)slot->param->value + (size_t)slot->portion.begin * size;
-    const tr_op_args args = {
-        .t = {[TR_CAST_X] = tr_tensor_vector(slot->master, store->acc, count),
-              [TR_CAST_Y] = tr_tensor_vector(staging ? staging : value, store->dtype, count)}};
+    const tr_op_args args = {.t = {[TR_CAST_X] = tr_tensor_vector(slot->master, store->acc, count),
+                                   [TR_CAST_Y] = tr_tensor_vector(staging ? staging : slot->value,
+                                                                  store->dtype, count)}};
     tr_status status = tr_op_run(cast, tr_device_compute(device), &args);
     tr_op_release(cast);
     TR_TRY(status);
     if (!staging) return TR_OK;
-    TR_TRY(tr_stream_copy(stream, value, staging, (size_t)count * size));
+    TR_TRY(tr_stream_copy(stream, slot->value, staging, (size_t)count * size));
     return tr_stream_sync(stream); /* before the next slot's values */
 }
 
@@ -441,8 +475,8 @@ static tr_status cast_masters(tr_store *store) {
     return status == TR_OK ? tr_stream_sync(tr_device_compute(store->device)) : status;
 }
 
-/* Copies a parameter's drawn values from host[param->count] to its most precise copy; to the value,
- * too, of which other ranks have the masters of some elements. */
+/* Copies a parameter's drawn values from host[param->count] to its most precise copy; to the whole
+ * value, too, of which other ranks have the masters of some elements. */
 static tr_status keep_drawn(const tr_store *store, const tr_store_slot *slot, float *host) {
     tr_stream *stream = tr_device_compute(store->device);
     const int64_t count = slot->param->count;
@@ -456,7 +490,7 @@ static tr_status keep_drawn(const tr_store *store, const tr_store_slot *slot, fl
         TR_TRY(tr_stream_copy(stream, to, (char *)host + (size_t)held.begin * size,
                               (size_t)held.extent * size));
     TR_TRY(tr_stream_sync(stream)); /* before `host` gets other values */
-    if (held.extent == count) return TR_OK;
+    if (held.extent == count || store->divides_values) return TR_OK;
     narrow(store->dtype, host, count);
     TR_TRY(tr_stream_copy(stream, slot->param->value, host, (size_t)count * sizeof(uint16_t)));
     return tr_stream_sync(stream);

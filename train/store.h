@@ -16,7 +16,11 @@
  *
  * With parallel.zero 2 a rank also has memory only for its portions of the sums of gradients. Whole
  * gradients lie in the arena, bucket by bucket, from the first W of the step until
- * the sums have been waited for (pipeline/program/lower.h). */
+ * the sums have been waited for (pipeline/program/lower.h).
+ *
+ * With parallel.zero 3 it has memory only for its portions of the values, too, also of frozen
+ * parameters, and nothing is gathered after a step. Whole values lie in the arena while their stage
+ * runs (train/values.h). */
 #pragma once
 
 #include "comm/mesh_groups.h"
@@ -29,25 +33,30 @@
 typedef struct tr_store_slot {
     tr_param *param;
     tr_param_layout layout;
-    tr_range portion; /* of its elements: those that this rank updates; all, if not divided */
+    /* Of its elements: those that this rank updates, or of a frozen one keeps; all, if not divided.
+     */
+    tr_range portion;
     /* The portion's, the master in the store's acc, and of each state tr_optim_state_count numbers
      * in the store's state_dtype; frozen: no states, and in 16 bits no master; no_master: none
      * either. States that the optimizer does not own are NULL, and all are if the portion is empty.
      */
     void *master, *state[TR_OPTIM_STATES];
+    void *value; /* the portion's; NULL if it is empty */
     /* The portion's gradient, after its sum; NULL when the portion is empty or frozen. */
     void *grad;
     size_t place; /* the gradient's first element in its bucket in the arena, or in the store's
                      gradients */
-    int stage;    /* of this rank's: 0, 1, ... */
-    int bucket;   /* of its stage: the gradients that are reduced at the same time */
+    size_t value_place; /* the whole value's in its bucket in the arena, if values are divided */
+    int stage;          /* of this rank's: 0, 1, ... */
+    int bucket;         /* of its stage: what is reduced and gathered at the same time */
     tr_optim_kind optimizer; /* that steps it */
     int shares;              /* slot of the use on this rank that has its value and state, or -1 */
     tr_group *sum; /* group that sums its gradient; NULL without gradients, and if frozen */
     /* With data ranks in two factors: the group that sums those sums, and the near data ranks,
      * which divide them; else NULL. */
     tr_group *across, *near;
-    tr_group *owners; /* data ranks that divide its updates; NULL: it is not divided */
+    tr_group *owners; /* data ranks that divide its updates, or of a frozen one its value; NULL: it
+                         is not divided */
     tr_group *tie;    /* group that then sums the gradients of uses on other ranks; NULL: none */
 } tr_store_slot;
 
@@ -89,6 +98,7 @@ typedef struct tr_store {
     int spans;
     const tr_mesh *divided; /* NULL: updates are not divided */
     bool in_arena;          /* whole gradients are in the arena */
+    bool divides_values;    /* and whole values */
     tr_mesh mesh;
     tr_gathers *gathers; /* of values, after updates; NULL: nothing is divided */
     tr_run *run;         /* [runs] */
@@ -114,10 +124,16 @@ tr_tensor tr_store_gradient(const tr_store *store, const tr_store_slot *slot);
 /* Places the gradients of a bucket of local stage k (0, 1, ... of this rank) in the arena. */
 void tr_store_place_bucket(tr_store *store, int local_stage, int bucket, void *memory);
 
+/* Sets the whole value of the slot's parameter to its place in the bucket's memory. */
+void tr_store_place_value(const tr_store *store, const tr_store_slot *slot, void *bucket);
+
 /* Returns the parameter's most precise copy, which checkpoints save, and which of its elements it
  * has: the master, or in 16 bits the value of one that is frozen or has no master. */
 void *tr_store_slot_saved(const tr_store *store, const tr_store_slot *slot, tr_dtype *dtype,
                           tr_range *held);
+/* Returns true when data ranks have divided that copy, so that each has elements that no other one
+ * has. */
+bool tr_store_divides_saved(const tr_store *store, const tr_store_slot *slot);
 
 /* Draws the initial values of a store for training from the seed, and tells the world how many are
  * drawn; states are zero. Not collective. Fails with TR_ERR_STOPPED soon after a request to stop

@@ -12,6 +12,6 @@ void tr_waits_observe(tr_waits_meter *m, const tr_instr *instr, bool begins, dou
     }
     const double seconds = tr_now_s() - m->begin;
     if (type == TR_ACTION_RECV || type == TR_ACTION_WAIT_SENT) m->sum.messages += seconds;
-    if (type == TR_ACTION_REDUCE_WAIT) m->sum.gradients += seconds;
+    if (type == TR_ACTION_REDUCE_WAIT || type == TR_ACTION_GATHER_WAIT) m->sum.gradients += seconds;
     if (tr_action_computes(instr->action)) m->sum.tensor += tensor_s - m->tensor;
 }

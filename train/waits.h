@@ -8,7 +8,7 @@
 typedef struct tr_waits {
     double steps;     /* all of the steps; 0: not measured */
     double messages;  /* of other stages */
-    double gradients; /* sums of gradients, until they are complete */
+    double gradients; /* sums of gradients and gathers of values, until they are complete */
     double tensor;    /* sums over tensor ranks within actions */
 } tr_waits;
 

@@ -46,19 +46,13 @@ static int columns_of(const tr_timeline *t, int width) {
     return wanted < most ? (int)fmax(wanted, 1) : most;
 }
 
-/* Returns true when the rank waits for a reduction or a copy. */
-static bool is_wait(tr_action a) {
-    return a.type == TR_ACTION_REDUCE_WAIT || a.type == TR_ACTION_OFFLOAD_WAIT ||
-           a.type == TR_ACTION_FETCH_WAIT;
-}
-
 /* Paints an action in the columns with their middle within it; '=' for a wait. */
 static void paint(canvas *c, const tr_bar *bar) {
     int from = (int)ceil(bar->start / c->step - 0.5 - 1e-9);
     int to = (int)ceil(bar->end / c->step - 0.5 - 1e-9);
     if (from < 0) from = 0;
     if (to > c->columns) to = c->columns;
-    const bool waits = is_wait(bar->action);
+    const bool waits = tr_bar_waits(bar);
     char name[32];
     int length = snprintf(name, sizeof name, "%c%d", *tr_action_name(bar->action.type, false),
                           bar->action.micro_batch);
@@ -95,8 +89,7 @@ tr_status tr_draw_text(const tr_timeline *t, const tr_draw_text_options *options
     memset(c.text, '.', cells);
     memset(c.type, -1, cells);
     for (size_t k = 0; k < t->count; k++)
-        if (tr_action_computes(t->bar[k].action) || is_wait(t->bar[k].action))
-            paint(&c, &t->bar[k]);
+        if (tr_action_computes(t->bar[k].action) || tr_bar_waits(&t->bar[k])) paint(&c, &t->bar[k]);
     (void)fprintf(out, "%s: makespan %.6g\n", t->title, t->makespan);
     for (int r = 0; r < t->ranks; r++) {
         (void)fprintf(out, "rank %-3d ", r);

@@ -229,13 +229,15 @@ static tr_status add_program(tr_timeline *t, const tr_program *program, const tr
         const tr_instr_time *time = &sim->instr[program->rank][k];
         bool transfer = tr_action_transfers(instr->action);
         bool send = instr->action.type == TR_ACTION_SEND;
-        bool reduce = instr->action.type == TR_ACTION_REDUCE_START;
+        bool reduce = instr->action.type == TR_ACTION_REDUCE_START ||
+                      instr->action.type == TR_ACTION_GATHER_START;
         bool out = instr->action.type == TR_ACTION_OFFLOAD;
         bool back = instr->action.type == TR_ACTION_FETCH, moves = reduce || out || back;
         /* Waits for sends and the end take no simulated time. */
         if (instr->action.type == TR_ACTION_WAIT_SENT || instr->action.type == TR_ACTION_FINISH)
             continue;
-        if ((tr_action_reduces(instr->action) || tr_action_offloads(instr->action)) &&
+        if ((tr_action_reduces(instr->action) || tr_action_gathers(instr->action) ||
+             tr_action_offloads(instr->action)) &&
             !(time->complete > time->begin) && !(time->end > time->start))
             continue;
         tr_bar bar = {.rank = program->rank,

@@ -10,7 +10,7 @@
 /* The streams of a rank. Bars of one track do not overlap. */
 typedef enum tr_track {
     TR_TRACK_COMPUTE,
-    TR_TRACK_REDUCE, /* sums of gradients */
+    TR_TRACK_REDUCE, /* sums of gradients and gathers of values */
     TR_TRACK_OUT,    /* copies to the host's memory */
     TR_TRACK_BACK,   /* and from it */
     TR_TRACK_SEND,   /* to bar.peer */
@@ -28,12 +28,19 @@ typedef struct tr_bar {
 } tr_bar;
 
 /* Returns the number of the bar's track on its rank, of which there are tr_bar_tracks: the compute
- * stream, reductions, copies, and then two for each rank. */
+ * stream, collectives, copies, and then two for each rank. */
 static inline int tr_bar_track(const tr_bar *bar) {
     return bar->track < TR_TRACK_SEND ? (int)bar->track : 2 * bar->peer + (int)bar->track;
 }
 static inline int tr_bar_tracks(int ranks) {
     return 2 * ranks + (int)TR_TRACK_SEND;
+}
+
+/* Returns true for a wait for a reduction, a gather or a copy. */
+static inline bool tr_bar_waits(const tr_bar *bar) {
+    const tr_action_type type = bar->action.type;
+    return type == TR_ACTION_REDUCE_WAIT || type == TR_ACTION_GATHER_WAIT ||
+           type == TR_ACTION_OFFLOAD_WAIT || type == TR_ACTION_FETCH_WAIT;
 }
 
 /* The pipeline's part of a step: from the start of its first action to the end of its last one, on

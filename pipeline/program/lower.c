@@ -373,6 +373,7 @@ tr_status tr_lower(const tr_schedule *s, const tr_stage_table *t, tr_program_set
     builder b = {.s = s, .t = t, .walk = {.name = s->name, .context = &b, .step = lower_step}};
     TR_TRY_OUT(builder_open(&b));
     TR_TRY_OUT(lower_all(&b));
+    for (int r = 0; r < s->ranks; r++) TR_TRY_OUT(tr_lower_gathers(t, &b.set->program[r]));
     TR_TRY_OUT(place_waits(&b));
     for (int r = 0; r < s->ranks; r++) TR_TRY_OUT(tr_lower_offload(t, &b.set->program[r]));
     TR_TRY_OUT(tr_program_prove(b.set));

@@ -12,8 +12,8 @@
 #include "pipeline/program/arena.h"
 
 typedef struct tr_instr {
-    /* F I W B RECV SEND WAIT_SENT REDUCE_START REDUCE_WAIT OFFLOAD OFFLOAD_WAIT FETCH FETCH_WAIT;
-     * FINISH is the last of a program. */
+    /* F I W B RECV SEND WAIT_SENT REDUCE_START REDUCE_WAIT GATHER_START GATHER_WAIT OFFLOAD
+     * OFFLOAD_WAIT FETCH FETCH_WAIT; FINISH is the last of a program. */
     tr_action action;
     int memory; /* F I W B: index into tr_program.memory; else -1 */
     bool adds;  /* as in tr_stage_io */
@@ -22,9 +22,9 @@ typedef struct tr_instr {
     int peer;      /* rank of the line */
     int message;   /* number on its channel in this program */
     int send;      /* WAIT_SENT: index of its SEND */
-    size_t offset; /* RECV, SEND: in the arena */
-    size_t bytes;  /* of the message; REDUCE_START: of the bucket on this rank; OFFLOAD, FETCH: of
-                      the copies */
+    size_t offset; /* RECV, SEND, GATHER_START, GATHER_WAIT: in the arena */
+    size_t bytes;  /* of the message; REDUCE_START, GATHER_START: of the bucket on this rank;
+                      OFFLOAD,  FETCH: of the copies */
     int first_copy, copies; /* OFFLOAD, FETCH: in tr_program.copy */
     /* REDUCE_START: the stage's last W or B starts the sum while it runs, after the share `ready`
      * of its time, in which it completes the bucket; not early: the sum starts here. */
@@ -72,6 +72,7 @@ typedef enum tr_item_kind {
     TR_ITEM_GRADIENT,      /* an output's gradient, received or made on this rank */
     TR_ITEM_UNKEPT,        /* tensors of an F that are built again */
     TR_ITEM_BUCKET,        /* a bucket's weight gradients (tr_program_bucket) */
+    TR_ITEM_VALUES,        /* the values of a bucket's parameters, from one gather to the next */
     TR_ITEM_FETCHED_FI,    /* blocks F..I and F..W after a FETCH */
     TR_ITEM_FETCHED_FW,
     TR_ITEM_KINDS
@@ -79,7 +80,7 @@ typedef enum tr_item_kind {
 typedef struct tr_item_key {
     tr_item_kind kind;
     int owner;       /* stage of a block, edge of a slot */
-    int micro_batch; /* of weight gradients their bucket */
+    int micro_batch; /* of weight gradients and values their bucket */
 } tr_item_key;
 
 /* The place of a bucket's weight gradients in the arena. */
@@ -106,6 +107,7 @@ typedef struct tr_program {
     tr_program_bucket *bucket;            /* [buckets]: by stage and number */
     size_t bucket_bytes;                  /* of all of them */
     size_t bucket_peak;                   /* the most of them alive at one instruction */
+    size_t value_bytes, value_peak;       /* the same of values that are gathered, each once */
     int copies;                           /* of OFFLOADs and FETCHes */
     tr_program_copy *copy;                /* [copies] */
     size_t host_bytes;                    /* of the host's memory, for them */
@@ -129,6 +131,8 @@ typedef struct tr_program_set {
  * reductions that it has started, except those of the stage that ended last, which hide behind this
  * stage's backward. In a breadth-first order the gradients of two stages are then alive at one
  * time; in an order that begins all stages before the first one ends, those of all stages.
+ *
+ * With divided values (tr_bucket) tr_lower_gathers adds their gathers.
  *
  * With tr_stage_cost.offload the pieces F..I and F..W of a micro-batch are in the host's memory
  * between its F and its I or B, if the rank has at least three actions in between. OFFLOAD comes

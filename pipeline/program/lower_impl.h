@@ -3,9 +3,20 @@
 
 #include "pipeline/program/lower.h"
 
+/* Adds a rank's gathers of divided values (tr_bucket) to its complete program. A rank holds the
+ * values of the stage that it runs and of the stage that it runs next: when it changes to another
+ * stage, it drops the values of all except these two, starts to gather what it lacks of them, and
+ * waits for those of the stage that begins. So the gather of a stage's values hides behind the
+ * stage before it, two stages' values exist at one time, and a rank with one or two stages gathers
+ * once in a program. In a breadth-first order a rank gathers each stage at most twice, and in an
+ * order that changes stages with every micro-batch once for every change. Both stages of an
+ * OVERLAP_F_B count as one. */
+tr_status tr_lower_gathers(const tr_stage_table *table, tr_program *program);
+
 /* Adds the OFFLOADs and FETCHes of the rank's stages to a program with complete instructions,
  * without their copies. */
 tr_status tr_lower_offload(const tr_stage_table *table, tr_program *program);
+
 /* Places every buffer of a program with complete instructions: fills items, arena and peak, the
  * actions' memory and the transfers' offsets. */
 tr_status tr_lower_place(const tr_schedule *schedule, const tr_stage_table *table,

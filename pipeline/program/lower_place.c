@@ -11,7 +11,10 @@ typedef struct placer {
     int *index;        /* item of (kind, owner, micro-batch), a block's first piece; or -1 */
     int *first_bucket; /* [stages + 1]: of the program's buckets, by stage */
     int *bucket;       /* [program->buckets]: item of each, or -1 */
-    bool *fetched;     /* [stages * micro_batches]: the program fetches its blocks */
+    int *values;       /* [stages][most_buckets]: item of the last gather of each, or -1 */
+    int most_buckets;
+    int *gathered; /* [program->count]: item of a GATHER_START or GATHER_WAIT */
+    bool *fetched; /* [stages * micro_batches]: the program fetches its blocks */
     size_t item_capacity, key_capacity, piece_capacity, place_capacity, copy_capacity;
 } placer;
 
@@ -188,6 +191,37 @@ static tr_status touch_copies(placer *p, tr_action a, int position) {
     return TR_OK;
 }
 
+/* Opens the lists of gathered values, and measures all values of the rank's stages. */
+static tr_status list_values(placer *p) {
+    tr_program *program = p->program;
+    for (int s = 0; s < p->s->stages; s++)
+        if (p->t->cost[s].buckets > p->most_buckets) p->most_buckets = p->t->cost[s].buckets;
+    const size_t keys = (size_t)p->s->stages * (size_t)p->most_buckets;
+    TR_TRY(tr_calloc(keys, sizeof *p->values, &p->values));
+    TR_TRY(tr_calloc((size_t)program->count, sizeof *p->gathered, &p->gathered));
+    for (size_t k = 0; k < keys; k++) p->values[k] = -1;
+    for (int s = 0; s < p->s->stages; s++)
+        for (int k = 0; k < p->t->cost[s].buckets && p->s->rank_of[s] == program->rank; k++)
+            program->value_bytes += tr_align_up(p->t->cost[s].bucket[k].values);
+    return TR_OK;
+}
+
+/* Begins the values that the instruction gathers, or touches those that it uses. */
+static tr_status touch_values(placer *p, const tr_instr *instr, int position) {
+    const tr_action a = instr->action;
+    if (!tr_action_gathers(a) && !tr_action_computes(a)) return TR_OK;
+    int *last = &p->values[a.stage * p->most_buckets];
+    if (a.type == TR_ACTION_GATHER_START) {
+        TR_TRY(add_item(p, TR_ITEM_VALUES, a.stage, a.micro_batch, instr->bytes, position));
+        last[a.micro_batch] = p->program->items - 1;
+    }
+    if (tr_action_gathers(a)) p->gathered[position] = last[a.micro_batch];
+    for (int k = 0; k < p->t->cost[a.stage].buckets; k++)
+        if (last[k] >= 0 && (k == a.micro_batch || tr_action_computes(a)))
+            p->program->item[last[k]].end = position;
+    return TR_OK;
+}
+
 static tr_status find_lifetimes(placer *p) {
     const size_t micro_batches = (size_t)p->s->micro_batches;
     TR_TRY(tr_calloc((size_t)p->s->stages * micro_batches, sizeof *p->fetched, &p->fetched));
@@ -202,24 +236,27 @@ static tr_status find_lifetimes(placer *p) {
         else if (tr_action_offloads(instr->action)) TR_TRY(touch_copies(p, instr->action, k));
         else if (tr_action_transfers(instr->action)) TR_TRY(touch_transfer(p, instr, k));
         TR_TRY(touch_buckets(p, instr, k));
+        TR_TRY(touch_values(p, instr, k));
     }
     return TR_OK;
 }
 
-/* Returns the most bytes of buckets that are alive at one time: at the start of one of them. */
-static size_t bucket_peak(const placer *p) {
-    const tr_program *program = p->program;
-    size_t peak = 0;
-    for (int w = 0; w < program->buckets; w++) {
-        const int at = program->item[p->bucket[w]].start;
-        size_t alive = 0;
-        for (int v = 0; v < program->buckets; v++) {
-            const tr_arena_item *item = &program->item[p->bucket[v]];
-            if (item->start <= at && at <= item->end) alive += item->bytes;
-        }
-        if (alive > peak) peak = alive;
+/* Sets *peak to the most bytes of a kind of items that are alive at one time. */
+static tr_status find_peak(const tr_program *program, tr_item_kind kind, size_t *peak) {
+    size_t *begins, *ends, alive = 0;
+    TR_TRY(tr_calloc(2 * ((size_t)program->count + 1), sizeof *begins, &begins));
+    ends = begins + program->count + 1;
+    for (int i = 0; i < program->items; i++) {
+        if (program->key[i].kind != kind) continue;
+        begins[program->item[i].start] += program->item[i].bytes;
+        ends[program->item[i].end + 1] += program->item[i].bytes;
     }
-    return peak;
+    for (int k = 0; k < program->count; k++) {
+        alive += begins[k] - ends[k];
+        if (alive > *peak) *peak = alive;
+    }
+    free(begins);
+    return TR_OK;
 }
 
 /* --- offsets ---------------------------------------------------------------------------------- */
@@ -352,7 +389,8 @@ static tr_status fill_offsets(placer *p) {
     tr_program *program = p->program;
     for (int w = 0; w < program->buckets; w++)
         program->bucket[w].offset = program->item[p->bucket[w]].offset;
-    program->bucket_peak = bucket_peak(p);
+    TR_TRY(find_peak(program, TR_ITEM_BUCKET, &program->bucket_peak));
+    TR_TRY(find_peak(program, TR_ITEM_VALUES, &program->value_peak));
     TR_TRY(tr_calloc((size_t)program->memories, sizeof *program->memory, &program->memory));
     for (int k = 0; k < program->count; k++) {
         tr_instr *instr = &program->instr[k];
@@ -360,6 +398,8 @@ static tr_status fill_offsets(placer *p) {
         else if (tr_action_transfers(instr->action))
             instr->offset =
                 offset_of(p, item_of_transfer(instr), instr->edge, instr->action.micro_batch);
+        else if (tr_action_gathers(instr->action))
+            instr->offset = program->item[p->gathered[k]].offset;
     }
     return TR_OK;
 }
@@ -372,6 +412,7 @@ tr_status tr_lower_place(const tr_schedule *s, const tr_stage_table *t, tr_progr
     TR_TRY_OUT(tr_calloc(indices, sizeof *p.index, &p.index));
     for (size_t k = 0; k < indices; k++) p.index[k] = -1;
     TR_TRY_OUT(list_buckets(&p));
+    TR_TRY_OUT(list_values(&p));
     TR_TRY_OUT(find_lifetimes(&p));
     TR_TRY_OUT(tr_arena_pack(program->item, program->items, &program->scratch_offset, &peak));
     for (int k = 0; k < s->stages; k++) {
@@ -387,6 +428,8 @@ out:
     free(p.fetched);
     free(p.first_bucket);
     free(p.bucket);
+    free(p.values);
+    free(p.gathered);
     free(p.index);
     return status;
 }

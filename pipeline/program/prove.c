@@ -11,11 +11,12 @@ typedef struct prover {
     tr_walk walk;
     int *sent, *taken; /* [ranks * ranks], from * ranks + to: messages so far */
     int buckets;       /* most of a stage */
-    int *missing; /* [stages * buckets + 1]: ranks that have not started the reduction; the last:
-                     that have not entered FINISH */
-    int *members; /* [stages * buckets]: ranks that start the reduction */
-    int **line;   /* [ranks]: the rank's reductions in the order of its starts */
-    int *begun, *over; /* [ranks]: of its reductions, those that it has started; that have ended */
+    int meetings;      /* collectives */
+    int **meeting;     /* [ranks][count]: number of the instruction's collective, or -1 */
+    int *missing; /* [meetings]: ranks that have not started it; of FINISH: that have not entered */
+    int *members; /* [meetings]: ranks that start it */
+    int **line;   /* [ranks]: the rank's sums and gathers in the order of its starts */
+    int *begun, *over; /* [ranks]: of these, those that it has started; that have ended */
     bool *arrived;     /* [ranks]: has entered FINISH */
 } prover;
 
@@ -27,11 +28,8 @@ static const tr_instr *instr_of(const prover *p, int rank, int at) {
     return &p->set->program[rank].instr[at];
 }
 
-/* Returns the number of the reduction, or of FINISH; -1: another instruction. */
-static int meeting_of(const prover *p, const tr_instr *instr) {
-    const tr_action a = instr->action;
-    if (tr_action_reduces(a)) return a.stage * p->buckets + a.micro_batch;
-    return a.type == TR_ACTION_FINISH ? p->set->program[0].stages * p->buckets : -1;
+static bool ends_collective(tr_action a) {
+    return a.type == TR_ACTION_REDUCE_WAIT || a.type == TR_ACTION_GATHER_WAIT;
 }
 
 static tr_status fail_order(int rank, const tr_instr *instr, const char *problem) {
@@ -40,7 +38,7 @@ static tr_status fail_order(int rank, const tr_instr *instr, const char *problem
     return TR_FAIL(TR_ERR_CONFIG, "the program: rank %d, %s: %s", rank, text, problem);
 }
 
-/* Returns true when the rank's oldest reduction is also the oldest of all other ranks that take
+/* Returns true when the rank's oldest collective is also the oldest of all other ranks that take
  * part, and all have started it. */
 static bool can_end(const prover *p, int rank) {
     int oldest = p->line[rank][p->over[rank]], ready = 0;
@@ -49,8 +47,8 @@ static bool can_end(const prover *p, int rank) {
     return ready == p->members[oldest];
 }
 
-/* Ends every reduction that can. A rank's reductions end in the order of its starts. */
-static void end_reductions(prover *p) {
+/* Ends every collective that can. A rank's collectives end in the order of its starts. */
+static void end_collectives(prover *p) {
     for (bool moved = true; moved;) {
         moved = false;
         for (int rank = 0; rank < p->set->ranks; rank++) {
@@ -74,7 +72,7 @@ static tr_status step(void *context, int rank, int at, int *done) {
     prover *p = context;
     const tr_instr *instr = instr_of(p, rank, at);
     size_t to = channel_of(p, rank, instr->peer), from = channel_of(p, instr->peer, rank);
-    int meeting = meeting_of(p, instr);
+    int meeting = p->meeting[rank][at];
     *done = 1;
     switch (instr->action.type) {
     case TR_ACTION_SEND:
@@ -88,11 +86,13 @@ static tr_status step(void *context, int rank, int at, int *done) {
         return TR_OK;
     case TR_ACTION_WAIT_SENT: *done = instr->message < p->taken[to]; return TR_OK;
     case TR_ACTION_REDUCE_START:
+    case TR_ACTION_GATHER_START:
         p->missing[meeting]--;
         p->line[rank][p->begun[rank]++] = meeting;
-        end_reductions(p);
+        end_collectives(p);
         return TR_OK;
-    case TR_ACTION_REDUCE_WAIT: *done = is_over(p, rank, meeting); return TR_OK;
+    case TR_ACTION_REDUCE_WAIT:
+    case TR_ACTION_GATHER_WAIT: *done = is_over(p, rank, meeting); return TR_OK;
     case TR_ACTION_FINISH:
         if (!p->arrived[rank]) p->missing[meeting]--;
         p->arrived[rank] = p->missing[meeting] > 0;
@@ -103,13 +103,12 @@ static tr_status step(void *context, int rank, int at, int *done) {
 }
 
 /* Returns a rank for which `rank` waits in a collective: one that has not entered it; else one that
- * has started another reduction before. */
+ * has started another collective before. */
 static int missing_rank(const prover *p, int rank, int meeting) {
     for (int r = 0; r < p->set->ranks; r++)
         for (int k = p->walk.next[r]; k < p->walk.count[r]; k++) {
             const tr_instr *instr = instr_of(p, r, k);
-            if (meeting_of(p, instr) != meeting || instr->action.type == TR_ACTION_REDUCE_WAIT)
-                continue;
+            if (p->meeting[r][k] != meeting || ends_collective(instr->action)) continue;
             if (k > p->walk.next[r] || !p->arrived[r]) return r;
             break;
         }
@@ -122,7 +121,7 @@ static int missing_rank(const prover *p, int rank, int meeting) {
 static int blocked(const void *context, int rank, int at, char *item, char *need) {
     const prover *p = context;
     const tr_instr *instr = instr_of(p, rank, at);
-    int meeting = meeting_of(p, instr), peer = instr->peer;
+    int meeting = p->meeting[rank][at], peer = instr->peer;
     if (meeting >= 0) peer = missing_rank(p, rank, meeting);
     tr_action_print(instr->action, item, TR_WALK_TEXT);
     (void)snprintf(need, TR_WALK_TEXT, "rank %d", peer);
@@ -219,35 +218,113 @@ out:
     return status;
 }
 
+/* Fails unless each gather of the rank is waited for, before FINISH, and the values of a stage that
+ * gathers are complete in each of its actions. */
+static tr_status check_gathers(const prover *p, int rank) {
+    enum { ABSENT, STARTED, READY };
+    const tr_program *program = &p->set->program[rank];
+    tr_status status = TR_OK;
+    int *held = NULL, open = 0;
+    bool ended = false;
+    bool *gathers = NULL; /* [stages * buckets] */
+    const size_t keys = (size_t)p->set->program[0].stages * (size_t)p->buckets;
+    TR_TRY_OUT(tr_calloc(keys, sizeof *held, &held));
+    TR_TRY_OUT(tr_calloc(keys, sizeof *gathers, &gathers));
+    for (int k = 0; k < program->count; k++) {
+        const tr_action a = program->instr[k].action;
+        if (tr_action_gathers(a)) gathers[a.stage * p->buckets + a.micro_batch] = true;
+    }
+    for (int k = 0; k < program->count && status == TR_OK; k++) {
+        const tr_action a = program->instr[k].action;
+        const char *problem = NULL;
+        for (int b = 0; b < p->buckets && tr_action_computes(a); b++) {
+            const int key = a.stage * p->buckets + b;
+            if (gathers[key] && held[key] != READY)
+                problem = "the values of the stage have not been gathered";
+        }
+        ended |= a.type == TR_ACTION_FINISH;
+        if (ended && open > 0) problem = "a gather has not been waited for";
+        if (tr_action_gathers(a)) {
+            int *of = &held[a.stage * p->buckets + a.micro_batch];
+            const bool start = a.type == TR_ACTION_GATHER_START;
+            if (start && *of == STARTED) problem = "the gather before it has not been waited for";
+            if (!start && *of != STARTED) problem = "the gather has not started";
+            if (ended) problem = "it comes after FINISH";
+            *of = start ? STARTED : READY;
+            open += start ? 1 : -1;
+        }
+        if (problem) status = fail_order(rank, &program->instr[k], problem);
+    }
+out:
+    free(gathers);
+    free(held);
+    return status;
+}
+
+/* Counts the most buckets of a stage. */
+static void count_buckets(prover *p) {
+    for (int r = 0; r < p->set->ranks; r++)
+        for (int k = 0; k < p->set->program[r].count; k++) {
+            const tr_action a = instr_of(p, r, k)->action;
+            if ((tr_action_reduces(a) || tr_action_gathers(a)) && a.micro_batch >= p->buckets)
+                p->buckets = a.micro_batch + 1;
+        }
+}
+
+/* Numbers the collectives of a rank's instructions: 0 FINISH, then the sums of all buckets, the
+ * first gathers of all, the second ones, and so on. */
+static tr_status number_meetings(prover *p, int rank) {
+    const tr_program *program = &p->set->program[rank];
+    const int keys = program->stages * p->buckets;
+    int *gathers; /* by bucket, so far */
+    TR_TRY(tr_calloc((size_t)keys, sizeof *gathers, &gathers));
+    for (int k = 0; k < program->count; k++) {
+        const tr_action a = program->instr[k].action;
+        const int bucket = a.stage * p->buckets + a.micro_batch;
+        int *meeting = &p->meeting[rank][k];
+        *meeting = a.type == TR_ACTION_FINISH ? 0 : tr_action_reduces(a) ? 1 + bucket : -1;
+        if (tr_action_gathers(a)) {
+            gathers[bucket] += a.type == TR_ACTION_GATHER_START;
+            *meeting = 1 + keys * gathers[bucket] + bucket;
+        }
+        if (*meeting >= p->meetings) p->meetings = *meeting + 1;
+    }
+    free(gathers);
+    return TR_OK;
+}
+
 /* Counts the ranks of every collective. */
+static tr_status count_members(prover *p) {
+    TR_TRY(tr_calloc((size_t)p->meetings, sizeof *p->missing, &p->missing));
+    TR_TRY(tr_calloc((size_t)p->meetings, sizeof *p->members, &p->members));
+    for (int r = 0; r < p->set->ranks; r++)
+        for (int k = 0; k < p->set->program[r].count; k++) {
+            const int meeting = p->meeting[r][k];
+            if (meeting < 0 || ends_collective(instr_of(p, r, k)->action)) continue;
+            p->missing[meeting]++;
+            p->members[meeting]++;
+        }
+    return TR_OK;
+}
+
 static tr_status open_meetings(prover *p) {
     const tr_program_set *set = p->set;
-    for (int r = 0; r < set->ranks; r++)
-        for (int k = 0; k < set->program[r].count; k++) {
-            const tr_action a = instr_of(p, r, k)->action;
-            if (tr_action_reduces(a) && a.micro_batch >= p->buckets) p->buckets = a.micro_batch + 1;
-        }
     size_t ranks = (size_t)set->ranks;
-    size_t meetings = (size_t)set->program[0].stages * (size_t)p->buckets + 1;
-    TR_TRY(tr_calloc(meetings, sizeof *p->missing, &p->missing));
-    TR_TRY(tr_calloc(meetings, sizeof *p->members, &p->members));
+    count_buckets(p);
+    TR_TRY(tr_calloc(ranks, sizeof *p->meeting, &p->meeting));
     TR_TRY(tr_calloc(ranks, sizeof *p->line, &p->line));
     TR_TRY(tr_calloc(ranks, sizeof *p->begun, &p->begun));
     TR_TRY(tr_calloc(ranks, sizeof *p->over, &p->over));
     for (int r = 0; r < set->ranks; r++) {
         const tr_program *program = &set->program[r];
+        TR_TRY(tr_calloc((size_t)program->count, sizeof **p->meeting, &p->meeting[r]));
         TR_TRY(tr_calloc((size_t)program->count, sizeof **p->line, &p->line[r]));
         TR_TRY(check_reductions(p, r));
         TR_TRY(check_offload(r, program));
-        for (int k = 0; k < program->count; k++) {
-            const tr_instr *instr = &program->instr[k];
-            int meeting = meeting_of(p, instr);
-            if (meeting < 0 || instr->action.type == TR_ACTION_REDUCE_WAIT) continue;
-            p->missing[meeting]++;
-            p->members[meeting]++;
-        }
+        TR_TRY(check_gathers(p, r));
+        TR_TRY(number_meetings(p, r));
     }
-    return TR_OK;
+    return count_members(p);
 }
 
 tr_status tr_program_prove(const tr_program_set *set) {
@@ -264,7 +341,9 @@ tr_status tr_program_prove(const tr_program_set *set) {
     TR_TRY_OUT(tr_walk_run(&p.walk, NULL));
     TR_TRY_OUT(check_all_taken(&p));
 out:
+    for (int r = 0; p.meeting && r < set->ranks; r++) free(p.meeting[r]);
     for (int r = 0; p.line && r < set->ranks; r++) free(p.line[r]);
+    free(p.meeting);
     free(p.line);
     free(p.over);
     free(p.begun);

@@ -13,10 +13,12 @@
 /* Returns TR_OK when all ranks reach their end. A SEND does not wait, a RECV waits until its
  * message is sent, a WAIT_SENT until it is taken. A bucket's reduction is a collective of its
  * ranks: REDUCE_START does not wait, and REDUCE_WAIT waits until all of them have started it, and
- * have ended the reductions that they started before. FINISH (tied sums, norm, parameters, in one
- * fixed order) is a collective of all ranks. Fails with TR_ERR_CONFIG and the cycle when they do
- * not; when a channel's messages are taken in another order than they are sent, or not all; and
- * when a reduction starts before its stage's last W or B, or is not waited for before FINISH; when
+ * have ended the collectives that they started before; so do GATHER_START and GATHER_WAIT. FINISH
+ * (tied sums, norm, parameters, in one fixed order) is a collective of all ranks. Fails with
+ * TR_ERR_CONFIG and the cycle when they do not; when a channel's messages are taken in another
+ * order than they are sent, or not all; when a reduction starts before its stage's last W or B, or
+ * is not waited for before FINISH; when a stage that gathers has an action before, or during, its
+ * gathers, or a gather is not waited for before the next one of its bucket and FINISH; and when
  * what a micro-batch offloads does not go out after its F and come back before its first gradient.
  */
 tr_status tr_program_prove(const tr_program_set *set);

@@ -132,7 +132,7 @@ typedef struct run_op {
     tr_stage *stage;     /* F I W B */
     tr_stage_io io;      /* F I W B */
     tr_channel *channel; /* RECV, SEND, WAIT_SENT */
-    void *at;            /* RECV, SEND */
+    void *at;            /* RECV, SEND, GATHER_START, GATHER_WAIT */
     int64_t *ticket;     /* SEND: its own; WAIT_SENT: its SEND's */
     /* The last W or B of a stage: the first REDUCE_START that it starts; a REDUCE_START: the next
      * one of its stage. */
@@ -274,6 +274,8 @@ tr_status tr_runner_create(const tr_runner_options *options, tr_runner **out) {
         if (tr_action_computes(op->instr->action)) TR_TRY_OUT(resolve_action(runner, options, op));
         if (tr_action_transfers(op->instr->action))
             TR_TRY_OUT(resolve_transfer(runner, options, op));
+        if (tr_action_gathers(op->instr->action))
+            op->at = (char *)options->arena + op->instr->offset;
     }
     link_starts(runner);
     TR_TRY_OUT(tr_run_copies_create(options, &runner->copies));
@@ -327,6 +329,12 @@ static tr_status run(const tr_runner *runner, run_op *op) {
     case TR_ACTION_REDUCE_WAIT:
         if (!hooks->reduce_wait) return TR_OK;
         return hooks->reduce_wait(hooks->context, a->stage, a->micro_batch);
+    case TR_ACTION_GATHER_START:
+        if (!hooks->gather_start) return TR_OK;
+        return hooks->gather_start(hooks->context, a->stage, a->micro_batch, op->at);
+    case TR_ACTION_GATHER_WAIT:
+        if (!hooks->gather_wait) return TR_OK;
+        return hooks->gather_wait(hooks->context, a->stage, a->micro_batch, op->at);
     case TR_ACTION_OFFLOAD:
     case TR_ACTION_FETCH: return tr_run_copies_start(runner->copies, (int)(op - runner->op));
     case TR_ACTION_OFFLOAD_WAIT:

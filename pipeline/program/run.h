@@ -28,6 +28,10 @@ typedef struct tr_run_hooks {
      * make later work of the stream wait for the sum. */
     tr_status (*reduce_start)(void *context, int stage, int bucket);
     tr_status (*reduce_wait)(void *context, int stage, int bucket);
+    /* Start to gather the values of a bucket's parameters to `memory`, and make later work of the
+     * stream wait for the gather and find them there. */
+    tr_status (*gather_start)(void *context, int stage, int bucket, void *memory);
+    tr_status (*gather_wait)(void *context, int stage, int bucket, void *memory);
     /* Called in stream order after the first F, and after the first W or B, of a stage: its weight
      * gradients, or those that F writes, are this micro-batch's. */
     tr_status (*first_gradients)(void *context, int stage, bool in_forward);

@@ -26,7 +26,7 @@ typedef struct simulator {
     sim_channel *channel; /* [ranks * ranks], from * ranks + to */
     double *now;          /* [ranks] */
     int *in_flight;       /* [ranks] */
-    double *link_free;    /* [ranks]: when the rank's last reduction ends */
+    double *link_free;    /* [ranks]: when the rank's last reduction or gather ends */
     double *copy_free[2]; /* [ranks]: its last OFFLOAD, and FETCH */
     tr_instr_time *last;  /* [stages]: of the last W or B so far */
     tr_simulation *result;
@@ -60,13 +60,15 @@ static void advance(sim_channel *c) {
     }
 }
 
-/* Times a reduction from when its bucket is complete and the link is free. */
-static void start_reduction(simulator *sim, int rank, const tr_instr *instr, tr_instr_time *time) {
+/* Times a reduction from when its bucket is complete and the link is free, and a gather from when
+ * the link is free. */
+static void start_collective(simulator *sim, int rank, const tr_instr *instr, tr_instr_time *time) {
+    const bool gathers = instr->action.type == TR_ACTION_GATHER_START;
     const tr_instr_time *last = &sim->last[instr->action.stage];
     double ready = time->start;
     if (instr->early) ready = last->start + instr->ready * (last->end - last->start);
     time->begin = time->complete = tr_max_f64(ready, sim->link_free[rank]);
-    time->complete += link_time(sim->links.sum, instr->bytes);
+    time->complete += link_time(gathers ? sim->links.gather : sim->links.sum, instr->bytes);
     sim->link_free[rank] = time->complete;
 }
 
@@ -77,10 +79,11 @@ static void start_copies(simulator *sim, int rank, const tr_instr *instr, tr_ins
     time->complete = *free_at = time->begin + link_time(sim->links.copy, instr->bytes);
 }
 
-/* Returns when the reduction, or the copies, for which the instruction waits are complete. `start`:
- * what has started them. */
-static double end_of(const simulator *sim, int rank, int at, tr_action_type start) {
+/* Returns when the reduction, gather or copies for which the instruction waits are complete. Each
+ * wait is the next type after what it waits for. */
+static double end_of(const simulator *sim, int rank, int at) {
     const tr_instr *instr = &sim->set->program[rank].instr[at];
+    const tr_action_type start = (tr_action_type)(instr->action.type - 1);
     for (int k = at - 1; k >= 0; k--) {
         const tr_action *a = &sim->set->program[rank].instr[k].action;
         if (a->type == start && a->stage == instr->action.stage &&
@@ -125,13 +128,13 @@ static tr_status step(void *context, int rank, int at, int *done) {
         if (type == TR_ACTION_RECV) c->message[c->taken++].taken = end;
         break;
     case TR_ACTION_REDUCE_WAIT:
-        end = tr_max_f64(now, end_of(sim, rank, at, TR_ACTION_REDUCE_START));
+    case TR_ACTION_GATHER_WAIT:
+        end = tr_max_f64(now, end_of(sim, rank, at));
         sim->result->exposed[rank] += end - now;
         break;
     case TR_ACTION_OFFLOAD_WAIT:
     case TR_ACTION_FETCH_WAIT:
-        /* Each wait is the next type after what it waits for. */
-        end = tr_max_f64(now, end_of(sim, rank, at, (tr_action_type)(type - 1)));
+        end = tr_max_f64(now, end_of(sim, rank, at));
         sim->result->copying[rank] += end - now;
         break;
     default: break;
@@ -143,7 +146,8 @@ static tr_status step(void *context, int rank, int at, int *done) {
     tr_instr_time *time = &sim->result->instr[rank][at];
     *time = (tr_instr_time){.start = now, .end = end};
     if (type == TR_ACTION_W || type == TR_ACTION_B) sim->last[instr->action.stage] = *time;
-    if (type == TR_ACTION_REDUCE_START) start_reduction(sim, rank, instr, time);
+    if (type == TR_ACTION_REDUCE_START || type == TR_ACTION_GATHER_START)
+        start_collective(sim, rank, instr, time);
     if (type == TR_ACTION_OFFLOAD || type == TR_ACTION_FETCH) start_copies(sim, rank, instr, time);
     sim->now[rank] = end;
     *done = 1;

@@ -63,7 +63,7 @@ as_chain data data-chain
 for key in grad_square grad_variance noise_scale; do
     diff <(field data $key) <(field data-chain $key) >/dev/null || fail "data: $key differs"
 done
-train 0 2 divided "${warmup[@]}" parallel.dp=2 parallel.zero=2 parallel.schedule=gpipe
+train 0 2 divided "${warmup[@]}" parallel.dp=2 parallel.zero=3 parallel.schedule=gpipe
 as_chain divided data-chain
 train 0 4 data-stages "${warmup[@]}" parallel.dp=2 parallel.pp=2 device.name=guarded
 as_chain data-stages data-chain

@@ -39,7 +39,7 @@ norm_is_near dp2 wide
 "$trireme" plan "$scratch/base.yaml" "${options[@]}" parallel.dp=2 >"$scratch/plan" || fail "no plan"
 grep -q '^reduce .* bf16 gradients in ' "$scratch/plan" || fail "the plan says '$(grep '^reduce' "$scratch/plan")'"
 same dp2-zero dp2 2 parallel.dp=2 parallel.zero=1 parallel.reduce=bf16
-same dp2-zero2 dp2 4 parallel.dp=2 parallel.zero=2 parallel.pp=2 parallel.schedule=bfs parallel.virtual=2
+same dp2-zero3 dp2 4 parallel.dp=2 parallel.zero=3 parallel.pp=2 parallel.schedule=bfs parallel.virtual=2
 narrow=(parallel.tp=2 parallel.sequence=true train.precision=bf16 optim.moments=bf16 optim.master=none)
 train 0 2 tp2 "${options[@]}" "${narrow[@]}"
 as_planned tp2

@@ -33,7 +33,7 @@ same pp2 one 2 parallel.pp=2 parallel.schedule=gpipe
 train 0 2 dp2 "${options[@]}" parallel.dp=2
 as_planned dp2
 same dp2-zero dp2 4 parallel.dp=2 parallel.pp=2 parallel.zero=1
-same dp2-zero2 dp2 2 parallel.dp=2 parallel.zero=2
+same dp2-zero3 dp2 2 parallel.dp=2 parallel.zero=3 parallel.schedule=bfs parallel.virtual=4
 train 0 2 tp2 "${options[@]}" parallel.tp=2
 as_planned tp2
 near tp2 one loss 0.02

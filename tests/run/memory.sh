@@ -63,6 +63,9 @@ for n in 1 2 4; do
     is "tp $n: divided optimizer" "$(of 0 $optimizer parallel.tp=$n parallel.dp=2 parallel.zero=1)" "8 * $P / 2" 1.5
     is "tp $n: divided gradients" "$(of 0 $gradients parallel.tp=$n parallel.dp=2 parallel.zero=2)" \
         "(4 * $P + 4 * int((V + $n - 1) / $n) * C) / 2" 1.5
+    is "tp $n: divided parameters" "$(of 0 $parameters parallel.tp=$n parallel.dp=2 parallel.zero=3)" "4 * $P / 2" 0.8
+    is "tp $n: divided BF16 parameters" "$(of 0 $parameters parallel.tp=$n parallel.dp=2 parallel.zero=3 train.precision=bf16)" \
+        "6 * $P / 2" 1.2
     is "tp $n: divided masters" "$(of 0 $parameters parallel.tp=$n parallel.dp=2 parallel.zero=1 train.precision=bf16)" \
         "2 * $P + 4 * $P / 2" 0.8
     # What a block keeps: the difference of 12 more blocks.

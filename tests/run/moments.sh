@@ -42,7 +42,7 @@ as_planned one-guarded
 train 0 2 dp2 "${options[@]}" parallel.dp=2
 as_planned dp2
 same dp2-zero dp2 2 parallel.dp=2 parallel.zero=1
-same dp2-pp2 dp2 4 parallel.dp=2 parallel.pp=2 parallel.zero=2
+same dp2-pp2 dp2 4 parallel.dp=2 parallel.pp=2 parallel.zero=3
 train 0 4 tp2 "${options[@]}" parallel.tp=2 parallel.dp=2
 same tp2-zero tp2 4 parallel.tp=2 parallel.dp=2 parallel.zero=1
 

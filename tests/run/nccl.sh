@@ -49,9 +49,9 @@ compare_layout tp4 4 parallel.tp=4 parallel.sequence=true train.precision=bf16
 compare_layout dp3 3 parallel.dp=3 train.batch=12
 compare_layout zero 3 parallel.dp=3 train.batch=12 parallel.zero=1
 same_bits nccl-zero nccl-dp3
-train 0 3 nccl-zero2 "${by_nccl[@]}" parallel.dp=3 train.batch=12 parallel.zero=2 parallel.schedule=bfs parallel.virtual=4
-same_bits nccl-zero2 nccl-dp3
-compare_layout pp2-zero 4 parallel.pp=2 parallel.dp=2 parallel.zero=2 parallel.schedule=bfs parallel.virtual=4 train.precision=bf16 \
+train 0 3 nccl-zero3 "${by_nccl[@]}" parallel.dp=3 train.batch=12 parallel.zero=3 parallel.schedule=bfs parallel.virtual=4
+same_bits nccl-zero3 nccl-dp3
+compare_layout pp2-zero 4 parallel.pp=2 parallel.dp=2 parallel.zero=3 parallel.schedule=bfs parallel.virtual=4 train.precision=bf16 \
     optim.name=muon # whole matrices, and vectors that are cut
 compare_layout near 4 parallel.dp=2x2 parallel.zero=1
 compare_layout half 3 parallel.dp=3 train.batch=12 parallel.reduce=bf16 parallel.zero=1

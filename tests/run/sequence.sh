@@ -54,8 +54,8 @@ for mode in selective full full:0-1,selective:3; do
     same "recompute-$mode" gpt2
 done
 on zero0 4 parallel.tp=2 parallel.dp=2
-on zero2 4 parallel.tp=2 parallel.dp=2 parallel.zero=2
-same zero2 zero0
+on zero3 4 parallel.tp=2 parallel.dp=2 parallel.zero=3
+same zero3 zero0
 
 # Documents, and learned positions in them; low-rank updates; frozen parts.
 check documents 2 data.documents=packed data.document_end=10 train.micro_batch=3

@@ -63,16 +63,16 @@ diff <(lines back $((saved + 1)) | tail -n 1) <(lines warn $((saved + 1)) | tail
 train 0 2 back-2 guard.action=rollback parallel.pp=2
 same_lines back back-2 400
 
-# Data ranks that divide the optimizer's state and gradients skip and go back as those that do not.
+# Data ranks that divide the optimizer's state, gradients and parameters skip and go back as those that do not.
 for action in skip rollback; do
-    for zero in 0 2; do
+    for zero in 0 3; do
         train 0 2 "$action-$zero" guard.action=$action parallel.dp=2 train.precision=bf16 parallel.zero=$zero
     done
-    same_lines "$action-0" "$action-2" 400
-    same_tensors "$action-0" "$action-2" 400
-    [[ -n $(beyond "$action-2") ]] || fail "$action-2: no step is out of line"
+    same_lines "$action-0" "$action-3" 400
+    same_tensors "$action-0" "$action-3" 400
+    [[ -n $(beyond "$action-3") ]] || fail "$action-3: no step is out of line"
 done
-grep -q 'the run goes back' "$scratch/rollback-2.err" || fail "rollback-2: $(head -n 1 "$scratch/rollback-2.err")"
+grep -q 'the run goes back' "$scratch/rollback-3.err" || fail "rollback-3: $(head -n 1 "$scratch/rollback-3.err")"
 
 # The running means are in the checkpoint: a resumed run goes back at the same step.
 mkdir -p "$scratch/again/ckpt"

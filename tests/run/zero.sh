@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Tests parallel.zero 1 and 2: data ranks that divide the optimizer's state, and gradients, have the bits of those that
-# do not, in losses, norms, parameters and moments, with dropout and clipping; the planned memory is what is taken, and
-# less; a run continues with another parallel.zero and on another number of data ranks.
+# Tests parallel.zero 1, 2 and 3: data ranks that divide the optimizer's state, and gradients, and parameters, have the
+# bits of those that do not, in losses, norms, parameters and moments, with dropout and clipping; the planned memory is
+# what is taken, and less; a run continues with another parallel.zero and on another number of data ranks.
 # usage: zero.sh TRIREME SCRATCH_DIR PRECISION
 set -euo pipefail
 trireme=$1 scratch=$2 precision=$3
@@ -41,29 +41,31 @@ less dp4 0.35
 same_as_zero0 1 pp2 4 parallel.pp=2 parallel.dp=2
 same_as_zero0 2 pp2-near 8 parallel.pp=2 parallel.dp=2x2 parallel.schedule=gpipe
 # Neither the order nor the cut changes a bit.
-same_bits 2 zbv pp2-0 4 parallel.pp=2 parallel.dp=2 parallel.schedule=zbv
+same_bits 3 zbv pp2-0 4 parallel.pp=2 parallel.dp=2 parallel.schedule=zbv
 same_bits 1 interleaved pp2-0 4 parallel.pp=2 parallel.dp=2 parallel.schedule=interleaved parallel.virtual=2
+same_bits 3 interleaved-dp2 dp2-0 2 parallel.dp=2 parallel.schedule=interleaved parallel.virtual=4
 same_as_zero0 1 tp2 4 parallel.tp=2 parallel.dp=2
 # Tensor ranks that share a key head, and a head of its own.
-same_as_zero0 2 llama 4 parallel.tp=2 parallel.dp=2 model.family=llama model.kv_heads=1
+same_as_zero0 3 llama 4 parallel.tp=2 parallel.dp=2 model.family=llama model.kv_heads=1
 # An uneven number of data ranks, and more of them than blocks of most parameters.
-same_as_zero0 2 dp3 3 parallel.dp=3 model.width=32
+same_as_zero0 3 dp3 3 parallel.dp=3 model.width=32
 # A tied table of one block, of which some ranks own nothing.
 same_as_zero0 2 small 2 parallel.dp=2 model.width=8 model.heads=2
-same_as_zero0 1 small-pp2 4 parallel.pp=2 parallel.dp=2 model.width=8 model.heads=2
+same_as_zero0 3 small-pp2 4 parallel.pp=2 parallel.dp=2 model.width=8 model.heads=2
 # Memory that the host cannot access, and messages that are staged.
-same_as_zero0 2 guarded 2 parallel.dp=2 device.name=guarded
+same_as_zero0 3 guarded 2 parallel.dp=2 device.name=guarded parallel.schedule=bfs parallel.virtual=4
 
-# Breadth-first orders, in which the gradients of two stages are alive at one time.
+# Breadth-first orders, in which the gradients and parameters of two stages are alive at one time.
 bfs=(parallel.schedule=bfs parallel.virtual=4)
 same_bits 2 bfs-dp2 dp2-0 2 parallel.dp=2 "${bfs[@]}"
-same_bits 2 bfs-dp4 dp4-0 4 parallel.dp=4 "${bfs[@]}" train.recompute=full
-same_bits 2 bfs-pp2 pp2-0 4 parallel.pp=2 parallel.dp=2 parallel.schedule=bfs parallel.virtual=2
+same_bits 3 bfs-dp2 dp2-0 2 parallel.dp=2 "${bfs[@]}"
+same_bits 3 bfs-dp4 dp4-0 4 parallel.dp=4 "${bfs[@]}" train.recompute=full
+same_bits 3 bfs-pp2 pp2-0 4 parallel.pp=2 parallel.dp=2 parallel.schedule=bfs parallel.virtual=2
 
 # Data ranks in two factors: sums in another order than those of 4 data ranks, within the tolerance of FP32.
 same_as_zero0 1 near 4 parallel.dp=2x2
 less near 0.6
-same_bits 2 bfs-near near-0 4 parallel.dp=2x2 "${bfs[@]}"
+same_bits 3 bfs-near near-0 4 parallel.dp=2x2 "${bfs[@]}"
 same_as_zero0 1 far 2 parallel.dp=2x1
 same_curve far-0 dp2-0
 paste <(field near-0 loss) <(field dp4-0 loss) >"$scratch/near"
@@ -71,8 +73,8 @@ awk -v most="$([[ $precision == fp32 ]] && echo 1e-5 || echo 1e-2)" '{ d = $1 / 
     END { exit !(NR == 20 && other && !far) }' "$scratch/near" || fail "2x2 and 4: $(<"$scratch/near")"
 
 # Frozen parameters among those that are trained, and rates of their own.
-same_as_zero0 2 frozen 2 parallel.dp=2 train.freeze='*.ln_1.* transformer.h.1.*' train.lr_scale='0.1 *.c_fc.*'
-same_as_zero0 2 lora 2 parallel.dp=2 model.lora.rank=4
+same_as_zero0 3 frozen 2 parallel.dp=2 train.freeze='*.ln_1.* transformer.h.1.*' train.lr_scale='0.1 *.c_fc.*' "${bfs[@]}"
+same_as_zero0 3 lora 2 parallel.dp=2 model.lora.rank=4
 
 # A measurement of the gradients.
 same_as_zero0 2 tied-noise 4 parallel.pp=2 parallel.dp=2 log.noise_scale=true
@@ -88,15 +90,16 @@ continued() {
 continued from-0 dp2-0 2 parallel.dp=2 parallel.zero=1
 continued from-1 dp2-1 2 parallel.dp=2 parallel.zero=0
 continued again dp2-1 2 parallel.dp=2 parallel.zero=1
-continued from-2 bfs-dp2-2 2 parallel.dp=2 parallel.zero=1
-for run in from-0 from-1 again from-2; do
+continued from-2 bfs-dp2-2 2 parallel.dp=2 parallel.zero=3 "${bfs[@]}"
+continued from-3 bfs-dp2-3 2 parallel.dp=2 parallel.zero=1
+for run in from-0 from-1 again from-2 from-3; do
     same_curve "$run" dp2-0
     same_tensors "$run" dp2-0 20
 done
 continued fewer-0 dp4-0 2 parallel.dp=2
 continued fewer-1 dp4-1 2 parallel.dp=2 parallel.zero=1
 continued tensor-0 dp4-0 4 parallel.dp=2 parallel.tp=2
-continued tensor-1 dp4-1 4 parallel.dp=2 parallel.tp=2 parallel.zero=1
+continued tensor-1 dp4-1 4 parallel.dp=2 parallel.tp=2 parallel.zero=3
 continued onto4-0 near-0 4 parallel.dp=4
 continued onto4-1 near-1 4 parallel.dp=4 parallel.zero=1
 continued onto2x2-0 dp4-0 4 parallel.dp=2x2
@@ -108,7 +111,7 @@ done
 
 # Weights that a run starts from.
 (cd "$scratch" && "$trireme" ckpt export dp2-0 model >/dev/null) || fail "no export"
-same_as_zero0 1 start 2 parallel.dp=2 model.init_from="$scratch/model"
+same_as_zero0 3 start 2 parallel.dp=2 model.init_from="$scratch/model"
 
 # The run and its report name it.
 grep -q '^layout   pp 1 x tp 1 x dp 2 (zero 1), ' "$scratch/dp2-1.out" || fail "dp2-1: $(grep '^layout' "$scratch/dp2-1.out")"
@@ -122,9 +125,12 @@ for memory in "8MiB adamw" "8MiB lamb" "1MiB lamb"; do
     [[ $(<"$scratch/advice") == *"it fits with parallel.zero=1"* ]] || [[ $memory != 8MiB* ]] || fail "$memory: $(<"$scratch/advice")"
     [[ $(<"$scratch/advice") != *parallel.zero* ]] || [[ $memory == 8MiB* ]] || fail "$memory: $(<"$scratch/advice")"
 done
-"$trireme" plan "$scratch/base.yaml" "${options[@]}" train.precision=fp32 train.batch=4 parallel.dp=4 device.memory=6MiB >/dev/null 2>"$scratch/advice" &&
-    fail "one micro-batch: it fits"
-[[ $(<"$scratch/advice") == *"it fits with parallel.zero=2 parallel.virtual=4 parallel.schedule=bfs"* ]] || fail "one micro-batch: $(<"$scratch/advice")"
+for memory in "6MiB 2" "5500KiB 3"; do
+    read -r size zero <<<"$memory"
+    "$trireme" plan "$scratch/base.yaml" "${options[@]}" train.precision=fp32 train.batch=4 parallel.dp=4 device.memory="$size" >/dev/null 2>"$scratch/advice" &&
+        fail "one micro-batch: $size fits"
+    [[ $(<"$scratch/advice") == *"it fits with parallel.zero=$zero parallel.virtual=4 parallel.schedule=bfs"* ]] || fail "one micro-batch, $size: $(<"$scratch/advice")"
+done
 "$trireme" plan "$scratch/base.yaml" "${options[@]}" train.precision=fp32 train.batch=4 parallel.dp=4 device.memory=6MiB "${bfs[@]}" \
     parallel.zero=2 >/dev/null || fail "one micro-batch: it does not fit"
 # At 1 GB/s the rank that has updated most sends its values to 3 others.
@@ -156,9 +162,27 @@ read -r alive whole advice < <(alive_of parallel.dp=2 parallel.zero=2) || true
 [[ $alive == "$whole" && $advice == *"saves nothing over parallel.zero 1: use parallel.schedule bfs with parallel.virtual 3 or more" ]] ||
     fail "1f1b: $alive of $whole MiB $advice"
 [[ -z $(alive_of parallel.dp=2 parallel.zero=1) ]] || fail "parallel.zero 1 has a line on whole gradients"
+# With parallel.zero 3 so it is with parameters: each is gathered twice, except those of the last two stages.
+values_of() { sed -n 's/^zero     at most \([0-9.]*\) of a rank.s \([0-9.]*\) MiB of whole parameters are alive at one time, in the activations, and gathered \([0-9.]*\) times a step\(.*\)$/\1 \2 \3 \4/p' <("$trireme" plan "$scratch/base.yaml" "${options[@]}" --rate 100 "$@"); }
+read -r alive whole times advice < <(values_of parallel.dp=2 parallel.zero=3 "${bfs[@]}") || true
+awk -v a="${alive:-0}" -v w="${whole:-0}" -v t="${times:-0}" 'BEGIN { exit !(a > 0 && a < 0.8 * w && t > 1 && t < 2) }' && [[ -z $advice ]] || fail "bfs: $alive of $whole MiB, $times times $advice"
+read -r alive whole times advice < <(values_of parallel.dp=2 parallel.zero=3) || true
+[[ $alive == "$whole" && $times == 1.0 && $advice == *"saves nothing over parallel.zero 2: use parallel.schedule bfs with parallel.virtual 3 or more" ]] ||
+    fail "1f1b: $alive of $whole MiB, $times times $advice"
+read -r alive whole times advice < <(values_of parallel.dp=2 parallel.zero=3 parallel.schedule=interleaved parallel.virtual=4) || true
+awk -v t="${times:-0}" 'BEGIN { exit !(t > 4) }' && [[ $advice == "(at most twice with parallel.schedule bfs)" ]] || fail "interleaved: $times times $advice"
+[[ -z $(values_of parallel.dp=2 parallel.zero=2) ]] || fail "parallel.zero 2 has a line on whole parameters"
+# At 1 GB/s a gather of all parameters by two ranks moves half of their bytes into each.
+"$trireme" plan "$scratch/base.yaml" "${options[@]}" parallel.dp=2 parallel.zero=3 "${bfs[@]}" device.link=1 --rate 100 >"$scratch/gathers"
+read -r mib ms exposed < <(sed -n 's/^gather   \([0-9.]*\) MiB of parameters in [0-9]* gathers take \([0-9.]*\) ms at 1 GB.s, of which \([0-9.]*\) ms stay exposed$/\1 \2 \3/p' "$scratch/gathers") || true
+awk -v mib="${mib:-0}" -v ms="${ms:-0}" -v e="${exposed:-0}" 'BEGIN { d = ms - mib / 2 * 1.048576; exit !(mib > 0.5 && d < 0.1 && d > -0.1 && e > 0 && e < ms) }' ||
+    fail "the gathers: $(grep '^gather' "$scratch/gathers")"
 gradient_bytes() { sed -n 's/^memory .* took .* gradients \([0-9.]*\),.*/\1/p' "$scratch/$1.out"; }
 awk -v a="$(gradient_bytes bfs-dp2-2)" -v b="$(gradient_bytes dp2-0)" 'BEGIN { exit !(a > 0 && a < 0.6 * b) }' ||
     fail "gradients: $(gradient_bytes bfs-dp2-2) MiB, undivided $(gradient_bytes dp2-0)"
+parameter_bytes() { sed -n 's/^memory .* took .* parameters \([0-9.]*\),.*/\1/p' "$scratch/$1.out"; }
+awk -v a="$(parameter_bytes bfs-dp2-3)" -v b="$(parameter_bytes dp2-0)" 'BEGIN { exit !(a > 0 && a < 0.6 * b) }' ||
+    fail "parameters: $(parameter_bytes bfs-dp2-3) MiB, undivided $(parameter_bytes dp2-0)"
 train 76 2 large "${options[@]}" parallel.dp=2 device.memory=8MiB
 grep -q '8.0 MiB (device.memory): set parallel.zero to 1, raise parallel.pp' "$scratch/large.err" || fail "large: $(<"$scratch/large.err")"
 
@@ -176,8 +200,6 @@ if [[ $precision == fp32 ]]; then
     same_as_zero0 2 fp64 2 parallel.dp=2 train.precision=fp64 device.name=ref model.width=32 model.vocab=300
     train 78 1 reduced-fp64 parallel.reduce=bf16 train.precision=fp64 device.name=ref
     says reduced-fp64 '.*train.precision fp64 sums gradients in fp64: leave parallel.reduce out'
-    train 78 1 three parallel.zero=3
-    says three '.*parallel.zero 3 is not available: 2 divides the optimizer.s state and the gradients among the data ranks'
     train 78 1 four parallel.zero=4
 fi
 finish

@@ -33,7 +33,7 @@ static value measure(const tr_model *model, const tr_schedule *s, const int *fir
     v.time = e->makespan;
     for (int r = 0; r < s->ranks; r++) {
         size_t values, gradients, moments;
-        tr_param_memory params = tr_memory_of_params(model, &placement, r, NULL, false,
+        tr_param_memory params = tr_memory_of_params(model, &placement, r, NULL, 0,
                                                      (tr_optim_memory){.kind = TR_OPTIM_ADAMW});
         tr_memory_params_bytes(&params, model->shape.dtype, &values, &gradients, &moments);
         v.memory = fmax(v.memory, (double)(values + gradients + moments) + e->peak[r]);

@@ -286,6 +286,58 @@ static void expect_offloads(const tr_stage_table *t, const tr_program *p) {
     offloads += n;
 }
 
+/* Returns the item of a bucket's values that is alive at an instruction, which has one at most. */
+static const tr_arena_item *values_at(const tr_program *p, int stage, int bucket, int at) {
+    const tr_arena_item *found = NULL;
+    for (int i = 0; i < p->items; i++) {
+        const tr_item_key *key = &p->key[i];
+        if (key->kind != TR_ITEM_VALUES || key->owner != stage || key->micro_batch != bucket)
+            continue;
+        if (at < p->item[i].start || at > p->item[i].end) continue;
+        assert_null(found);
+        found = &p->item[i];
+    }
+    return found;
+}
+
+/* Fails unless each action finds all values of its stage, gathered and waited for, at a place that
+ * begins with its gather and ends with an action of the stage, and the values of two stages at most
+ * are alive at one time unless the rank runs two stages in turns, as a pair. */
+static void expect_gathers(const tr_stage_table *t, const tr_program *p) {
+    bool pairs = false;
+    for (int k = 0; k < p->count; k++) pairs |= p->instr[k].action.overlap;
+    for (int k = 0; k < p->count; k++) {
+        const tr_instr *instr = &p->instr[k];
+        const tr_action a = instr->action;
+        int alive = 0;
+        if (tr_action_gathers(a)) {
+            const tr_arena_item *item = values_at(p, a.stage, a.micro_batch, k);
+            assert_non_null(item);
+            assert_true(item->offset == instr->offset && item->bytes >= instr->bytes);
+            assert_int_equal(instr->bytes, t->cost[a.stage].bucket[a.micro_batch].values);
+            assert_true((item->start == k) == (a.type == TR_ACTION_GATHER_START));
+            assert_true(tr_action_computes(p->instr[item->end].action));
+            assert_int_equal(p->instr[item->end].action.stage, a.stage);
+        }
+        for (int b = 0; tr_action_computes(a) && b < t->cost[a.stage].buckets; b++) {
+            const tr_arena_item *item = values_at(p, a.stage, b, k);
+            int waits = 0;
+            assert_true((item != NULL) == (t->cost[a.stage].bucket[b].values > 0));
+            for (int j = item ? item->start : k; j < k; j++)
+                waits += p->instr[j].action.type == TR_ACTION_GATHER_WAIT &&
+                         p->instr[j].action.stage == a.stage && p->instr[j].action.micro_batch == b;
+            assert_int_equal(waits, item != NULL);
+        }
+        for (int s = 0; s < t->stages; s++) {
+            bool has = false;
+            for (int b = 0; b < t->cost[s].buckets; b++) has |= values_at(p, s, b, k) != NULL;
+            alive += has;
+        }
+        assert_true(pairs || alive <= 2);
+    }
+    assert_true(p->value_peak <= p->value_bytes);
+}
+
 static void expect_sound(const tr_schedule *s, const tr_stage_table *t) {
     tr_program_set *set = lower(s, t);
     for (int r = 0; r < set->ranks; r++) expect_offloads(t, &set->program[r]);
@@ -293,6 +345,7 @@ static void expect_sound(const tr_schedule *s, const tr_stage_table *t) {
     expect_matched(set);
     expect_reductions(s, t, set);
     expect_buckets(s, t, set);
+    for (int r = 0; r < set->ranks; r++) expect_gathers(t, &set->program[r]);
     /* Whether a program ends does not depend on time: try other costs and latencies. */
     static const double latencies[] = {0, 1e-3, 100};
     for (int k = 0; k < 3; k++) tr_simulation_destroy(simulate(set, t, latencies[k]));
@@ -579,19 +632,27 @@ static void test_waits_can_deadlock(void **state) {
     tr_stage_table_free(&t);
 }
 
+static int gathers_in(const tr_program *p) {
+    int count = 0;
+    for (int k = 0; k < p->count; k++) count += p->instr[k].action.type == TR_ACTION_GATHER_START;
+    return count;
+}
+
 /* Breadth-first: the gradients of two stages are alive at one time; without several micro-batches
- * too. Depth-first: those of all stages. */
+ * too. Depth-first: those of all stages. The values of two stages are always alive; breadth-first
+ * those of all but the last two are gathered twice, depth-first with almost every change of stage.
+ */
 static void test_buckets_follow_the_order(void **state) {
     (void)state;
     enum { STAGES = 6, BYTES = 4096 };
     static const struct {
         const char *name;
-        int ranks, micro_batches, peak;
-    } orders[] = {{"bfs", 1, 1, 2},
-                  {"bfs", 1, 5, 2},
-                  {"bfs", 2, 4, 2},
-                  {"interleaved", 2, 4, 3},
-                  {"interleaved", 1, 4, 6}};
+        int ranks, micro_batches, peak, gathers;
+    } orders[] = {{"bfs", 1, 1, 2, 10},
+                  {"bfs", 1, 5, 2, 10},
+                  {"bfs", 2, 4, 2, 4},
+                  {"interleaved", 2, 4, 3, 8},
+                  {"interleaved", 1, 4, 6, 36}};
     for (size_t n = 0; n < sizeof orders / sizeof *orders; n++) {
         tr_stage_table t;
         tr_schedule *s = NULL;
@@ -599,7 +660,7 @@ static void test_buckets_follow_the_order(void **state) {
         t.bucket = calloc(STAGES, sizeof *t.bucket);
         assert_non_null(t.bucket);
         for (int k = 0; k < STAGES; k++) {
-            t.bucket[k] = (tr_bucket){.bytes = 1, .w = 1, .b = 1, .arena = BYTES};
+            t.bucket[k] = (tr_bucket){.bytes = 1, .w = 1, .b = 1, .arena = BYTES, .values = BYTES};
             t.cost[k].buckets = 1;
             t.cost[k].bucket = &t.bucket[k];
         }
@@ -611,6 +672,9 @@ static void test_buckets_follow_the_order(void **state) {
         for (int r = 0; r < set->ranks; r++) {
             assert_int_equal(set->program[r].bucket_bytes, STAGES / set->ranks * BYTES);
             assert_int_equal(set->program[r].bucket_peak, orders[n].peak * BYTES);
+            assert_int_equal(set->program[r].value_bytes, STAGES / set->ranks * BYTES);
+            assert_int_equal(set->program[r].value_peak, 2 * BYTES);
+            assert_int_equal(gathers_in(&set->program[r]), orders[n].gathers);
         }
         tr_program_set_destroy(set);
         tr_schedule_destroy(s);

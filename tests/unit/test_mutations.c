@@ -29,6 +29,8 @@ typedef enum op {
     OP_SENT,
     OP_REDUCE,
     OP_REDUCED,
+    OP_GATHER,
+    OP_GATHERED,
     OP_OUT,
     OP_OUT_WAIT,
     OP_BACK,
@@ -56,9 +58,10 @@ typedef struct world {
     /* Per message id: offered by its sender, taken by its receiver. */
     unsigned char *offered, *taken;
     int *queue[RANKS][RANKS], head[RANKS][RANKS], tail[RANKS][RANKS];
+    unsigned char *reduced;  /* [stages * TEST_BUCKETS]: 1 started, 2 also waited for */
+    unsigned char *gathered; /* likewise; NULL: nothing gathers */
     /* Per (stage, micro-batch): how many of OFFLOAD, its wait, FETCH and its wait have run. */
     unsigned char *away;
-    unsigned char *reduced; /* [stages * TEST_BUCKETS]: 1 started, 2 also waited for */
 } world;
 
 static int message_id(const world *w, int edge, int micro_batch, bool gradient) {
@@ -94,6 +97,9 @@ static outcome act(world *w, const step *s) {
     unsigned char *done = &w->done[s->stage * w->micro_batches + s->micro_batch];
     if ((*done & bits[s->op]) || !has_inputs(w, s)) return WRONG;
     if (w->away[done - w->done] % 4) return WRONG;
+    for (int b = 0; w->gathered && b < w->t->cost[s->stage].buckets; b++)
+        if (w->t->cost[s->stage].bucket[b].values && w->gathered[s->stage * TEST_BUCKETS + b] != 2)
+            return WRONG;
     *done = (unsigned char)(*done | bits[s->op]);
     return DONE;
 }
@@ -124,6 +130,15 @@ static outcome transfer(world *w, int rank, const step *s) {
     return DONE;
 }
 
+/* Values may be gathered again, but not while a gather of theirs is in flight. */
+static outcome gather(world *w, const step *s) {
+    unsigned char *state = &w->gathered[s->stage * TEST_BUCKETS + s->bucket];
+    if (!w->t->cost[s->stage].bucket[s->bucket].values) return WRONG;
+    if ((s->op == OP_GATHER) == (*state == 1)) return WRONG;
+    *state = s->op == OP_GATHER ? 1 : 2;
+    return DONE;
+}
+
 static outcome take_step(world *w, int rank) {
     const step *s = &w->step[rank][w->next[rank]];
     switch (s->op) {
@@ -135,6 +150,8 @@ static outcome take_step(world *w, int rank) {
             if (!(done_bits(w, s->stage, k) & 4u)) return WRONG;
         return w->reduced[s->stage * TEST_BUCKETS + s->bucket]++ ? WRONG : DONE;
     case OP_REDUCED: return ++w->reduced[s->stage * TEST_BUCKETS + s->bucket] == 2 ? DONE : WRONG;
+    case OP_GATHER:
+    case OP_GATHERED: return gather(w, s);
     case OP_OUT:
     case OP_OUT_WAIT:
     case OP_BACK:
@@ -201,6 +218,7 @@ static void close_world(world *w) {
     }
     free(w->reduced);
     free(w->away);
+    free(w->gathered);
     free(w->taken);
     free(w->offered);
     free(w->done);
@@ -214,6 +232,7 @@ static void add_step(world *w, int rank, step s) {
 
 static bool program_runs(const tr_schedule *s, const tr_stage_table *t, const tr_program_set *set) {
     world *w = open_world(s, t);
+    w->gathered = zeroed((size_t)s->stages * TEST_BUCKETS, 1);
     for (int r = 0; r < set->ranks; r++)
         for (int k = 0; k < set->program[r].count; k++) {
             const tr_instr *i = &set->program[r].instr[k];
@@ -227,6 +246,8 @@ static bool program_runs(const tr_schedule *s, const tr_stage_table *t, const tr
                                                     [TR_ACTION_WAIT_SENT] = OP_SENT,
                                                     [TR_ACTION_REDUCE_START] = OP_REDUCE,
                                                     [TR_ACTION_REDUCE_WAIT] = OP_REDUCED,
+                                                    [TR_ACTION_GATHER_START] = OP_GATHER,
+                                                    [TR_ACTION_GATHER_WAIT] = OP_GATHERED,
                                                     [TR_ACTION_OFFLOAD] = OP_OUT,
                                                     [TR_ACTION_OFFLOAD_WAIT] = OP_OUT_WAIT,
                                                     [TR_ACTION_FETCH] = OP_BACK,
@@ -234,7 +255,7 @@ static bool program_runs(const tr_schedule *s, const tr_stage_table *t, const tr
                                                     [TR_ACTION_FINISH] = OP_END};
             step one = {
                 .op = ops[a.type], .stage = a.stage, .micro_batch = a.micro_batch, .peer = i->peer};
-            if (tr_action_reduces(a)) one.bucket = a.micro_batch;
+            if (tr_action_reduces(a) || tr_action_gathers(a)) one.bucket = a.micro_batch;
             if (tr_action_transfers(a)) one.id = message_id(w, i->edge, a.micro_batch, a.gradient);
             add_step(w, r, one);
         }
@@ -242,6 +263,7 @@ static bool program_runs(const tr_schedule *s, const tr_stage_table *t, const tr
     for (int stage = 0; ran && !s->forward_only && stage < s->stages; stage++)
         for (int b = 0; ran && b < TEST_BUCKETS; b++)
             ran = w->reduced[stage * TEST_BUCKETS + b] == (test_reduces(t, stage, b) ? 2 : 0);
+    for (int k = 0; ran && k < s->stages * TEST_BUCKETS; k++) ran = w->gathered[k] != 1;
     close_world(w);
     return ran;
 }
@@ -478,6 +500,8 @@ static bool list_runs(const tr_schedule *s, const tr_stage_table *t) {
             case TR_ACTION_WAIT_SENT:
             case TR_ACTION_REDUCE_START:
             case TR_ACTION_REDUCE_WAIT:
+            case TR_ACTION_GATHER_START:
+            case TR_ACTION_GATHER_WAIT:
             case TR_ACTION_OFFLOAD:
             case TR_ACTION_OFFLOAD_WAIT:
             case TR_ACTION_FETCH:
@@ -536,7 +560,7 @@ static void test_lists(void **state) {
     assert_true(ran > trials(1000) && refused > trials(1000));
 }
 
-/* --- mutations of programs with reductions ---------------------------------------------------- */
+/* --- mutations of programs with collectives --------------------------------------------------- */
 
 /* The programs of two data ranks: each program twice, the second time over ranks of its own. */
 typedef struct replicas {
@@ -586,15 +610,43 @@ static bool sums_well(const tr_program *p) {
     return true;
 }
 
-/* Returns true when two data ranks, which share one group, start the same sums in the same order.
- */
+/* Returns true when the rank's actions find the values that their stages gather, and no gather is
+ * in flight when another one of its bucket starts, or at the end. */
+static bool gathers_well(const tr_program *p) {
+    enum { KEYS = 64 * 8 };
+    int state[KEYS] = {0}, open = 0; /* 1: gathered somewhere; 2: in flight; 3: complete */
+    for (int k = 0; k < p->count; k++) {
+        const tr_action a = p->instr[k].action;
+        if (tr_action_gathers(a)) state[a.stage * 8 + a.micro_batch] = 1;
+    }
+    for (int k = 0; k < p->count; k++) {
+        const tr_action a = p->instr[k].action;
+        for (int b = 0; b < 8 && tr_action_computes(a); b++)
+            if (state[a.stage * 8 + b] == 1 || state[a.stage * 8 + b] == 2) return false;
+        if (a.type == TR_ACTION_FINISH && (open || k != p->count - 1)) return false;
+        if (!tr_action_gathers(a)) continue;
+        int *at = &state[a.stage * 8 + a.micro_batch];
+        const bool start = a.type == TR_ACTION_GATHER_START;
+        if (start == (*at == 2)) return false;
+        *at = start ? 2 : 3;
+        open += start ? 1 : -1;
+    }
+    return true;
+}
+
+static bool starts(tr_action a) {
+    return a.type == TR_ACTION_REDUCE_START || a.type == TR_ACTION_GATHER_START;
+}
+
+/* Returns true when two data ranks, which share one group, start the same sums and gathers in the
+ * same order. */
 static bool meets(const tr_program *a, const tr_program *b) {
     for (int i = 0, j = 0;; i++, j++) {
-        while (i < a->count && a->instr[i].action.type != TR_ACTION_REDUCE_START) i++;
-        while (j < b->count && b->instr[j].action.type != TR_ACTION_REDUCE_START) j++;
+        while (i < a->count && !starts(a->instr[i].action)) i++;
+        while (j < b->count && !starts(b->instr[j].action)) j++;
         if (i == a->count || j == b->count) return i == a->count && j == b->count;
         const tr_action x = a->instr[i].action, y = b->instr[j].action;
-        if (x.stage != y.stage || x.micro_batch != y.micro_batch) return false;
+        if (x.type != y.type || x.stage != y.stage || x.micro_batch != y.micro_batch) return false;
     }
 }
 
@@ -625,7 +677,11 @@ static bool reduces(tr_action a) {
     return tr_action_reduces(a);
 }
 
-static void test_reductions(void **state) {
+static bool gathers(tr_action a) {
+    return tr_action_gathers(a);
+}
+
+static void test_collectives(void **state) {
     (void)state;
     test_random r = {tr_mix64(tr_test_seed(8103))};
     int ran = 0, refused = 0;
@@ -639,10 +695,11 @@ static void test_reductions(void **state) {
         if (tr_lower(s, &t, &set) != TR_OK) fail_msg("%s", tr_error_message());
         open_replicas(set, &two);
         if (tr_program_prove(&two.set) != TR_OK) fail_msg("%s: %s", s->name, tr_error_message());
-        mutate_instr(&r, &two.program[test_between(&r, 0, two.set.ranks - 1)], reduces,
-                     TEST_BUCKETS);
+        mutate_instr(&r, &two.program[test_between(&r, 0, two.set.ranks - 1)],
+                     test_between(&r, 0, 1) ? gathers : reduces, TEST_BUCKETS);
         bool good = true;
-        for (int k = 0; k < two.set.ranks; k++) good = good && sums_well(&two.program[k]);
+        for (int k = 0; k < two.set.ranks; k++)
+            good = good && sums_well(&two.program[k]) && gathers_well(&two.program[k]);
         for (int k = 0; k < set->ranks; k++)
             good = good && meets(&two.program[k], &two.program[k + set->ranks]);
         tr_error_clear();
@@ -721,7 +778,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_orders),
         cmocka_unit_test(test_lists),
-        cmocka_unit_test(test_reductions),
+        cmocka_unit_test(test_collectives),
         cmocka_unit_test(test_offloads),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

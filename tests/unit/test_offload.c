@@ -60,6 +60,7 @@ static const offload_case cases[] = {
     {"1f1b", 1, 2, 1, 1, TYPES(TR_BF16, TR_BF16, TR_F32)},
     {"1f1b", 1, 2, 1, 1, TYPES(TR_F32, TR_U8, TR_F32)},
     {"bfs", 1, 2, 1, 2, TYPES(TR_F16, TR_F32, TR_F32)},
+    {"bfs", 1, 2, 1, 3, TYPES(TR_BF16, TR_F32, TR_F32)},
     {"1f1b", 1, 1, 2, 0, TYPES(TR_BF16, TR_F32, TR_F32), .kind = TR_OPTIM_SGD},
 };
 
@@ -103,13 +104,12 @@ static tr_status hash_store(engine_rank *r, uint64_t *hash) {
     const tr_store *store = tr_engine_store(r->engine);
     for (int i = 0; i < store->slots; i++) {
         const tr_store_slot *slot = &store->slot[i];
-        const tr_param *param = slot->param;
         tr_dtype dtype;
         tr_range held;
         const void *saved = tr_store_slot_saved(store, slot, &dtype, &held);
         TR_TRY(hash_memory(r, saved, (size_t)held.extent * tr_dtype_size(dtype), hash));
-        TR_TRY(
-            hash_memory(r, param->value, (size_t)param->count * tr_dtype_size(store->dtype), hash));
+        TR_TRY(hash_memory(r, slot->value,
+                           (size_t)slot->portion.extent * tr_dtype_size(store->dtype), hash));
         for (int k = 0; k < TR_OPTIM_STATES; k++)
             TR_TRY(hash_memory(r, slot->state[k],
                                tr_memory_moments_length(store->state_dtype, slot->portion.extent) *

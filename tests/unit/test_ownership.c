@@ -302,11 +302,14 @@ static void check_initial(void *context, int64_t global, int64_t local) {
         expected =
             param->init_std * tr_normal(SEED, tr_hash_name(w->tensor->name), (uint64_t)global);
     const int64_t place = local - w->slot->portion.begin;
-    if (place >= 0 && place < w->slot->portion.extent)
-        w->wrong += memcmp((float *)w->slot->master + place, &expected, sizeof expected) != 0;
+    const bool owns = place >= 0 && place < w->slot->portion.extent;
+    if (owns) w->wrong += memcmp((float *)w->slot->master + place, &expected, sizeof expected) != 0;
+    if (!param->value && !owns) return; /* parallel.zero 3: it has its portion only */
+    const void *value = param->value ? param->value : w->slot->value;
+    const int64_t at = param->value ? local : place;
     if (param->dtype == TR_F32)
-        w->wrong += memcmp((float *)param->value + local, &expected, sizeof expected) != 0;
-    else w->wrong += ((uint16_t *)param->value)[local] != tr_f32_to_bf16(expected);
+        w->wrong += memcmp((const float *)value + at, &expected, sizeof expected) != 0;
+    else w->wrong += ((const uint16_t *)value)[at] != tr_f32_to_bf16(expected);
 }
 
 /* Returns this rank's place among the copies along an axis with partial gradients, and sets their
@@ -363,6 +366,8 @@ static tr_status check_joined(const member *m) {
         for (int k = 0; k < TR_OPTIM_STATES && !m->store->divided; k++)
             EXPECT(slot->state[k] == (float *)before->state[k] + count);
         EXPECT(slot->param->grad == (float *)before->param->grad + count);
+        EXPECT(slot->value_place == before->value_place + (size_t)count);
+        if (m->store->divides_values) continue;
         EXPECT((char *)slot->param->value == (char *)before->param->value + bytes);
     }
     return TR_OK;
@@ -600,9 +605,9 @@ static const struct {
 static void test_every_mesh(void **state) {
     (void)state;
     enum { TEAMS = sizeof teams / sizeof *teams };
-    char root[] = "/tmp/trireme-ownership.XXXXXX", folder[3 * TEAMS][64], command[128];
+    char root[] = "/tmp/trireme-ownership.XXXXXX", folder[4 * TEAMS][64], command[128];
     assert_non_null(mkdtemp(root));
-    for (int i = 0; i < 3 * TEAMS; i++) { /* with each parallel.zero */
+    for (int i = 0; i < 4 * TEAMS; i++) { /* with each parallel.zero */
         static member rank[MOST_RANKS];
         const int k = i % TEAMS;
         team t = {.pp = teams[k].pp, .dp = teams[k].dp, .tp = teams[k].tp, .zero = i / TEAMS};

@@ -29,12 +29,14 @@ static void expect(int ranks, rows *r, const char *want) {
 
 #define INSTR(kind, of, n)                                                                         \
     { .action = {.type = TR_ACTION_##kind, .micro_batch = (n)}, .peer = (of), .message = (n) }
-#define STEP          INSTR(F, 0, 0)
-#define SEND(to, n)   INSTR(SEND, to, n)
-#define RECV(from, n) INSTR(RECV, from, n)
-#define SENT(to, n)   INSTR(WAIT_SENT, to, n)
-#define START(group)  INSTR_OF(REDUCE_START, group)
-#define WAIT(group)   INSTR_OF(REDUCE_WAIT, group)
+#define STEP            INSTR(F, 0, 0)
+#define SEND(to, n)     INSTR(SEND, to, n)
+#define RECV(from, n)   INSTR(RECV, from, n)
+#define SENT(to, n)     INSTR(WAIT_SENT, to, n)
+#define START(group)    INSTR_OF(REDUCE_START, group)
+#define WAIT(group)     INSTR_OF(REDUCE_WAIT, group)
+#define GATHER(group)   INSTR_OF(GATHER_START, group)
+#define GATHERED(group) INSTR_OF(GATHER_WAIT, group)
 #define INSTR_OF(kind, group)                                                                      \
     {                                                                                              \
         .action = {.stage = (group), .type = TR_ACTION_##kind }                                    \
@@ -140,6 +142,32 @@ static void test_offload(void **state) {
            "the program: rank 0, 0OFFLOAD0: the offload does not end");
 }
 
+static void test_gathers(void **state) {
+    (void)state;
+    const tr_instr f = INSTR_OF(F, 0), start = GATHER(0), wait = GATHERED(0),
+                   end = INSTR_OF(FINISH, -1);
+    expect(1, &(rows){{8}, {{start, wait, f, f, start, wait, f, end}}}, NULL);
+    expect(1, &(rows){{4}, {{f, start, wait, end}}},
+           "the program: rank 0, 0F0: the values of the stage have not been gathered");
+    expect(1, &(rows){{3}, {{start, f, end}}},
+           "the program: rank 0, 0F0: the values of the stage have not been gathered");
+    expect(1, &(rows){{6}, {{start, wait, f, start, f, wait}}},
+           "the program: rank 0, 0F0: the values of the stage have not been gathered");
+    expect(1, &(rows){{4}, {{start, start, wait, end}}},
+           "the program: rank 0, 0GATHER_START0: the gather before it has not been waited for");
+    expect(1, &(rows){{4}, {{start, wait, wait, end}}},
+           "the program: rank 0, 0GATHER_WAIT0: the gather has not started");
+    expect(1, &(rows){{5}, {{start, wait, f, start, end}}},
+           "the program: rank 0, FINISH: a gather has not been waited for");
+    expect(1, &(rows){{5}, {{start, wait, f, end, start}}},
+           "the program: rank 0, 0GATHER_START0: it comes after FINISH");
+    /* Two ranks of one group, each time they gather; and among their sums. */
+    expect(2, &(rows){{4, 4}, {{start, wait, start, wait}, {start, wait, start, wait}}}, NULL);
+    expect(2, &(rows){{4, 4}, {{start, START(1), wait, WAIT(1)}, {START(1), start, wait, WAIT(1)}}},
+           "the program cannot run to its end: rank 0 at 0GATHER_WAIT0 waits for rank 1; rank 1 at "
+           "0GATHER_WAIT0 waits for rank 0");
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_transfers),
@@ -147,6 +175,7 @@ int main(void) {
         cmocka_unit_test(test_reductions_in_one_order),
         cmocka_unit_test(test_reductions_are_complete),
         cmocka_unit_test(test_offload),
+        cmocka_unit_test(test_gathers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -66,7 +66,7 @@ static void test_table_cut(test_random *r, tr_stage_table *t) {
 void test_table_buckets(test_random *r, tr_stage_table *t) {
     if (tr_calloc((size_t)(TEST_BUCKETS * t->stages), sizeof *t->bucket, &t->bucket) != TR_OK)
         abort();
-    const bool in_arena = test_between(r, 0, 1);
+    const bool in_arena = test_between(r, 0, 1), divided = test_between(r, 0, 1);
     for (int s = 0; s < t->stages; s++) {
         tr_stage_cost *c = &t->cost[s];
         c->buckets = test_between(r, in_arena, TEST_BUCKETS);
@@ -75,6 +75,8 @@ void test_table_buckets(test_random *r, tr_stage_table *t) {
             double part = (double)(k + test_between(r, 0, 1)) / c->buckets;
             size_t bytes = test_between(r, 0, 3) ? (size_t)test_between(r, 1, 100) : 0;
             c->bucket[k] = (tr_bucket){.bytes = bytes, .w = part, .b = (1 + part) / 2};
+            if (divided && test_between(r, 0, 3))
+                c->bucket[k].values = (size_t)test_between(r, 1, 3000);
             if (!in_arena) continue;
             c->bucket[k].arena = (size_t)test_between(r, 1, 3000);
             c->bucket[k].in_forward = test_between(r, 0, 3) == 0;

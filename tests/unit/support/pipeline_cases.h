@@ -28,7 +28,7 @@ void test_table_chain(int stages, size_t fi, size_t fw, size_t iw, tr_stage_tabl
 enum { TEST_BUCKETS = 3 };
 
 /* Gives every stage zero to three buckets, about one in four of them without bytes; or one to three
- * in the arena. */
+ * in the arena. About half of the tables have divided values in three of four buckets. */
 void test_table_buckets(test_random *r, tr_stage_table *t);
 
 /* Returns true when a program reduces this bucket of the stage. */
