@@ -90,7 +90,8 @@ static tr_status check_cover(const header *h, tr_weight *tensor, int64_t count) 
     for (int64_t i = 0; i < count; i++) {
         if (tensor[i].offset < at)
             return bad(h, tensor[i].name, "overlaps the tensor before it in the file");
-        if (tensor[i].offset > at) return bad(h, tensor[i].name, "begins after bytes that belong to no tensor");
+        if (tensor[i].offset > at)
+            return bad(h, tensor[i].name, "begins after bytes that belong to no tensor");
         at += tensor[i].bytes;
     }
     if (at == h->data + h->end) return TR_OK;

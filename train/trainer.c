@@ -100,8 +100,7 @@ static tr_status validate(tr_session *s, tr_step_result *result) {
     const int64_t batch = s->config->train.batch;
     const int64_t all = (tr_data_validation_windows(s->data) + batch - 1) / batch;
     if (batches == 0 || batches > all) batches = all;
-    tr_session_begin(s, TR_ACTIVITY_VALIDATE,
-                     batches * tr_session_actions(s, batch, true));
+    tr_session_begin(s, TR_ACTIVITY_VALIDATE, batches * tr_session_actions(s, batch, true));
     TR_TRY(tr_engine_validate(s->engine, batches, result));
     if (result->tokens == 0 && result->unread == TR_OK) warn_of_no_label(s);
     return TR_OK;
