@@ -341,7 +341,7 @@ static void a_rank_stopped_before_it_began_is_lost(void **state) {
         /* A job ends only once, so each case has a new board. */
         char name[64];
         tr_board *board;
-        (void)snprintf(name, sizeof name, "%.60s-%d", f->name, i);
+        (void)snprintf(name, sizeof name, "%.50s-%d", f->name, i);
         assert_int_equal(tr_board_open(name, 4, &board), TR_OK);
         tr_board_unlink(name);
         pid_t pid = start_stopped(number[i]);

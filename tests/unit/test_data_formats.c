@@ -175,7 +175,7 @@ static void files_are_joined(void **state) {
     static image file;
     static const int64_t count[] = {400, 1, 5, 594};
     int64_t first = 0;
-    char list[300] = "", name[20];
+    char list[300] = "", name[32];
     for (int i = 0; i < 4; first += count[i++]) {
         llmc_image(0, first, count[i], &file);
         (void)snprintf(name, sizeof name, "shard %d.bin", i);

@@ -135,7 +135,7 @@ cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total_bytes) {
 /* Allocates memory with arbitrary contents and the owner in front of it. */
 static cudaError_t allocate(void **out, size_t bytes, int gpu) {
     enum { FRONT = 256 };
-    char *memory;
+    char *memory = NULL;
     enter();
     require(bytes > 0, "an allocation of 0 bytes");
     if (bytes > memory_bytes - taken) return leave(cudaErrorMemoryAllocation);
