@@ -74,16 +74,18 @@ static tr_rank_state state_of(const job *j, int rank) {
     return v.state;
 }
 
-static bool any_is(const job *j, tr_rank_state state) {
+/* Returns how many ranks are in this state; *first is one of them (may be NULL). */
+static int count_in(const job *j, tr_rank_state state, int *first) {
+    int count = 0;
     for (int r = 0; r < j->launch->ranks; r++)
-        if (state_of(j, r) == state) return true;
-    return false;
+        if (state_of(j, r) == state && count++ == 0 && first) *first = r;
+    return count;
 }
 
 /* Returns true when ranks run on other hosts, or may run there and not be shown on this board
  * yet. */
 static bool elsewhere(const job *j) {
-    return tr_launch_spans_hosts(j->launch) || any_is(j, TR_RANK_REMOTE);
+    return tr_launch_spans_hosts(j->launch) || count_in(j, TR_RANK_REMOTE, NULL) > 0;
 }
 
 static void begin_end(job *j, int code) {
@@ -100,7 +102,7 @@ static void ask_to_stop(job *j) {
     tr_board_tell_ranks(j->board);
     /* One rank is enough, since the ranks agree in every step. When no rank is on this host, mpirun
      * passes the signal on. */
-    if (elsewhere(j) && !any_is(j, TR_RANK_ALIVE)) (void)kill(j->mpirun, SIGUSR1);
+    if (elsewhere(j) && count_in(j, TR_RANK_ALIVE, NULL) == 0) (void)kill(j->mpirun, SIGUSR1);
 }
 
 static void on_stop_signal(job *j, int signal) {
@@ -138,20 +140,8 @@ static void drop_name(job *j) {
     j->named = false;
 }
 
-/* Returns how many ranks have not attached to the board; *first is one of them. */
-static int count_absent(const job *j, int *first) {
-    int absent = 0;
-    for (int r = 0; r < j->launch->ranks; r++) {
-        tr_rank_view v;
-        tr_board_read(j->board, r, &v);
-        if (v.state == TR_RANK_ABSENT && absent++ == 0) *first = r;
-    }
-    return absent;
-}
-
 static bool all_attached(const job *j) {
-    int first;
-    return count_absent(j, &first) == 0;
+    return count_in(j, TR_RANK_ABSENT, NULL) == 0;
 }
 
 static void kill_ranks(const job *j) {
@@ -237,9 +227,13 @@ static void watch_until_the_end(job *j, const sigset_t *handled) {
 
 static void say_killed(job *j, int signal) {
     char when[64] = "";
-    int first = 0, absent = elsewhere(j) ? 0 : count_absent(j, &first);
+    int first = 0, absent = elsewhere(j) ? 0 : count_in(j, TR_RANK_ABSENT, &first);
+    const int finished = count_in(j, TR_RANK_FINISHED, NULL);
     if (absent == 1) (void)snprintf(when, sizeof when, " before rank %d had begun", first);
-    if (absent > 1) (void)snprintf(when, sizeof when, " before %d ranks had begun", absent);
+    else if (absent > 1) (void)snprintf(when, sizeof when, " before %d ranks had begun", absent);
+    else if (finished > 0)
+        (void)snprintf(when, sizeof when, " after %d of %d ranks had finished", finished,
+                       j->launch->ranks);
     say_once(j, "a rank was ended by a signal (%s)%s", strsignal(signal), when);
 }
 

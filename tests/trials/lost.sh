@@ -23,8 +23,8 @@ if [[ -n $lost ]] && kill -"$signal" "$lost" 2>/dev/null; then
     else
         [[ $code == 77 ]] || fail "run: exit code $code, not 77: $(<run.err)"
         [[ $(grep -c "^trireme: " run.err) == 1 ]] || fail "run: not one sentence: $(<run.err)"
-        # A rank that has not joined the job yet cannot be named.
-        grep -Eq "^trireme: (lost rank $victim [^0-9]*.*pid $lost\b|.*before (rank $victim|[0-9]+ ranks) had begun)" run.err ||
+        # A rank that has not joined the job yet, or has finished its work, cannot be named.
+        grep -Eq "^trireme: (lost rank $victim [^0-9]*.*pid $lost\b|.*(before (rank $victim|[0-9]+ ranks) had begun|after [0-9]+ of $ranks ranks had finished))" run.err ||
             fail "run: rank $victim, process $lost, is not named: $(<run.err)"
         if compgen -G "run/ckpt/step-*" >/dev/null; then
             "$trireme" ckpt verify run >verify.out 2>&1 || fail "run: $(<verify.out)"
