@@ -261,9 +261,20 @@ profile_nsys() {
     limited 60 nsys stats --force-export=true --report cuda_gpu_kern_sum "$results/step.nsys-rep" >"$profile" 2>&1 || return
     summary=$(awk '/^ *--/ { line = NR + 1 } NR == line { print $1 " % of the kernel time: " $9; exit }' "$profile")
 }
-# It runs each kernel only once, because only times are measured.
+# It runs each kernel only once, because only times are measured, at the clocks of a usual run.
 profile_ncu() {
-    limited 150 ncu --csv --metrics gpu__time_duration.sum --launch-count 4000 "$programs/bench/bench_train" "$@" >"$profile" 2>&1
+    limited 150 ncu --csv --print-units base --clock-control none --metrics gpu__time_duration.sum --launch-count 4000 \
+        "$programs/bench/bench_train" "$@" >"$work/launches.csv" 2>&1 || {
+        mv "$work/launches.csv" "$profile"
+        return 1
+    }
+    cp "$work/launches.csv" "$results/launches.csv"
+    awk -F'","' 'NF >= 15 && $13 == "gpu__time_duration.sum" {
+            gsub(/[",]/, "", $15); name = substr($5, 1, 100); sum[name] += $15; count[name]++; total += $15
+        }
+        END { for (name in sum) printf "%6.2f %% %10.3f ms %5d x %s\n", 100 * sum[name] / total, sum[name] / 1e6, count[name], name }' \
+        "$work/launches.csv" | sort -rn >"$profile"
+    summary=$(awk 'NR <= 3 { line = $0; sub(/^ */, "", line); gsub(/ +/, " ", line); printf "%s%s", (NR > 1 ? "; " : ""), substr(line, 1, 60) }' "$profile")
 }
 # The program's own trace of its second step, with the milliseconds of each kind of action.
 profile_trace() {

@@ -137,7 +137,7 @@ one_of() {
 # kernels: one search and one test of the emulation run, by the commit. The release build has run all.
 searches=(arena auto generators mutations)
 left_out=$(printf '%s\n' "${searches[@]}" | grep -vxF "$(one_of "${searches[@]}")" | paste -sd'|')
-mapfile -t emulated < <(grep -o 'cmocka_unit_test(test_[a-z]*' tests/unit/test_op_cuda.c | sed 's/.*(//')
+mapfile -t emulated < <(grep -oE '(cmocka_unit_test\(|\{")test_[a-z]+' tests/unit/test_op_cuda.c | sed 's/.*[("]//')
 TRIREME_TEST_ONLY=$(one_of "${emulated[@]}")
 export TRIREME_TEST_ONLY
 if ! grep -qxF build-asan "$logs/failed"; then

@@ -1,7 +1,9 @@
 /* Compares every operator of the cuda device with ref: the shared tables, shapes at which the
  * kernels take another path, and random shapes, in both storage types; a second run gives the same
  * bits. Exit code 77: there is no GPU. TRIREME_TEST_KERNELS=own leaves out operators that libraries
- * compute; TRIREME_TEST_ONLY=PATTERN runs only the tests with matching names.
+ * compute; TRIREME_TEST_ONLY=NAME runs only the tests with names that begin so.
+ *
+ * Every case in one storage type is a test of its own, so that a failure hides no other.
  *
  * The same source tests the emulated device (support/cuda/): its cuda:1 runs threads in the
  * opposite order and must give the same bits, its cuda:2 has no aligned memory, and its cuda:3 has
@@ -59,10 +61,24 @@ static bool leave_out(const tr_op_desc *d) {
            (a->head_size == 64 || a->head_size == 96 || a->head_size == 128);
 }
 
-static void check_storage(const tr_op_case *c, tr_dtype storage) {
+/* The listed cases; a test's state is one of them. */
+typedef struct listed {
+    tr_op_case op;
+    tr_dtype storage;
+    char name[256]; /* "test_SET: the case" */
+} listed;
+
+enum { MOST = 4096 };
+static listed every_case[MOST];
+static int case_count;
+static const char *set; /* the name of the set that is listed */
+
+static void check_listed(void **state) {
+    const listed *l = *state;
+    const tr_op_case *c = &l->op;
     tr_op_check check;
     tr_op_data got, other;
-    tr_op_check_open(c, storage, seed, ref, &check);
+    tr_op_check_open(c, l->storage, seed, ref, &check);
     if (!leave_out(&check.start.desc)) {
         tr_op_check_run(&check, cuda, &got);
         tr_op_check_same(&check, backwards ? backwards : cuda, &got);
@@ -75,13 +91,25 @@ static void check_storage(const tr_op_case *c, tr_dtype storage) {
         tr_op_data_free(&got);
     }
     tr_op_check_close(&check);
-    tr_op_case adding;
-    if (tr_op_case_adding(c, &adding)) check_storage(&adding, storage);
 }
 
-static void check_case(const tr_op_case *c) {
-    for (int s = 0; s < TR_OP_STORAGES; s++) check_storage(c, tr_op_storages[s]);
-    if (tr_op_row_of(c->desc.kind)->fp64) check_storage(c, TR_F64);
+/* Lists a case in one storage type, and the one that adds to gradients. */
+static void list_storage(const tr_op_case *c, tr_dtype storage) {
+    if (case_count == MOST) {
+        printf("more than %d cases\n", MOST);
+        exit(1);
+    }
+    listed *l = &every_case[case_count++];
+    *l = (listed){.op = *c, .storage = storage};
+    const int begin = snprintf(l->name, sizeof l->name, "%s: ", set);
+    tr_op_case_describe(c, storage, l->name + begin, sizeof l->name - (size_t)begin);
+    tr_op_case adding;
+    if (tr_op_case_adding(c, &adding)) list_storage(&adding, storage);
+}
+
+static void list_case(const tr_op_case *c) {
+    for (int s = 0; s < TR_OP_STORAGES; s++) list_storage(c, tr_op_storages[s]);
+    if (tr_op_row_of(c->desc.kind)->fp64) list_storage(c, TR_F64);
 }
 
 /* The operators of GPT-2 124M in BF16, with fewer rows, because ref is slow, and a part of the
@@ -92,8 +120,7 @@ enum { ROWS = 24, WIDTH = 64, SEQ = 72, VOCAB = 192 };
 enum { ROWS = 128, WIDTH = 768, SEQ = 1024, VOCAB = 5632 };
 #endif
 
-static void test_models(void **state) {
-    (void)state;
+static void list_models(void) {
     const tr_op_desc list[] = {
         {.kind = TR_OP_ATTENTION,
          .attention = {.batch = 1,
@@ -153,27 +180,24 @@ static void test_models(void **state) {
     bench_products(ROWS, WIDTH, VOCAB, TR_BF16, products);
     for (int i = 0; i < BENCH_PRODUCTS; i++) {
         const unsigned out = products[i].desc.matmul.c == TR_F32 ? TR_CASE_F32_OUT : 0;
-        check_storage(&(tr_op_case){products[i].desc, out}, TR_BF16);
+        list_storage(&(tr_op_case){products[i].desc, out}, TR_BF16);
     }
     for (size_t i = 0; i < sizeof list / sizeof *list; i++)
-        check_storage(&(tr_op_case){list[i], 0}, TR_BF16);
+        list_storage(&(tr_op_case){list[i], 0}, TR_BF16);
 }
 
-static void test_table(void **state) {
-    (void)state;
-    for (size_t i = 0; i < tr_op_case_count; i++) check_case(&tr_op_cases[i]);
+static void list_table(void) {
+    for (size_t i = 0; i < tr_op_case_count; i++) list_case(&tr_op_cases[i]);
 }
 
-static void test_large(void **state) {
-    (void)state;
-    for (size_t i = 0; i < tr_op_large_case_count; i++) check_case(&tr_op_large_cases[i]);
+static void list_large(void) {
+    for (size_t i = 0; i < tr_op_large_case_count; i++) list_case(&tr_op_large_cases[i]);
 }
 
 /* Shapes at which kernels take another path: chunks of more than 128 rows, several packs a thread,
  * a sort through global memory, more blocks of SUMSQ than are added at once, the same token in
  * every row. */
-static void test_ways(void **state) {
-    (void)state;
+static void list_ways(void) {
     const tr_op_case cases[] = {
         {{.kind = TR_OP_BIAS_GRAD, .rows = {.rows = 66000, .width = 3}}, 0},
         {{.kind = TR_OP_BIAS_GRAD, .rows = {.rows = 140, .width = 520}}, 0},
@@ -191,7 +215,7 @@ static void test_ways(void **state) {
           .dropout = {.rows = 9, .width = 520, .seq = 4, .p = 0.3f, .site = 3}},
          0},
     };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) check_case(&cases[i]);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) list_case(&cases[i]);
 }
 
 static uint64_t random_state;
@@ -199,10 +223,10 @@ static int64_t up_to(int64_t n) {
     return tr_up_to(&random_state, n);
 }
 
-static void check_kinds(tr_op_desc desc, tr_op_kind first, tr_op_kind last) {
+static void list_kinds(tr_op_desc desc, tr_op_kind first, tr_op_kind last) {
     for (tr_op_kind kind = first; kind <= last; kind++) {
         desc.kind = kind;
-        check_case(&(tr_op_case){desc, 0});
+        list_case(&(tr_op_case){desc, 0});
     }
 }
 
@@ -213,69 +237,67 @@ enum { ROUNDS = 2 };
 enum { ROUNDS = 8 };
 #endif
 
-static void test_random(void **state) {
-    (void)state;
+static void list_random(void) {
     random_state = seed;
     for (int i = 0; i < ROUNDS; i++) {
         int64_t rows = up_to(150), width = up_to(2) == 1 ? up_to(400) : 8 * up_to(50);
-        check_kinds((tr_op_desc){.rows = {.rows = rows, .width = width}}, TR_OP_BIAS_GRAD,
-                    TR_OP_BIAS_GRAD);
+        list_kinds((tr_op_desc){.rows = {.rows = rows, .width = width}}, TR_OP_BIAS_GRAD,
+                   TR_OP_BIAS_GRAD);
         const tr_activation activation = (tr_activation)(up_to(TR_ACTIVATION_COUNT) - 1);
-        check_kinds((tr_op_desc){.rows = {rows, width, TR_F32, TR_F32, activation}},
-                    TR_OP_ACTIVATION, TR_OP_ACTIVATION_DGRAD);
-        check_kinds((tr_op_desc){.rows = {.rows = rows, .width = width}}, TR_OP_ADD,
-                    TR_OP_ADD_ROWS);
-        check_kinds((tr_op_desc){.layernorm = {rows, width + 1, 1e-5f, TR_F32}}, TR_OP_LAYERNORM,
-                    TR_OP_LAYERNORM_WGRAD);
-        check_kinds((tr_op_desc){.rmsnorm = tr_random_rmsnorm(&random_state)}, TR_OP_RMSNORM,
-                    TR_OP_RMSNORM_WGRAD);
-        check_kinds((tr_op_desc){.glu = {rows, width, activation, TR_F32}}, TR_OP_GLU,
-                    TR_OP_GLU_DGRAD);
-        check_kinds((tr_op_desc){.rope = tr_random_rope(&random_state)}, TR_OP_ROPE, TR_OP_ROPE);
+        list_kinds((tr_op_desc){.rows = {rows, width, TR_F32, TR_F32, activation}},
+                   TR_OP_ACTIVATION, TR_OP_ACTIVATION_DGRAD);
+        list_kinds((tr_op_desc){.rows = {.rows = rows, .width = width}}, TR_OP_ADD, TR_OP_ADD_ROWS);
+        list_kinds((tr_op_desc){.layernorm = {rows, width + 1, 1e-5f, TR_F32}}, TR_OP_LAYERNORM,
+                   TR_OP_LAYERNORM_WGRAD);
+        list_kinds((tr_op_desc){.rmsnorm = tr_random_rmsnorm(&random_state)}, TR_OP_RMSNORM,
+                   TR_OP_RMSNORM_WGRAD);
+        list_kinds((tr_op_desc){.glu = {rows, width, activation, TR_F32}}, TR_OP_GLU,
+                   TR_OP_GLU_DGRAD);
+        list_kinds((tr_op_desc){.rope = tr_random_rope(&random_state)}, TR_OP_ROPE, TR_OP_ROPE);
         tr_norm_rope_desc norm_rope = {.rope = tr_random_rope(&random_state), .eps = 1e-6};
         norm_rope.rope.inverse = false;
-        check_kinds((tr_op_desc){.norm_rope = norm_rope}, TR_OP_NORM_ROPE, TR_OP_NORM_ROPE_DGRAD);
+        list_kinds((tr_op_desc){.norm_rope = norm_rope}, TR_OP_NORM_ROPE, TR_OP_NORM_ROPE_DGRAD);
         tr_attention_desc attention = tr_random_attention(&random_state);
-        check_kinds((tr_op_desc){.attention = attention}, TR_OP_ATTENTION, TR_OP_ATTENTION_DGRAD);
+        list_kinds((tr_op_desc){.attention = attention}, TR_OP_ATTENTION, TR_OP_ATTENTION_DGRAD);
         attention.documents = false;
         attention.decode = (attention.seq + 1) / 2;
-        check_kinds((tr_op_desc){.attention = attention}, TR_OP_ATTENTION_DECODE,
-                    TR_OP_ATTENTION_DECODE);
+        list_kinds((tr_op_desc){.attention = attention}, TR_OP_ATTENTION_DECODE,
+                   TR_OP_ATTENTION_DECODE);
         /* On a GPU, cuDNN computes this in BF16. */
         attention = (tr_attention_desc){.batch = 1,
                                         .seq = 63 + up_to(70),
                                         .heads = 2,
                                         .kv_heads = up_to(2),
                                         .head_size = 32 + 32 * up_to(3)};
-        check_kinds((tr_op_desc){.attention = attention}, TR_OP_ATTENTION, TR_OP_ATTENTION_DGRAD);
-        check_kinds((tr_op_desc){.embed = {.rows = rows,
-                                           .width = width,
-                                           .vocab_begin = up_to(9) - 1,
-                                           .vocab = up_to(60)}},
-                    TR_OP_EMBED, TR_OP_EMBED_WGRAD);
+        list_kinds((tr_op_desc){.attention = attention}, TR_OP_ATTENTION, TR_OP_ATTENTION_DGRAD);
+        list_kinds((tr_op_desc){.embed = {.rows = rows,
+                                          .width = width,
+                                          .vocab_begin = up_to(9) - 1,
+                                          .vocab = up_to(60)}},
+                   TR_OP_EMBED, TR_OP_EMBED_WGRAD);
         int64_t seq = up_to(30);
-        check_kinds((tr_op_desc){.embed = {.rows = seq * up_to(4),
-                                           .width = width,
-                                           .seq = seq,
-                                           .documents = up_to(2) == 1}},
-                    TR_OP_POSITION, TR_OP_POSITION_WGRAD);
+        list_kinds((tr_op_desc){.embed = {.rows = seq * up_to(4),
+                                          .width = width,
+                                          .seq = seq,
+                                          .documents = up_to(2) == 1}},
+                   TR_OP_POSITION, TR_OP_POSITION_WGRAD);
         const int64_t first = up_to(40) - 1;
-        check_kinds((tr_op_desc){.dropout = {rows, width, seq, first, 0.25f, 7, TR_F32}},
-                    TR_OP_DROPOUT_ADD, TR_OP_DROPOUT_DGRAD);
+        list_kinds((tr_op_desc){.dropout = {rows, width, seq, first, 0.25f, 7, TR_F32}},
+                   TR_OP_DROPOUT_ADD, TR_OP_DROPOUT_DGRAD);
         const tr_dropout_desc add = {rows, width + 7, seq, first, 0.25f, 7, TR_F32};
-        check_kinds((tr_op_desc){.add_norm = {add, 1e-5, i % 2}}, TR_OP_ADD_NORM, TR_OP_ADD_NORM);
-        check_kinds((tr_op_desc){.xent = {.rows = rows / 8 + 1,
-                                          .vocab = 8 * width,
-                                          .ld = up_to(2) == 1 ? 0 : 8 * width + up_to(70)}},
-                    TR_OP_XENT_MAX, TR_OP_XENT_DGRAD);
-        check_kinds((tr_op_desc){.update = {.count = up_to(5000),
-                                            .beta1 = 0.9f,
-                                            .beta2 = 0.95f,
-                                            .eps = 1e-8f,
-                                            .weight_decay = 0.1f,
-                                            .dtype = TR_F32,
-                                            .lr_scale = 2}},
-                    TR_OP_UPDATE, TR_OP_UPDATE);
+        list_kinds((tr_op_desc){.add_norm = {add, 1e-5, i % 2}}, TR_OP_ADD_NORM, TR_OP_ADD_NORM);
+        list_kinds((tr_op_desc){.xent = {.rows = rows / 8 + 1,
+                                         .vocab = 8 * width,
+                                         .ld = up_to(2) == 1 ? 0 : 8 * width + up_to(70)}},
+                   TR_OP_XENT_MAX, TR_OP_XENT_DGRAD);
+        list_kinds((tr_op_desc){.update = {.count = up_to(5000),
+                                           .beta1 = 0.9f,
+                                           .beta2 = 0.95f,
+                                           .eps = 1e-8f,
+                                           .weight_decay = 0.1f,
+                                           .dtype = TR_F32,
+                                           .lr_scale = 2}},
+                   TR_OP_UPDATE, TR_OP_UPDATE);
     }
 }
 
@@ -295,15 +317,14 @@ static void fuse(tr_matmul_desc *d) {
 }
 
 /* Products with random leading dimensions and fusions. */
-static void test_products(void **state) {
-    (void)state;
+static void list_products(void) {
     random_state = seed;
     for (int i = 0; i < 12 * ROUNDS; i++) {
         tr_op_desc m = {.kind = TR_OP_MATMUL};
         m.matmul = tr_random_matmul(&random_state, 20, 20, 20);
-        check_case(&(tr_op_case){m, up_to(3) == 1 ? TR_CASE_F32_OUT : 0});
+        list_case(&(tr_op_case){m, up_to(3) == 1 ? TR_CASE_F32_OUT : 0});
         fuse(&m.matmul);
-        check_case(&(tr_op_case){m, m.matmul.fused.bias_grad ? TR_CASE_F32_OUT : 0});
+        list_case(&(tr_op_case){m, m.matmul.fused.bias_grad ? TR_CASE_F32_OUT : 0});
     }
 }
 
@@ -571,22 +592,44 @@ static int open_devices(void) {
     return status == TR_OK ? 0 : 1;
 }
 
-int main(void) {
+static const struct {
+    const char *name;
+    void (*list)(void);
+} sets[] = {
+    {"test_models", list_models}, {"test_table", list_table},   {"test_large", list_large},
+    {"test_ways", list_ways},     {"test_random", list_random}, {"test_products", list_products},
+};
+
+/* Runs the listed cases, then the other tests; returns the number of failures. cmocka passes over
+ * entries without a name. */
+static int run_groups(void) {
+    static struct CMUnitTest listed_tests[MOST];
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_models), cmocka_unit_test(test_table),
-        cmocka_unit_test(test_large),  cmocka_unit_test(test_ways),
-        cmocka_unit_test(test_random), cmocka_unit_test(test_products),
         cmocka_unit_test(test_types),  cmocka_unit_test(test_positions),
         cmocka_unit_test(test_shared), cmocka_unit_test(test_fallbacks),
         cmocka_unit_test(test_units),  cmocka_unit_test(test_workspace),
         cmocka_unit_test(test_plans),
     };
+    for (size_t i = 0; i < sizeof sets / sizeof *sets; i++) {
+        set = sets[i].name;
+        sets[i].list();
+    }
+    for (int i = 0; i < case_count; i++)
+        listed_tests[i] = (struct CMUnitTest){
+            .name = every_case[i].name, .test_func = check_listed, .initial_state = &every_case[i]};
+    return cmocka_run_group_tests(listed_tests, NULL, NULL) +
+           cmocka_run_group_tests(tests, NULL, NULL);
+}
+
+int main(void) {
     const char *kernels = getenv("TRIREME_TEST_KERNELS"), *only = getenv("TRIREME_TEST_ONLY");
+    char pattern[64];
     own_kernels = kernels && strcmp(kernels, "own") == 0;
-    if (only) cmocka_set_test_filter(only);
+    snprintf(pattern, sizeof pattern, "%s*", only ? only : "");
+    cmocka_set_test_filter(pattern);
     seed = tr_test_seed(1);
     int code = open_devices();
-    if (code == 0) code = cmocka_run_group_tests(tests, NULL, NULL);
+    if (code == 0) code = run_groups() ? 1 : 0;
     tr_device *all[] = {ref, cuda, backwards, unaligned, library};
     for (int i = 0; i < 5; i++) tr_device_close(all[i]);
     return code;
