@@ -18,19 +18,28 @@ trireme_cuda_folders() {
     done
 }
 
-# Finds each library that the program may load (cuda-libraries) in the first folder that has it; a folder
-# enters the path once. Without them everything runs except what needs a GPU. NVRTC, with which cuDNN
+# Succeeds when a library's file name tells that it is a cuDNN before 9.16, which the program refuses. The
+# file names of Python's packages tell no version.
+trireme_too_old() {
+    [[ $(realpath "$1") =~ /libcudnn\.so\.9\.([0-9]+) ]] && ((BASH_REMATCH[1] < 16))
+}
+
+# Finds each library that the program may load (cuda-libraries) in the first folder that has it, and cuDNN in
+# the first where it is not too old, if there is one; a folder enters the path once, cuDNN's first, because
+# another may have an older one. Without them everything runs except what needs a GPU. NVRTC, with which cuDNN
 # compiles, is looked for too: it finds its own parts on the path alone.
 trireme_find_cuda() {
     local name names folder folders missing=() found="" have
     trireme_cuda=
     names=$(cat "$trireme_home/cuda-libraries" 2>/dev/null) || return 0
-    [[ $names != *libcudnn.so.9* ]] || names+=" libnvrtc.so.13"
+    [[ $names != *libcudnn.so.9* ]] || names="libcudnn.so.9 ${names/libcudnn.so.9/} libnvrtc.so.13"
     folders=$(trireme_cuda_folders)
     for name in $names; do
         have=""
         while read -r folder; do
             [[ -e $folder/$name ]] || continue
+            [[ -n $have ]] || have=$folder
+            ! trireme_too_old "$folder/$name" || continue
             have=$folder
             break
         done <<<"$folders"
