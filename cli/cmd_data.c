@@ -39,8 +39,11 @@ static tr_status print_corpus(const tr_config *c, const tr_data *data, int part)
         (void)printf("answers   %lld tokens count in the loss, %.1f %%\n", (long long)facts.answers,
                      100 * (double)facts.answers / (double)all);
     (void)printf("training  %lld tokens, %lld windows of %lld\n", train, windows, context);
-    (void)printf("held out  %lld tokens, %lld windows\n", all - train,
-                 (long long)tr_data_held_windows(data, part));
+    const char *held;
+    (void)tr_config_validation(c, &held);
+    if (!held)
+        (void)printf("held out  %lld tokens, %lld windows\n", all - train,
+                     (long long)tr_data_held_windows(data, part));
     double weights = 0;
     for (int k = 0; k < tr_data_parts(data); k++) weights += (double)tr_data_weight(data, k);
     double share = tr_data_parts(data) > 1 ? (double)tr_data_weight(data, part) / weights : 1;
@@ -85,6 +88,11 @@ tr_status cli_data(cli_context *cli, int argc, char **argv) {
     tr_status status = tr_train_open_data(&config, unused, &tokenizer, &data);
     for (int k = 0; status == TR_OK && k < tr_data_parts(data); k++)
         status = print_corpus(&config, data, k);
+    const char *held;
+    (void)tr_config_validation(&config, &held);
+    if (status == TR_OK && held)
+        (void)printf("held out  %s, %lld windows\n", held,
+                     (long long)tr_data_validation_windows(data));
     char note[256] = "";
     if (status == TR_OK) tr_data_note(data, note, sizeof note);
     if (note[0]) (void)printf("note      %s\n", note);

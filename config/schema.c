@@ -188,7 +188,7 @@ const tr_key tr_schema[] = {
              "fastest of the library's plans for each matrix product (on GPUs also for attention) "
              "is measured before step 1 and kept in log.dir/plans.txt, which a resumed run reads."},
     {"train.validate_every", INT(train.validate_every, 0, BIG), .fallback = "100",
-     .help = "Steps between two validations; 0: never."},
+     .help = "Steps between two validations; one follows the last step, too. 0: only that one."},
     {"train.validate_batches", INT(train.validate_batches, 0, BIG), .fallback = "8",
      .help = "Batches of one validation; 0: the whole held-out part."},
     {"train.eval", TR_KEY_PATHS, AT(train.eval), .example = "questions.jsonl",

@@ -47,6 +47,7 @@ printf 'data.path: %s\nmodel.context: 64\n' "$text" >good.yaml
 shows '^tokens    60780, 77 different$' data "$text"
 shows '^training  54702 tokens, 853 windows of 64$' data good.yaml
 shows '^held out  12156 tokens, 189 windows$' data good.yaml data.validation=0.2
+shows '^held out  .*devil.txt, 949 windows$' data good.yaml data.validation="$text"
 shows '^bigram    2\.[0-9]+ nats' data good.yaml
 
 expect 66 "trireme: the config file 'no.yaml' cannot be opened: No such file or directory" data no.yaml
