@@ -190,23 +190,21 @@ TR_HOSTDEVICE static inline double tr_xent_row_loss(float sum, float of_label) {
     return log((double)sum) - (double)of_label;
 }
 
-enum { TR_SUMSQ_LANES = 8 };
+enum { TR_SUMSQ_LANES = 256 };
 
-/* Sum of squares of one block, n <= TR_SUMSQ_BLOCK: lanes by i % 8, each ascending, added 0..7. */
-TR_HOSTDEVICE static inline double tr_sumsq_block(const float *x, int64_t n) {
-    double lane[TR_SUMSQ_LANES] = {0}, sum = 0;
-    int64_t i = 0;
-    for (; i + TR_SUMSQ_LANES <= n; i += TR_SUMSQ_LANES)
-        for (int j = 0; j < TR_SUMSQ_LANES; j++) lane[j] += (double)x[i + j] * (double)x[i + j];
-    for (int j = 0; i < n; i++, j++) lane[j] += (double)x[i] * (double)x[i];
-    for (int j = 0; j < TR_SUMSQ_LANES; j++) sum += lane[j];
-    return sum;
+/* Returns the sum of the lanes of SUMSQ, of which only the first n may differ from 0: by halves,
+ * lane j and lane j + 128, then j + 64 and so on. Overwrites them. */
+TR_HOSTDEVICE static inline double tr_sumsq_lanes(double *lane, int64_t n) {
+    for (int half = TR_SUMSQ_LANES / 2; half > 0; half /= 2)
+        for (int j = 0; j < half && j + half < n; j++) lane[j] += lane[j + half];
+    return lane[0];
 }
 
-/* Adds n more elements to lane j of that block; the first element has index 0 mod 8. */
-TR_HOSTDEVICE static inline double tr_sumsq_lane(double lane, const float *x, int64_t n, int j) {
-    for (int64_t i = j; i < n; i += TR_SUMSQ_LANES) lane += (double)x[i] * (double)x[i];
-    return lane;
+/* Returns the sum of the blocks' sums. */
+static inline double tr_sumsq_total(const double *sums, int64_t blocks) {
+    double lane[TR_SUMSQ_LANES] = {0};
+    for (int64_t b = 0; b < blocks; b++) lane[b % TR_SUMSQ_LANES] += sums[b];
+    return tr_sumsq_lanes(lane, blocks);
 }
 
 /* Does all of STEP_FINISH: reduces losses[n_losses][2] and norms[n_norms] into the state. */

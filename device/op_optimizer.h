@@ -9,10 +9,11 @@
 #include <stdint.h>
 
 /* SUMSQ: OUT f64[1] = sum of X[i]^2 over count elements of dtype f32 or bf16, in an order that
- * depends on the index alone (not on threads or alignment): blocks of 4096 elements, in a block 8
- * lanes by i % 8 each in ascending order, lanes added 0..7, blocks added in ascending order, all
- * FP64. In parts, for runs of whole blocks of a tensor in different places: BLOCKS writes the sum
- * of each block of X to SUMS f64[tr_sumsq_blocks(count)], and TOTAL adds SUMS f64[count] to OUT. */
+ * depends on the index alone (not on threads or alignment): blocks of 4096 elements, in a block 256
+ * lanes by i % 256 each in ascending order, then the lanes by halves (j and j + 128, then j + 64
+ * and so on); the blocks' sums likewise, in 256 lanes; all FP64. In parts, for runs of whole blocks
+ * of a tensor in different places: BLOCKS writes the sum of each block of X to
+ * SUMS f64[tr_sumsq_blocks(count)], and TOTAL sums SUMS f64[count] to OUT. */
 enum { TR_SUMSQ_BLOCK = 4096 };
 typedef enum tr_sumsq_part { TR_SUMSQ_WHOLE, TR_SUMSQ_BLOCKS, TR_SUMSQ_TOTAL } tr_sumsq_part;
 typedef struct tr_sumsq_desc {

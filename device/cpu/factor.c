@@ -10,7 +10,7 @@ static void sum_block(const tr_factor_desc *d, int64_t n, const float *x, double
     for (int64_t i = 0; i < n; i++, x += d->cols) {
         rows[i] = 0;
         for (int64_t at = 0; at < d->cols; at += TR_SUMSQ_BLOCK)
-            rows[i] += tr_sumsq_block(x + at, tr_min_i64(TR_SUMSQ_BLOCK, d->cols - at));
+            rows[i] += tr_vec_sumsq(x + at, tr_min_i64(TR_SUMSQ_BLOCK, d->cols - at));
 #pragma omp simd
         for (int64_t j = 0; j < d->cols; j++) cols[j] += (double)x[j] * (double)x[j];
     }

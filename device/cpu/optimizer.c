@@ -9,18 +9,17 @@ static void sum_blocks(const tr_op *op, const void *x, double *blocks) {
     for (int64_t b = 0; b < tr_sumsq_blocks(count); b++) {
         const int64_t from = b * TR_SUMSQ_BLOCK, n = tr_min_i64(TR_SUMSQ_BLOCK, count - from);
         float wide[TR_SUMSQ_BLOCK];
-        blocks[b] = tr_sumsq_block(tr_row_load(op->desc.sumsq.dtype, x, from, n, wide), n);
+        blocks[b] = tr_vec_sumsq(tr_row_load(op->desc.sumsq.dtype, x, from, n, wide), n);
     }
 }
 
 static tr_status run_sumsq(tr_op *op, const tr_op_args *args) {
     const tr_sumsq_desc *d = &op->desc.sumsq;
-    double *sums = d->part == TR_SUMSQ_WHOLE ? args->scratch : args->t[TR_SUMSQ_SUMS].data, sum = 0;
+    double *sums = d->part == TR_SUMSQ_WHOLE ? args->scratch : args->t[TR_SUMSQ_SUMS].data;
     const int64_t blocks = d->part == TR_SUMSQ_TOTAL ? d->count : tr_sumsq_blocks(d->count);
     if (d->part != TR_SUMSQ_TOTAL) sum_blocks(op, args->t[TR_SUMSQ_X].data, sums);
     if (d->part == TR_SUMSQ_BLOCKS) return TR_OK;
-    for (int64_t b = 0; b < blocks; b++) sum += sums[b];
-    *(double *)args->t[TR_SUMSQ_OUT].data = sum;
+    *(double *)args->t[TR_SUMSQ_OUT].data = tr_sumsq_total(sums, blocks);
     return TR_OK;
 }
 

@@ -1,32 +1,21 @@
 /* Kernels of FACTOR_SUMS and FACTOR. */
 #include "device/cuda/kernel.cuh"
 #include "device/cuda/launch.h"
+#include "device/cuda/sumsq.cuh"
 #include "device/elementwise.h"
 
 namespace {
 
-/* Eight neighbouring threads take a row, each one lane of its blocks of 4096 elements. */
-__global__ void sum_rows(tr_factor_desc d, const float *x, double *rows) {
-    constexpr int PER_BLOCK = TR_THREADS / TR_SUMSQ_LANES;
-    __shared__ double lanes[TR_THREADS];
-    const int lane = (int)threadIdx.x % TR_SUMSQ_LANES, row = (int)threadIdx.x / TR_SUMSQ_LANES;
-    for (int64_t first = (int64_t)blockIdx.x * PER_BLOCK; first < d.rows;
-         first += (int64_t)gridDim.x * PER_BLOCK) {
-        const int64_t i = first + row;
+/* A warp takes a row, in blocks of 4096 elements. packs: all rows start on 16 bytes. */
+template <bool packs> __global__ void sum_rows(tr_factor_desc d, const float *x, double *rows) {
+    for (int64_t i = tr_first_row(); i < d.rows; i += tr_row_stride()) {
         double sum = 0;
         for (int64_t at = 0; at < d.cols; at += TR_SUMSQ_BLOCK) {
             const int64_t left = d.cols - at;
-            const int64_t n = left < TR_SUMSQ_BLOCK ? left : (int64_t)TR_SUMSQ_BLOCK;
-            lanes[threadIdx.x] = i < d.rows ? tr_sumsq_lane(0, x + i * d.cols + at, n, lane) : 0;
-            __syncthreads();
-            if (lane == 0) {
-                double block = 0;
-                for (int j = 0; j < TR_SUMSQ_LANES; j++) block += lanes[threadIdx.x + j];
-                sum += block;
-            }
-            __syncthreads();
+            sum += tr_warp_sumsq<packs>(x + i * d.cols + at,
+                                        left < TR_SUMSQ_BLOCK ? left : (int64_t)TR_SUMSQ_BLOCK);
         }
-        if (lane == 0 && i < d.rows) rows[i] = sum;
+        if (tr_lane() == 0) rows[i] = sum;
     }
 }
 
@@ -93,8 +82,9 @@ __global__ void apply(tr_factor_desc d, const tr_step_state *state, const float 
 cudaError_t tr_cuda_launch_factor_sums(cudaStream_t stream, const tr_factor_desc *d, const float *x,
                                        double *rows, double *cols, double *partial) {
     const int64_t blocks = tr_cuda_factor_blocks(d->rows);
-    TR_LAUNCH(tr_launch(stream, tr_grid(d->rows, TR_THREADS / TR_SUMSQ_LANES), TR_THREADS, sum_rows,
-                        *d, x, rows));
+    const bool packs = tr_rows_aligned(TR_F32, d->cols, x);
+    TR_LAUNCH(tr_launch(stream, tr_grid(d->rows, TR_WARPS), TR_THREADS,
+                        packs ? sum_rows<true> : sum_rows<false>, *d, x, rows));
     TR_LAUNCH(tr_launch(stream, tr_grid(blocks * d->cols, TR_THREADS), TR_THREADS, sum_cols, *d,
                         blocks, x, partial));
     return tr_launch(stream, tr_grid(d->cols, TR_THREADS), TR_THREADS, finish_cols, blocks, d->cols,

@@ -2,74 +2,34 @@
 #include "device/cuda/kernel.cuh"
 #include "device/cuda/launch.h"
 #include "device/cuda/pack.cuh"
+#include "device/cuda/sumsq.cuh"
 #include "device/elementwise.h"
 
 namespace {
 
-/* Elements at .. at + n of x, zeros past its end. packs: x starts on 16 bytes, and `at` is a
- * multiple of n. */
-template <bool packs, typename T, int n>
-__device__ void load_some(const T *x, int64_t count, int64_t at, float (&v)[n]) {
-    if (packs && at + n <= count) {
-        tr_load(x + at, v);
-    } else {
-#pragma unroll
-        for (int i = 0; i < n; i++) v[i] = at + i < count ? tr_load_one(x + at + i) : 0.0f;
-    }
-}
-
-/* Eight neighbouring threads take a block of 4096 elements, each one lane of it, and load a piece
- * of its elements at a time, 16 bytes each, the next while these are added: zeros add nothing.
- * partial[blocks]. */
+/* A warp takes a block of 4096 elements. partial[blocks]. packs: x starts on 16 bytes. */
 template <bool packs, typename T>
 __global__ void sumsq_blocks(int64_t count, int64_t blocks, const T *x, double *partial) {
-    constexpr int PER_BLOCK = TR_THREADS / TR_SUMSQ_LANES;
-    constexpr int PACK = 16 / (int)sizeof(T), PIECE = PACK * TR_SUMSQ_LANES;
-    __shared__ double lanes[TR_THREADS];
-    __shared__ float pieces[PER_BLOCK][PIECE + 1]; /* + 1: rows in different banks */
-    const int lane = (int)threadIdx.x % TR_SUMSQ_LANES, row = (int)threadIdx.x / TR_SUMSQ_LANES;
-    for (int64_t first = (int64_t)blockIdx.x * PER_BLOCK; first < blocks;
-         first += (int64_t)gridDim.x * PER_BLOCK) {
-        const int64_t block = first + row, from = block * TR_SUMSQ_BLOCK;
-        const int64_t longest = count - first * TR_SUMSQ_BLOCK; /* no block has more left */
-        double sum = 0;
-        float v[PACK];
-        load_some<packs>(x, count, from + PACK * lane, v);
-        for (int64_t at = 0; at < TR_SUMSQ_BLOCK && at < longest; at += PIECE) {
-#pragma unroll
-            for (int i = 0; i < PACK; i++) pieces[row][PACK * lane + i] = v[i];
-            __syncthreads();
-            load_some<packs>(x, count, from + at + PIECE + PACK * lane, v);
-            sum = tr_sumsq_lane(sum, pieces[row], PIECE, lane);
-            __syncthreads();
-        }
-        lanes[threadIdx.x] = sum;
-        __syncthreads();
-        if (lane == 0 && block < blocks) {
-            double total = 0;
-            for (int j = 0; j < TR_SUMSQ_LANES; j++) total += lanes[threadIdx.x + j];
-            partial[block] = total;
-        }
-        __syncthreads();
+    for (int64_t block = tr_first_row(); block < blocks; block += tr_row_stride()) {
+        const int64_t from = block * TR_SUMSQ_BLOCK, left = count - from;
+        const double sum =
+            tr_warp_sumsq<packs>(x + from, left < TR_SUMSQ_BLOCK ? left : (int64_t)TR_SUMSQ_BLOCK);
+        if (tr_lane() == 0) partial[block] = sum;
     }
 }
 
-/* One thread adds the blocks in ascending order, which the others bring near. */
+/* One block: a thread adds one lane of the blocks' sums, then the lanes are added by halves. */
 __global__ void sumsq_finish(int64_t blocks, const double *partial, double *out) {
-    constexpr int64_t BATCH = 4 * TR_THREADS;
-    __shared__ double batch[BATCH];
+    __shared__ double lanes[TR_SUMSQ_LANES];
     double sum = 0;
-    for (int64_t first = 0; first < blocks; first += BATCH) {
-        const int64_t n = blocks - first < BATCH ? blocks - first : BATCH;
-        for (int64_t i = threadIdx.x; i < n; i += TR_THREADS) batch[i] = partial[first + i];
+#pragma unroll 4
+    for (int64_t b = threadIdx.x; b < blocks; b += TR_SUMSQ_LANES) sum += partial[b];
+    lanes[threadIdx.x] = sum;
+    for (unsigned half = TR_SUMSQ_LANES / 2; half > 0; half /= 2) {
         __syncthreads();
-        if (threadIdx.x == 0) {
-#pragma unroll 8
-            for (int64_t i = 0; i < n; i++) sum += batch[i];
-        }
-        __syncthreads();
+        if (threadIdx.x < half) lanes[threadIdx.x] += lanes[threadIdx.x + half];
     }
-    if (threadIdx.x == 0) *out = sum;
+    if (threadIdx.x == 0) *out = lanes[0];
 }
 
 __global__ void step_finish(tr_step_finish_desc d, const double *losses, const double *norms,
@@ -221,7 +181,7 @@ cudaError_t tr_cuda_launch_sumsq(cudaStream_t stream, const tr_sumsq_desc *d, co
                                  double *out, double *sums) {
     const bool total = d->part == TR_SUMSQ_TOTAL;
     const int64_t blocks = total ? d->count : tr_sumsq_blocks(d->count);
-    const unsigned grid = tr_grid(blocks, TR_THREADS / TR_SUMSQ_LANES);
+    const unsigned grid = tr_grid(blocks, TR_WARPS);
     if (!total)
         TR_LAUNCH(tr_dispatch_type(d->dtype, [=](auto storage) {
             using T = typename decltype(storage)::type;
@@ -230,7 +190,7 @@ cudaError_t tr_cuda_launch_sumsq(cudaStream_t stream, const tr_sumsq_desc *d, co
                              d->count, blocks, x, sums);
         }));
     if (d->part == TR_SUMSQ_BLOCKS) return cudaSuccess;
-    return tr_launch(stream, 1, TR_THREADS, sumsq_finish, blocks, sums, out);
+    return tr_launch(stream, 1, TR_SUMSQ_LANES, sumsq_finish, blocks, sums, out);
 }
 
 cudaError_t tr_cuda_launch_step_finish(cudaStream_t stream, const tr_step_finish_desc *d,

@@ -1,4 +1,5 @@
 /* FACTOR_SUMS and FACTOR. */
+#include "base/minmax.h"
 #include "device/elementwise.h"
 #include "device/ref/ref_impl.h"
 
@@ -7,14 +8,11 @@ static double squared(const tr_op_args *args, int64_t i) {
     return x * x;
 }
 
-/* Returns a row's sum: of FP32 in the order of all devices, of FP64 in the order of the columns. */
 static double sum_row(const tr_factor_desc *d, const tr_op_args *args, int64_t row) {
-    const int64_t n = d->cols;
     double sum = 0;
-    for (int64_t at = 0; d->dtype != TR_F64 && at < n; at += TR_SUMSQ_BLOCK)
-        sum += tr_sumsq_block((const float *)args->t[TR_FACTOR_X].data + row * n + at,
-                              n - at < TR_SUMSQ_BLOCK ? n - at : TR_SUMSQ_BLOCK);
-    for (int64_t j = 0; d->dtype == TR_F64 && j < n; j++) sum += squared(args, row * n + j);
+    for (int64_t at = 0; at < d->cols; at += TR_SUMSQ_BLOCK)
+        sum += tr_ref_squares(args, TR_FACTOR_X, row * d->cols + at,
+                              tr_min_i64(TR_SUMSQ_BLOCK, d->cols - at));
     return sum;
 }
 

@@ -1,33 +1,32 @@
 /* SUMSQ, STEP_FINISH, UPDATE, DIRECTION and DESCEND. */
+#include "base/minmax.h"
 #include "device/elementwise.h"
 #include "device/ref/ref_impl.h"
 
-/* Returns the sum of squares of the block from element `at`: FP32 and BF16 in the order of all
- * devices, FP64 in the order of the elements. */
-static double sumsq_block(const tr_op_args *args, const tr_sumsq_desc *d, int64_t at) {
-    const int64_t left = d->count - at, n = left < TR_SUMSQ_BLOCK ? left : TR_SUMSQ_BLOCK;
-    float wide[TR_SUMSQ_BLOCK];
-    double sum = 0;
-    if (d->dtype == TR_F32) return tr_sumsq_block((const float *)args->t[TR_SUMSQ_X].data + at, n);
+double tr_ref_squares(const tr_op_args *args, int operand, int64_t from, int64_t n) {
+    double lane[TR_SUMSQ_LANES] = {0};
     for (int64_t i = 0; i < n; i++) {
-        const double x = tr_ref_get(args, TR_SUMSQ_X, at + i);
-        wide[i] = (float)x;
-        sum += x * x;
+        const double x = tr_ref_get(args, operand, from + i);
+        lane[i % TR_SUMSQ_LANES] += x * x;
     }
-    return d->dtype == TR_F64 ? sum : tr_sumsq_block(wide, n);
+    return tr_sumsq_lanes(lane, n);
 }
 
 tr_status tr_ref_sumsq(tr_op *op, const tr_op_args *args) {
     const tr_sumsq_desc *d = &op->desc.sumsq;
-    double *sums = args->t[TR_SUMSQ_SUMS].data, sum = 0;
+    double *sums = args->t[TR_SUMSQ_SUMS].data, lane[TR_SUMSQ_LANES] = {0};
     const int64_t blocks = d->part == TR_SUMSQ_TOTAL ? d->count : tr_sumsq_blocks(d->count);
     for (int64_t b = 0; b < blocks; b++) {
-        const double block =
-            d->part == TR_SUMSQ_TOTAL ? sums[b] : sumsq_block(args, d, b * (int64_t)TR_SUMSQ_BLOCK);
+        const int64_t from = b * TR_SUMSQ_BLOCK;
+        const double block = d->part == TR_SUMSQ_TOTAL
+                                 ? sums[b]
+                                 : tr_ref_squares(args, TR_SUMSQ_X, from,
+                                                  tr_min_i64(TR_SUMSQ_BLOCK, d->count - from));
         if (d->part == TR_SUMSQ_BLOCKS) sums[b] = block;
-        sum += block;
+        lane[b % TR_SUMSQ_LANES] += block;
     }
-    if (d->part != TR_SUMSQ_BLOCKS) *(double *)args->t[TR_SUMSQ_OUT].data = sum;
+    if (d->part != TR_SUMSQ_BLOCKS)
+        *(double *)args->t[TR_SUMSQ_OUT].data = tr_sumsq_lanes(lane, blocks);
     return TR_OK;
 }
 

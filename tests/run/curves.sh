@@ -11,7 +11,7 @@ device=${TRIREME_TEST_DEVICE:-cpu}
 cat >"$scratch/base.yaml" <<Y
 model: {layers: 3, width: 128, heads: 2, context: 64, dropout: 0.1}
 data: {path: $text}
-train: {steps: 200, batch: 4, micro_batch: 2, seed: 7, threads: 1, precision: $precision, validate_every: 100, validate_batches: 1}
+train: {steps: 200, batch: 4, micro_batch: 2, seed: 7, threads: 1, precision: $precision, deterministic: true, validate_every: 100, validate_batches: 1}
 optim: {lr: 0.002, warmup: 20}
 log: {every: 200}
 Y

@@ -3,34 +3,39 @@
 #include "device/elementwise.h"
 #include "support/ref_rig.h"
 
-/* The order of the sum, written out: blocks of 4096, lanes by i % 8. */
+/* Adds 256 lanes by halves, as a tree written as a recursion: lane j is the sum of lanes j, j +
+ * 2^k, j + 2 * 2^k, ... */
+static double tree(const double lane[256], int j, int apart) {
+    return apart == 256 ? lane[j] : tree(lane, j, 2 * apart) + tree(lane, j + apart, 2 * apart);
+}
+
+/* The order of the sum, written out: blocks of 4096 elements, lanes by i % 256, lanes by halves;
+ * the sums of more than 256 blocks likewise. */
 static void test_sumsq_order(void **state) {
     (void)state;
-    enum { N = 3 * 4096 + 1234 };
+    enum { N = 258 * 4096 + 1234, BLOCKS = 259 };
     static float x[N];
     fill_normal(x, N, 5);
-    double want = 0, backwards = 0, got;
-    for (int block = 0; block < N; block += 4096) {
-        double sum = 0;
-        for (int lane = 0; lane < 8; lane++) {
-            double of_lane = 0;
-            for (int i = block + lane; i < N && i < block + 4096; i += 8)
-                of_lane += (double)x[i] * (double)x[i];
-            sum += of_lane;
-        }
-        want += sum;
+    double of_block[256] = {0}, backwards = 0, got;
+    for (int block = 0; block < BLOCKS; block++) {
+        double lane[256] = {0};
+        for (int j = 0; j < 256; j++)
+            for (int i = block * 4096 + j; i < N && i < (block + 1) * 4096; i += 256)
+                lane[j] += (double)x[i] * (double)x[i];
+        of_block[block % 256] += tree(lane, 0, 1);
     }
+    const double want = tree(of_block, 0, 1);
     for (int i = N - 1; i >= 0; i--) backwards += (double)x[i] * (double)x[i];
     tr_op_desc d = {.kind = TR_OP_SUMSQ, .sumsq = {.count = N}};
     RUN(d, NULL, 0, x, &got);
     assert_memory_equal(&got, &want, sizeof got);
     assert_near(got, backwards, 1e-12 * want);
     /* The sums of two runs of blocks, added together. */
-    double blocks[4];
+    double blocks[BLOCKS];
     tr_op_desc first = {.kind = TR_OP_SUMSQ, .sumsq = {.count = 2 * 4096, .part = TR_SUMSQ_BLOCKS}},
                rest = {.kind = TR_OP_SUMSQ,
                        .sumsq = {.count = N - 2 * 4096, .part = TR_SUMSQ_BLOCKS}},
-               total = {.kind = TR_OP_SUMSQ, .sumsq = {.count = 4, .part = TR_SUMSQ_TOTAL}};
+               total = {.kind = TR_OP_SUMSQ, .sumsq = {.count = BLOCKS, .part = TR_SUMSQ_TOTAL}};
     RUN(rest, NULL, 0, x + 2 * 4096, NULL, blocks + 2);
     RUN(first, NULL, 0, x, NULL, blocks);
     got = 0;
