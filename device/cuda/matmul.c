@@ -93,8 +93,17 @@ static tr_status describe_matrix(const tr_blas_matrix *x, cublasLtMatrixLayout_t
     return TR_OK;
 }
 
-/* Describes the epilogue. The search only uses the alignment of the pointers given here. The vector
- * and aux have the result's type by default. */
+/* Points the epilogue's operands to an address with the alignment of a run's. A search may propose
+ * other algorithms for another alignment, so it must not see the addresses of the last run. */
+static tr_status point_aligned(const cuda_matmul *op) {
+    void *const aligned = (void *)(uintptr_t)TR_ALIGN;
+    const tr_op_args stand = {.t = {[TR_MATMUL_BIAS] = {.data = aligned},
+                                    [TR_MATMUL_AUX] = {.data = aligned},
+                                    [TR_MATMUL_DBIAS] = {.data = aligned}}};
+    return point(op, &stand);
+}
+
+/* Describes the epilogue. The vector and aux have the result's type by default. */
 static tr_status describe_epilogue(const cuda_matmul *op) {
     static const cublasLtEpilogue_t names[] = {[TR_BLAS_PLAIN] = CUBLASLT_EPILOGUE_DEFAULT,
                                                [TR_BLAS_BIAS] = CUBLASLT_EPILOGUE_BIAS,
@@ -106,16 +115,12 @@ static tr_status describe_epilogue(const cuda_matmul *op) {
                                                [TR_BLAS_BGRAD_SECOND] = CUBLASLT_EPILOGUE_BGRADB};
     const tr_blas_layout *l = &op->layout;
     const cublasLtEpilogue_t epilogue = names[l->epilogue];
-    void *const aligned = (void *)(uintptr_t)TR_ALIGN;
-    const tr_op_args stand = {.t = {[TR_MATMUL_BIAS] = {.data = aligned},
-                                    [TR_MATMUL_AUX] = {.data = aligned},
-                                    [TR_MATMUL_DBIAS] = {.data = aligned}}};
     if (l->epilogue == TR_BLAS_PLAIN) return TR_OK;
     TR_TRY(set(op->product, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue));
     if (l->epilogue != TR_BLAS_BIAS && !op->vector_bytes)
         TR_TRY(
             set(op->product, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &l->aux_ld, sizeof l->aux_ld));
-    return point(op, &stand);
+    return TR_OK;
 }
 
 /* Sets the number of compute units; by default the library plans a product for all. */
@@ -162,6 +167,7 @@ static tr_status search(const cuda_matmul *op, int wanted, cublasLtMatmulHeurist
         CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES};
     cublasLtMatmulPreference_t preference = NULL;
     *count = 0;
+    TR_TRY(point_aligned(op));
     cublasStatus_t status = cublasLtMatmulPreferenceCreate(&preference);
     if (status == CUBLAS_STATUS_SUCCESS)
         status = cublasLtMatmulPreferenceSetAttribute(

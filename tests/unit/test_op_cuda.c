@@ -73,12 +73,20 @@ static listed every_case[MOST];
 static int case_count;
 static const char *set; /* the name of the set that is listed */
 
+/* cuBLASLt 13.1 rounds a narrow product before it adds C, and at sizes for which it has no kernel
+ * with 16-byte accesses also before it adds a bias (seen on an H100). */
+static void allow_rounding(const tr_matmul_desc *d, tr_op_tensor *t) {
+    if (d->c == TR_F32 || d->c == TR_F64 || !(d->fused.bias || d->accumulate)) return;
+    t[TR_MATMUL_C].inner = t[TR_MATMUL_AUX].inner = tr_dtype_eps(d->c);
+}
+
 static void check_listed(void **state) {
     const listed *l = *state;
     const tr_op_case *c = &l->op;
     tr_op_check check;
     tr_op_data got, other;
     tr_op_check_open(c, l->storage, seed, ref, &check);
+    if (c->desc.kind == TR_OP_MATMUL) allow_rounding(&check.start.desc.matmul, check.want.tensor);
     if (!leave_out(&check.start.desc)) {
         tr_op_check_run(&check, cuda, &got);
         tr_op_check_same(&check, backwards ? backwards : cuda, &got);

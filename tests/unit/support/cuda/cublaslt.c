@@ -205,6 +205,7 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
         plan->algo.data[7] = (uint64_t)*count;
         plan->algo.data[0] = (uint64_t)product->epilogue;
         for (int i = 0; i < 4; i++) plan->algo.data[1 + i] = preference->alignment[i];
+        plan->algo.data[5] = (uint64_t)((uintptr_t)product->vector & -(uintptr_t)product->vector);
     }
     return CUBLAS_STATUS_SUCCESS;
 }
