@@ -70,7 +70,7 @@ nowhere "$bundle"
 grep -qx "$scratch/venv/lib/python3.12/site-packages/nvidia/cudnn/lib" "$scratch/folders" || fail "Python's packages are not searched"
 with_cuda=$(grep -c "^libcublasLt" "$bundle/cuda-libraries" || true)
 if ((with_cuda)); then
-    grep -q 'libcublasLt.so.13 libcudnn.so.9 libnccl.so.2 libnvrtc.so.13 not found in a toolkit' "$scratch/missing" || fail "no line says what is missing"
+    grep -q 'libcudnn.so.9 libcublasLt.so.13 libnccl.so.2 libnvrtc.so.13 not found in a toolkit' "$scratch/missing" || fail "no line says what is missing"
 elif [[ -s $scratch/missing ]]; then
     fail "a bundle that needs none of CUDA's libraries names them: $(<"$scratch/missing")"
 fi
@@ -88,6 +88,18 @@ touch "$scratch/dnn/libcudnn.so.9" "$scratch/dnn/libnccl.so.2" "$scratch/rtc/lib
 alone env TRIREME_CUDA_LIBRARIES="$scratch/dnn:$scratch/rtc" bash -c 'source "$1/env.sh"; echo "$trireme_cuda"' \
     sh "$scratch/lone" >"$scratch/compiler" 2>&1 || true
 grep -qxF "$scratch/dnn:$scratch/rtc" "$scratch/compiler" || fail "cuDNN's compiler is not found: $(<"$scratch/compiler")"
+# A cuDNN that is too old, by the name of its file, is passed over if another folder has one, which comes
+# before it on the path.
+mkdir -p "$scratch/old"
+touch "$scratch/old/libcudnn.so.9.14.0" "$scratch/old/libnccl.so.2" "$scratch/old/libnvrtc.so.13"
+ln -s libcudnn.so.9.14.0 "$scratch/old/libcudnn.so.9"
+for folders in "$scratch/old:$scratch/dnn" "$scratch/old"; do
+    # shellcheck disable=SC2016
+    alone env TRIREME_CUDA_LIBRARIES="$folders" bash -c 'source "$1/env.sh"
+        trireme_cuda_folders() { tr ":" "\n" <<<"$TRIREME_CUDA_LIBRARIES"; }; trireme_find_cuda; echo "$trireme_cuda"' \
+        sh "$scratch/lone" 2>&1 || true
+done >"$scratch/versions"
+printf "%s\n" "$scratch/dnn:$scratch/old" "$scratch/old" | diff - "$scratch/versions" || fail "an old cuDNN"
 nowhere "$scratch/lone"
 grep -q "libcudnn.so.9 libnccl.so.2 libnvrtc.so.13 not found" "$scratch/missing" || fail "of a compiler: $(<"$scratch/missing")"
 rm "$scratch/lone/cuda-libraries"
