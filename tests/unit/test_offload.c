@@ -4,6 +4,7 @@
  * its class, and the device's falls. */
 #include "base/memory.h"
 #include "base/philox.h"
+#include "device/device_impl.h"
 #include "partition/param_memory.h"
 #include "pipeline/orders/make.h"
 #include "support/engine_ranks.h"
@@ -15,6 +16,7 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 
 #include <cmocka.h>
 
@@ -40,6 +42,7 @@ typedef struct offload_case {
     bool no_master;
     const char *freeze;
     bool activations; /* not the optimizer's state */
+    bool late;        /* copies are late */
 } offload_case;
 
 static int batch_of(const offload_case *c) {
@@ -52,8 +55,8 @@ static int vocab_of(const offload_case *c) {
 
 #define TYPES(d, m, g) .dtype = (d), .moments = (m), .gradients = (g)
 static const offload_case cases[] = {
-    {"1f1b", 1, 1, 1, 0, TYPES(TR_F32, TR_F32, TR_F32)},
-    {"1f1b", 1, 1, 1, 0, TYPES(TR_BF16, TR_F32, TR_F32)},
+    {"1f1b", 1, 1, 1, 0, TYPES(TR_F32, TR_F32, TR_F32), .late = true},
+    {"1f1b", 1, 1, 1, 0, TYPES(TR_BF16, TR_F32, TR_F32), .late = true},
     {"1f1b", 1, 1, 1, 0, TYPES(TR_BF16, TR_U8, TR_BF16), .no_master = true},
     {"zb-h1", 2, 1, 1, 0, TYPES(TR_F32, TR_BF16, TR_BF16), .kind = TR_OPTIM_LION},
     {"gpipe", 2, 1, 1, 0, TYPES(TR_F16, TR_F32, TR_BF16), .freeze = "*.wpe.weight *.h.1.*"},
@@ -85,6 +88,21 @@ static tr_status fetch(void *context, bool validation, int64_t sample, const tr_
             ((int32_t *)wanted[k].to)[i] = (int32_t)((sample * 701 + i * i * 97) % vocab_of(c));
     return TR_OK;
 }
+
+static void nap(void *unused) {
+    (void)unused;
+    (void)nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+}
+
+/* Copies late on streams other than the compute stream, so that work which does not wait for a copy
+ * comes before it. */
+static tr_status copy_late(tr_stream *stream, void *to, const void *from, size_t bytes) {
+    if (stream != tr_device_compute(stream->device))
+        TR_TRY(tr_device_ops_guarded.stream_call(stream, nap, NULL));
+    return tr_device_ops_guarded.stream_copy(stream, to, from, bytes);
+}
+
+static tr_device_ops late; /* the guarded device's, with late copies */
 
 /* Hashes memory of the device or of the host, which the host can read from a copy. */
 static tr_status hash_memory(engine_rank *r, const void *memory, size_t bytes, uint64_t *hash) {
@@ -169,6 +187,7 @@ static tr_status train(engine_rank *r, void *state) {
                            .fetch_context = (void *)(uintptr_t)c};
     if (c->freeze)
         (void)snprintf(desc.model.tuning.freeze, sizeof desc.model.tuning.freeze, "%s", c->freeze);
+    if (m->offload && c->late) r->device->ops = &late;
     TR_TRY(tr_mesh_make(c->pp, c->dp, c->tp, r->rank, r->ranks, &desc.mesh));
     TR_TRY(tr_engine_create(&desc, &r->engine));
     TR_TRY(tr_store_init(tr_engine_store(r->engine), 1, NULL));
@@ -277,6 +296,8 @@ static void activations_have_the_same_bits(void **state) {
 }
 
 int main(void) {
+    late = tr_device_ops_guarded;
+    late.stream_copy = copy_late;
     const struct CMUnitTest tests[] = {cmocka_unit_test(has_the_bits_of_the_device),
                                        cmocka_unit_test(activations_have_the_same_bits)};
     return cmocka_run_group_tests(tests, NULL, NULL);
