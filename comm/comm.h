@@ -198,7 +198,8 @@ tr_status tr_group_start(tr_group *group, tr_stream *stream, void *buffer, int64
  * Tickets may be waited for in any order, and more than once. */
 tr_status tr_group_wait(tr_group *group, tr_stream *stream, int64_t ticket);
 /* Makes the next collective of `group` that is started begin only when collective `ticket` of
- * `before`, another group for the same device, is complete; without a call between the two. */
+ * `before`, another group for the same device, is complete; without a call between the two. Over
+ * host transports `before` may close meanwhile. */
 tr_status tr_group_follow(tr_group *group, tr_group *before, int64_t ticket);
 /* Returns the seconds in which streams have waited for the group's collectives; with NCCL 0. A host
  * device's calling thread may ask, and others while its streams are idle. */

@@ -499,6 +499,23 @@ static void release(tr_group_host *g, tr_device *device) {
     free(g);
 }
 
+/* Lets no collective of another group wait for this one, which closes. After a failure those that
+ * followed collectives which have not ended never begin. */
+static void leave_followers(const tr_group_host *g) {
+    pthread_mutex_t *lock = &g->base.world->lock;
+    pthread_mutex_lock(lock);
+    for (tr_group *other = g->base.world->groups; other; other = other->next) {
+        tr_group_host *o = self_of(other); /* only groups of this kind are polled */
+        if (o->before == g) o->before = NULL;
+        for (tr_collective *r = o->first; r; r = r->next) {
+            if (r->before != g) continue;
+            r->before = g->over > r->ticket ? NULL : o;
+            r->ticket = INT64_MAX;
+        }
+    }
+    pthread_mutex_unlock(lock);
+}
+
 static void host_close(tr_group *group) {
     tr_group_host *g = self_of(group);
     tr_world *world = group->world;
@@ -509,6 +526,7 @@ static void host_close(tr_group *group) {
     if (g->started > 0) (void)wait_over(g, g->started - 1, deadline > 0 ? deadline : CLOSE_LIMIT_S);
     /* After a failure waits may still be queued. */
     if (device) (void)tr_stream_sync(tr_device_compute(device));
+    leave_followers(g);
     tr_group_unlist(group);
     abandon(g);
     if (!g->rounds->lost) release(g, device);
