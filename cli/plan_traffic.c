@@ -26,12 +26,28 @@ const char *cli_duration(double seconds, char *text, size_t size) {
     return text;
 }
 
+/* Over which links something travels. */
+typedef enum reach { INSIDE_HOSTS, BETWEEN_HOSTS, BOTH } reach;
+
+static reach reach_of(bool far) {
+    return far ? BETWEEN_HOSTS : INSIDE_HOSTS;
+}
+
+/* Returns over which links data ranks sum gradients: with two factors first inside runs. */
+static reach reach_of_sums(const tr_config *c, const tr_mesh *mesh) {
+    const bool far = tr_network_is_far(c, mesh, TR_AXIS_DP);
+    return far && tr_mesh_near(mesh) > 1 && !tr_network_near_is_far(c, mesh) ? BOTH : reach_of(far);
+}
+
 /* Prints a line about messages or sums: what they take, without its end. */
 static void print_moving(const tr_config *c, const char *name, double bytes, const char *what,
-                         bool far, double seconds) {
-    char time[32];
-    (void)printf("%-8s %.1f MiB of %s take %s at %.3g GB/s, ", name, bytes / MIB, what,
-                 cli_duration(seconds, time, sizeof time), tr_network_bytes(c, far) * 1e-9);
+                         reach over, double seconds) {
+    char time[32], first[32] = "";
+    if (over == BOTH)
+        (void)snprintf(first, sizeof first, "%.3g and ", tr_network_bytes(c, false) * 1e-9);
+    (void)printf("%-8s %.1f MiB of %s take %s at %s%.3g GB/s, ", name, bytes / MIB, what,
+                 cli_duration(seconds, time, sizeof time), first,
+                 tr_network_bytes(c, over != INSIDE_HOSTS) * 1e-9);
 }
 
 static void print_exposed(double seconds) {
@@ -77,7 +93,7 @@ static tr_status print_messages(const tr_config *c, const tr_run_plan *p, double
     links.sum = links.gather = links.copy = (tr_link){0};
     TR_TRY(tr_simulate(set, l->table.cost, &links, &t));
     (void)snprintf(what, sizeof what, "activations and gradients in %d messages", most.count);
-    print_moving(c, "messages", most.bytes, what, most.far, most.moving / rate);
+    print_moving(c, "messages", most.bytes, what, reach_of(most.far), most.moving / rate);
     (void)printf("and make the step %s longer\n",
                  cli_duration((t->makespan - p->time->makespan) / rate, longer, sizeof longer));
     tr_simulation_destroy(t);
@@ -99,7 +115,7 @@ static void print_tensor_sums(const tr_config *c, const tr_run_plan *p, double r
     }
     (void)snprintf(what, sizeof what, "activations and gradients in %lld %s", (long long)most.count,
                    l->model->shape.sequence ? "collectives" : "sums");
-    print_moving(c, "tensor", most.bytes, what, tr_network_is_far(c, mesh, TR_AXIS_TP),
+    print_moving(c, "tensor", most.bytes, what, reach_of(tr_network_is_far(c, mesh, TR_AXIS_TP)),
                  most.moving / rate);
     print_exposed(most.exposed / rate);
 }
@@ -146,7 +162,9 @@ static void print_collectives(const tr_config *c, const tr_layout *l, const tr_s
                    gathers ? "parameters" : "gradients", most.count, gathers ? "gather" : "bucket",
                    most.count == 1 ? "" : "s");
     print_moving(c, gathers ? "gather" : "reduce", most.bytes, what,
-                 tr_network_is_far(c, &l->desc.mesh, TR_AXIS_DP), most.moving / rate);
+                 gathers ? reach_of(tr_network_near_is_far(c, &l->desc.mesh))
+                         : reach_of_sums(c, &l->desc.mesh),
+                 most.moving / rate);
     print_exposed(most.exposed / rate);
 }
 
@@ -198,7 +216,7 @@ static void print_gather(const tr_config *c, const tr_run_plan *p, double rate) 
     const double size = (double)tr_dtype_size(l->desc.dtype);
     const double seconds = (sum.latency + sum.per_byte * data_ranks * most.own * size) / 2 / rate;
     print_moving(c, "gather", most.all * size, "updated parameters",
-                 tr_network_is_far(c, &l->desc.mesh, TR_AXIS_DP), seconds);
+                 reach_of(tr_network_near_is_far(c, &l->desc.mesh)), seconds);
     print_exposed(seconds);
 }
 
@@ -221,7 +239,8 @@ static tr_status print_copies(const tr_config *c, const tr_run_plan *p, double r
         moving += t->instr[rank][k].complete - t->instr[rank][k].begin;
     }
     if (bytes > 0) {
-        print_moving(c, "copies", bytes, "activations to the host and back", false, moving / rate);
+        print_moving(c, "copies", bytes, "activations to the host and back", INSIDE_HOSTS,
+                     moving / rate);
         print_exposed(t->copying[rank] / rate);
     }
     tr_simulation_destroy(t);

@@ -23,6 +23,11 @@ bool tr_network_is_far(const tr_config *c, const tr_mesh *mesh, tr_axis axis) {
     return crosses(c, mesh, n, n * stride_of(mesh, axis));
 }
 
+bool tr_network_near_is_far(const tr_config *c, const tr_mesh *mesh) {
+    const int64_t n = tr_mesh_near(mesh);
+    return crosses(c, mesh, n, n * stride_of(mesh, TR_AXIS_DP));
+}
+
 double tr_network_bytes(const tr_config *c, bool far) {
     if (far && c->device.network > 0) return c->device.network * 1e9;
     if (c->device.link > 0) return c->device.link * 1e9;
@@ -50,8 +55,7 @@ tr_link tr_network_sum(const tr_config *c, const tr_mesh *mesh, tr_axis axis, do
 }
 
 tr_link tr_network_near(const tr_config *c, const tr_mesh *mesh, double flops_per_s) {
-    const int64_t n = tr_mesh_near(mesh);
-    return sum_of(c, n, crosses(c, mesh, n, n * stride_of(mesh, TR_AXIS_DP)), flops_per_s);
+    return sum_of(c, tr_mesh_near(mesh), tr_network_near_is_far(c, mesh), flops_per_s);
 }
 
 tr_link tr_network_reduce(const tr_config *c, const tr_mesh *mesh, double flops_per_s) {

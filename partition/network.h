@@ -10,6 +10,8 @@
 /* Returns true when some ranks along this axis, or some neighbouring stages of a pipeline, are on
  * different hosts. */
 bool tr_network_is_far(const tr_config *config, const tr_mesh *mesh, tr_axis axis);
+/* Returns true when some data ranks of one run (tr_mesh.near) are on different hosts. */
+bool tr_network_near_is_far(const tr_config *config, const tr_mesh *mesh);
 /* Returns the bytes a second of a rank's link. */
 double tr_network_bytes(const tr_config *config, bool far);
 tr_link tr_network_message(const tr_config *config, bool far, double flops_per_s);

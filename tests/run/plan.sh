@@ -141,6 +141,11 @@ diff <(sed -n 's/^reduce .*take \(.*\) at.*/\1/p' "$scratch/sums-1.out") <(sed -
 plan 0 alone --rate 20
 grep -Eq '^(reduce|tensor)' "$scratch/alone.out" && fail "alone: it sums nothing"
 
+# Hosts of two ranks: data ranks in two factors sum inside hosts and between them, and gather inside.
+plan 0 near --rate 20 parallel.dp=2x2 parallel.zero=1 train.batch=16 device.host_ranks=2 device.link=10 device.network=0.5
+grep -Eq '^reduce .* take .* at 10 and 0.5 GB/s, ' "$scratch/near.out" && grep -Eq '^gather .* take .* at 10 GB/s, ' "$scratch/near.out" ||
+    fail "near: $(grep -E '^(reduce|gather)' "$scratch/near.out")"
+
 # The sums over two tensor ranks, of R = 16 rows, C = 64, 4 blocks and 12 micro-batches: 4 of a block, the embedding's
 # and the head's of 4 R C bytes, and the head's maximum and sums of 4 R and 8 R bytes. Each byte crosses the link once.
 sums=(parallel.tp=2 model.width=64 model.layers=4 model.context=16 train.batch=12 train.micro_batch=1)
