@@ -182,5 +182,8 @@ typedef struct tr_config_offloads {
 } tr_config_offloads;
 /* Reads device.offload. Returns false when it is malformed. */
 bool tr_config_offload(const tr_config *config, tr_config_offloads *out);
+/* Fails with TR_ERR_CONFIG when device.offload names a stage that an order of so many stages does
+ * not have. */
+tr_status tr_config_check_offload_stages(const tr_config *config, int stages);
 /* Returns the storage type of train.precision. */
 tr_dtype tr_config_dtype(const tr_config *config);

@@ -49,7 +49,6 @@ bool tr_config_offload(const tr_config *c, tr_config_offloads *out) {
 
 /* The devices cpu and ref compute in the host's memory. */
 tr_status tr_config_check_offload(const tr_config *c) {
-    const int64_t virtual = c->parallel.virtual_stages;
     tr_config_offloads offload;
     if (!tr_config_offload(c, &offload))
         REFUSE("device.offload",
@@ -62,11 +61,18 @@ tr_status tr_config_check_offload(const tr_config *c) {
                "device.offload %s moves memory of the device to the host, where device.name %s "
                "has it anyway: leave device.offload out",
                c->device.offload, c->device.name);
+    return TR_OK;
+}
+
+tr_status tr_config_check_offload_stages(const tr_config *c, int stages) {
+    tr_config_offloads offload;
+    (void)tr_config_offload(c, &offload); /* tr_config_check has read it */
     const int64_t last = offload.first + offload.stages - 1;
-    if (virtual > 0 && offload.stages < ALL_STAGES && last >= c->parallel.pp * virtual)
-        REFUSE("device.offload",
-               "device.offload names stage %lld, but parallel.pp * parallel.virtual makes %lld "
-               "stages, which are numbered from 0",
-               (long long)last, (long long)(c->parallel.pp * virtual));
+    if (offload.stages < ALL_STAGES && last >= stages)
+        REFUSE(
+            "device.offload",
+            "device.offload names stage %lld, but parallel.schedule %.80s has %d stage%s, numbered "
+            "from 0",
+            (long long)last, c->parallel.schedule, stages, stages == 1 ? "" : "s");
     return TR_OK;
 }

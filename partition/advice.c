@@ -144,8 +144,8 @@ static void add_change(advice *a, const tr_config *from, const tr_config *to) {
             used += (size_t)snprintf(text + used, sizeof text - used, "%s%s=%lld", used ? " " : "",
                                      change[i].key, (long long)change[i].to);
     if (strcmp(from->parallel.schedule, to->parallel.schedule) != 0)
-        used += (size_t)snprintf(text + used, sizeof text - used, " parallel.schedule=%s",
-                                 to->parallel.schedule);
+        used += (size_t)snprintf(text + used, sizeof text - used, "%sparallel.schedule=%s",
+                                 used ? " " : "", to->parallel.schedule);
     if (strcmp(from->model.recompute, to->model.recompute) != 0)
         used += (size_t)snprintf(text + used, sizeof text - used, "%strain.recompute=%s",
                                  used ? " " : "", to->model.recompute);

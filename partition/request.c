@@ -18,7 +18,8 @@ static tr_status open_order(const tr_config *c, int64_t batch, const tr_schedule
     tr_schedule *schedule;
     if (tr_request_is_auto(c)) TR_TRY(tr_order_make(c, &request, &schedule));
     else TR_TRY(tr_schedule_open(&request, &schedule));
-    tr_status status = tr_schedule_check(schedule, NULL, report);
+    tr_status status = tr_config_check_offload_stages(c, schedule->stages);
+    if (status == TR_OK) status = tr_schedule_check(schedule, NULL, report);
     if (status == TR_OK) *out = schedule;
     else tr_schedule_destroy(schedule);
     return status;

@@ -146,6 +146,15 @@ plan 0 near --rate 20 parallel.dp=2x2 parallel.zero=1 train.batch=16 device.host
 grep -Eq '^reduce .* take .* at 10 and 0.5 GB/s, ' "$scratch/near.out" && grep -Eq '^gather .* take .* at 10 GB/s, ' "$scratch/near.out" ||
     fail "near: $(grep -E '^(reduce|gather)' "$scratch/near.out")"
 
+# Activations that no order lets go.
+plan 0 stays device.name=guarded device.offload=activations
+grep -q '^offload  no activations: ' "$scratch/stays.out" || fail "stays: $(grep '^offload' "$scratch/stays.out")"
+plan 0 goes device.name=guarded device.offload=activations parallel.schedule=gpipe
+grep -q '^offload  at most [0-9.]* MiB a rank in host memory' "$scratch/goes.out" && ! grep -q 'no activations' "$scratch/goes.out" ||
+    fail "goes: $(grep '^offload' "$scratch/goes.out")"
+plan 78 beyond device.name=guarded device.offload=activations:1-2 parallel.pp=2
+says beyond '.*device.offload names stage 2, but parallel.schedule 1f1b has 2 stages, numbered from 0'
+
 # The sums over two tensor ranks, of R = 16 rows, C = 64, 4 blocks and 12 micro-batches: 4 of a block, the embedding's
 # and the head's of 4 R C bytes, and the head's maximum and sums of 4 R and 8 R bytes. Each byte crosses the link once.
 sums=(parallel.tp=2 model.width=64 model.layers=4 model.context=16 train.batch=12 train.micro_batch=1)

@@ -331,9 +331,6 @@ static void checks_name_place_and_remedy(void **state) {
         {"device: {name: cuda, offload: [optimizer, activations:2-1]}\n", 1,
          "x.yaml:2:31: device.offload must be none, optimizer, activations, activations:FIRST-LAST "
          "with numbers of stages, or a list of both, not 'optimizer activations:2-1'"},
-        {"device: {name: cuda, offload: \"activations:1-4\"}\nparallel: {pp: 2, virtual: 2}\n", 2,
-         "x.yaml:2:31: device.offload names stage 4, but parallel.pp * parallel.virtual makes 4 "
-         "stages, which are numbered from 0"},
         {"device.offload: activations\n", 1,
          "x.yaml:2:17: device.offload activations moves memory of the device to the host, where "
          "device.name cpu has it anyway: leave device.offload out"},
@@ -358,6 +355,11 @@ static void checks_name_place_and_remedy(void **state) {
                      TR_OK);
     assert_true(tr_config_offload(&c, &offload) && offload.optimizer);
     assert_true(offload.first == 1 && offload.stages == 2);
+    assert_int_equal(tr_config_check_offload_stages(&c, 3), TR_OK);
+    assert_int_equal(tr_config_check_offload_stages(&c, 2), TR_ERR_CONFIG);
+    assert_string_equal(tr_error_message(),
+                        "x.yaml:1:31: device.offload names stage 2, but parallel.schedule 1f1b has "
+                        "2 stages, numbered from 0");
     /* Another optimizer's keys may have their defaults. */
     assert_int_equal(parse("optim: {name: sgd, beta1: 0.90, eps: 1e-8}\n", &c), TR_OK);
     assert_int_equal(tr_config_check(&c, 0), TR_OK);
