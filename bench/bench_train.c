@@ -1,14 +1,16 @@
-/* A training step as `trireme train` takes it (engine, pipeline, optimizer) on random tokens that
- * are drawn before the first step, without files. Scripts use it to compare with PyTorch, and
- * several ranks with one. Prints one line for the run (best and median step, model FLOP/s of all
- * ranks) and, with report=1, the least processor time of a step of rank 0, for a busy machine, and
- * a line for each rank: the seconds of its best step by kind of instruction.
+/* A training step as `trireme train` takes it (engine, pipeline, optimizer, with deterministic=0
+ * measured plans) on random tokens that are drawn before the first step, without files. Scripts use
+ * it to compare with PyTorch, and several ranks with one. Prints one line for the run (best and
+ * median step, model FLOP/s of all ranks) and, with report=1, the least processor time of a step of
+ * rank 0, for a busy machine, and a line for each rank: the seconds of its best step by kind of
+ * instruction.
  *
  *   bench_train layers=6 width=384 heads=6 context=256 vocab=256 batch=8 micro_batch=8
  *               precision=fp32|bf16|fp16 pp=1 dp=1 zero=0 tp=1 schedule=1f1b
- * transport=auto|nccl|mpi threads=1 steps=7 report=0 device=cpu deterministic=1
- * recompute=none|selective|full bench_train preset=llama-3.2-1b layers=2 context=256 batch=4
- * micro_batch=4 ... bench_train data=tokens format=megatron pairs=20 ...
+ *               transport=auto|nccl|mpi threads=1 steps=7 report=0 device=cpu
+ *               deterministic=1 recompute=none|selective|full
+ *   bench_train preset=llama-3.2-1b layers=2 context=256 batch=4 micro_batch=4 ...
+ *   bench_train data=tokens format=megatron pairs=20 ...
  *
  * With `data`, `pairs` blocks of steps on random tokens take turns with as many on the tokens of
  * that file, and one more line compares the median steps.
@@ -24,6 +26,7 @@
 #include "data/data.h"
 #include "pipeline/orders/make.h"
 #include "train/engine.h"
+#include "train/plans.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -54,6 +57,7 @@ typedef struct step_time {
 
 typedef struct bench {
     options o;
+    tr_config config; /* of the operators whose plans are measured */
     tr_model_config model;
     int64_t samples; /* in the pool */
     int32_t *pool;   /* (samples, 2, context): tokens and labels of each */
@@ -99,11 +103,21 @@ static bool take_option(options *o, const char *word) {
     return false;
 }
 
-/* Reads the model from the keys model.WORD. */
-static tr_status read_model(char **words, int count, tr_model_config *out) {
-    static char text[SIZES + WORDS][WORD];
-    static tr_config config;
-    const char *overrides[SIZES + WORDS];
+enum { TRAIN_KEYS = 5 };
+
+/* Writes the config's keys of these options to text[TRAIN_KEYS]. */
+static void print_train_keys(const options *o, char text[][WORD]) {
+    (void)snprintf(text[0], WORD, "train.batch=%lld", (long long)o->batch);
+    (void)snprintf(text[1], WORD, "train.micro_batch=%lld", (long long)o->micro_batch);
+    (void)snprintf(text[2], WORD, "train.precision=%s", o->precision);
+    (void)snprintf(text[3], WORD, "train.deterministic=%s", o->deterministic ? "true" : "false");
+    (void)snprintf(text[4], WORD, "parallel.zero=%lld", (long long)o->zero);
+}
+
+/* Reads the model from the keys model.WORD, and what the options say of training. */
+static tr_status read_config(bench *b, char **words, int count) {
+    static char text[SIZES + WORDS + TRAIN_KEYS][WORD];
+    const char *overrides[SIZES + WORDS + TRAIN_KEYS];
     int n = 0;
     bool preset = false;
     for (int i = 0; i < count; i++) preset |= strncmp(words[i], "preset=", 7) == 0;
@@ -112,9 +126,14 @@ static tr_status read_model(char **words, int count, tr_model_config *out) {
         overrides[n] = text[n];
         n++;
     }
-    TR_TRY(tr_config_parse("", 0, "bench_train", overrides, n, &config));
-    *out = config.model;
-    return tr_model_complete(out);
+    print_train_keys(&b->o, &text[n]);
+    for (int k = 0; k < TRAIN_KEYS; k++) overrides[n + k] = text[n + k];
+    TR_TRY(tr_config_parse("", 0, "bench_train", overrides, n + TRAIN_KEYS, &b->config));
+    tr_model_config *model = &b->config.model;
+    (void)snprintf(model->recompute, sizeof model->recompute, "%s", b->o.recompute);
+    TR_TRY(tr_model_complete(model));
+    b->model = *model;
+    return TR_OK;
 }
 
 static tr_status parse(bench *b, int argc, char **argv) {
@@ -127,8 +146,7 @@ static tr_status parse(bench *b, int argc, char **argv) {
             return TR_FAIL(TR_ERR_USAGE, "'%s' is too long, or one word too many", argv[i]);
         words[count++] = argv[i];
     }
-    TR_TRY(read_model(words, count, &b->model));
-    (void)snprintf(b->model.recompute, sizeof b->model.recompute, "%s", o->recompute);
+    TR_TRY(read_config(b, words, count));
     if (o->data && (o->pairs < 1 || o->pairs > MAX_STEPS / (2 * BLOCK)))
         return TR_FAIL(TR_ERR_USAGE, "pairs must be from 1 to %d", MAX_STEPS / (2 * BLOCK));
     if (o->data) o->steps = o->pairs * 2 * BLOCK;
@@ -317,6 +335,7 @@ static tr_status run(bench *b, tr_world *world) {
     tr_engine *engine = NULL;
     tr_device *device = NULL;
     tr_schedule *schedule = NULL;
+    tr_plans plans = {0};
     tr_engine_desc desc = {
         .world = world,
         .model = b->model,
@@ -346,6 +365,9 @@ static tr_status run(bench *b, tr_world *world) {
                                    .chunks = 1};
     TR_TRY_OUT(tr_schedule_open(&request, &schedule));
     desc.schedule = schedule;
+    const tr_orders orders = {.schedule = schedule};
+    TR_TRY_OUT(tr_plans_settle(world, &b->config, device, &desc.mesh, &orders, false, &plans));
+    desc.plans = plans.book;
     TR_TRY_OUT(tr_engine_create(&desc, &engine));
     tell_fallbacks(world, device);
     TR_TRY_OUT(tr_store_init(tr_engine_store(engine), desc.seed, NULL));
@@ -353,6 +375,7 @@ static tr_status run(bench *b, tr_world *world) {
 out:
     tr_engine_destroy(engine);
     tr_schedule_destroy(schedule);
+    tr_plan_book_destroy(plans.book); /* after the operators, which name it */
     if (device) tr_device_close(device);
     tr_data_close(b->data);
     free(b->pool);
