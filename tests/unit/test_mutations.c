@@ -326,21 +326,6 @@ static bool order_runs(const tr_schedule *s, const tr_stage_table *t) {
 
 /* --- mutations of orders ---------------------------------------------------------------------- */
 
-static tr_schedule *generate(test_random *r) {
-    int known = 0;
-    while (tr_schedule_name(known, NULL)) known++;
-    tr_schedule_request request = {.name = tr_schedule_name(test_between(r, 0, known - 1), NULL),
-                                   .ranks = test_between(r, 1, RANKS),
-                                   .micro_batches = test_between(r, 1, 7),
-                                   .chunks = test_between(r, 0, 3)};
-    tr_schedule *s = NULL;
-    if (tr_schedule_make(&request, &s) != TR_OK) {
-        request.chunks = 0;
-        if (tr_schedule_make(&request, &s) != TR_OK) fail_msg("%s", tr_error_message());
-    }
-    return s;
-}
-
 static int some_rank(test_random *r, const tr_schedule *s) {
     int rank;
     do rank = test_between(r, 0, s->ranks - 1);
@@ -396,16 +381,12 @@ static void mutate_order(test_random *r, tr_schedule *s) {
     }
 }
 
-static int trials(int usual) {
-    return getenv("TRIREME_LONG") ? 50 * usual : usual;
-}
-
 static void test_orders(void **state) {
     (void)state;
     test_random r = {tr_mix64(tr_test_seed(8101))};
     int ran = 0, refused = 0;
-    for (int trial = 0; trial < trials(10000); trial++) {
-        tr_schedule *s = generate(&r);
+    for (int trial = 0; trial < tr_test_trials(10000); trial++) {
+        tr_schedule *s = test_schedule_named(&r, RANKS);
         tr_stage_table t;
         if (test_between(&r, 0, 3)) test_table_chain(s->stages, 512, 512, 512, &t);
         else test_table_random(&r, s->stages, test_between(&r, 0, 2), &t);
@@ -437,7 +418,7 @@ static void test_orders(void **state) {
         tr_stage_table_free(&t);
     }
     print_message("%d ran, %d were refused\n", ran, refused);
-    assert_true(ran > trials(1000) && refused > trials(1000));
+    assert_true(ran > tr_test_trials(1000) && refused > tr_test_trials(1000));
 }
 
 /* --- mutations of lists with transfers -------------------------------------------------------- */
@@ -520,8 +501,8 @@ static void test_lists(void **state) {
     (void)state;
     test_random r = {tr_mix64(tr_test_seed(8102))};
     int ran = 0, refused = 0;
-    for (int trial = 0; trial < trials(10000); trial++) {
-        tr_schedule *s = generate(&r), *list = NULL;
+    for (int trial = 0; trial < tr_test_trials(10000); trial++) {
+        tr_schedule *s = test_schedule_named(&r, RANKS), *list = NULL;
         tr_stage_table t;
         for (int k = 0; k < s->ranks; k++)
             for (int j = 0; j < s->count[k]; j++) s->action[k][j].overlap = false;
@@ -557,220 +538,7 @@ static void test_lists(void **state) {
         tr_schedule_destroy(s);
     }
     print_message("%d ran, %d were refused\n", ran, refused);
-    assert_true(ran > trials(1000) && refused > trials(1000));
-}
-
-/* --- mutations of programs with collectives --------------------------------------------------- */
-
-/* The programs of two data ranks: each program twice, the second time over ranks of its own. */
-typedef struct replicas {
-    tr_program_set set;
-    tr_program program[2 * RANKS];
-} replicas;
-
-static void open_replicas(const tr_program_set *one, replicas *two) {
-    two->set = (tr_program_set){.ranks = 2 * one->ranks, .program = two->program};
-    for (int r = 0; r < two->set.ranks; r++) {
-        tr_program *p = &two->program[r];
-        *p = one->program[r % one->ranks];
-        p->ranks = two->set.ranks;
-        p->rank = r;
-        p->instr = zeroed((size_t)p->count + 1, sizeof *p->instr); /* and one more */
-        for (int k = 0; k < p->count; k++) {
-            p->instr[k] = one->program[r % one->ranks].instr[k];
-            if (r >= one->ranks) p->instr[k].peer += one->ranks;
-        }
-    }
-}
-
-static void close_replicas(replicas *two) {
-    for (int r = 0; r < two->set.ranks; r++) free(two->program[r].instr);
-}
-
-static bool is_weight(tr_action a) {
-    return a.type == TR_ACTION_W || a.type == TR_ACTION_B;
-}
-
-/* Returns true when the rank starts and awaits each of its sums once, with all its values. */
-static bool sums_well(const tr_program *p) {
-    enum { KEYS = 64 * 8 };
-    int left[64] = {0}, state[KEYS] = {0}, open = 0;
-    for (int k = 0; k < p->count; k++)
-        if (is_weight(p->instr[k].action)) left[p->instr[k].action.stage]++;
-    for (int k = 0; k < p->count; k++) {
-        const tr_action a = p->instr[k].action;
-        if (is_weight(a)) left[a.stage]--;
-        if (a.type == TR_ACTION_FINISH && (open || k != p->count - 1)) return false;
-        if (!tr_action_reduces(a)) continue;
-        int *at = &state[a.stage * 8 + a.micro_batch], before = (*at)++;
-        bool start = a.type == TR_ACTION_REDUCE_START;
-        if (before != (start ? 0 : 1) || left[a.stage] > 0) return false;
-        open += start ? 1 : -1;
-    }
-    return true;
-}
-
-/* Returns true when the rank's actions find the values that their stages gather, and no gather is
- * in flight when another one of its bucket starts, or at the end. */
-static bool gathers_well(const tr_program *p) {
-    enum { KEYS = 64 * 8 };
-    int state[KEYS] = {0}, open = 0; /* 1: gathered somewhere; 2: in flight; 3: complete */
-    for (int k = 0; k < p->count; k++) {
-        const tr_action a = p->instr[k].action;
-        if (tr_action_gathers(a)) state[a.stage * 8 + a.micro_batch] = 1;
-    }
-    for (int k = 0; k < p->count; k++) {
-        const tr_action a = p->instr[k].action;
-        for (int b = 0; b < 8 && tr_action_computes(a); b++)
-            if (state[a.stage * 8 + b] == 1 || state[a.stage * 8 + b] == 2) return false;
-        if (a.type == TR_ACTION_FINISH && (open || k != p->count - 1)) return false;
-        if (!tr_action_gathers(a)) continue;
-        int *at = &state[a.stage * 8 + a.micro_batch];
-        const bool start = a.type == TR_ACTION_GATHER_START;
-        if (start == (*at == 2)) return false;
-        *at = start ? 2 : 3;
-        open += start ? 1 : -1;
-    }
-    return true;
-}
-
-static bool starts(tr_action a) {
-    return a.type == TR_ACTION_REDUCE_START || a.type == TR_ACTION_GATHER_START;
-}
-
-/* Returns true when two data ranks, which share one group, start the same sums and gathers in the
- * same order. */
-static bool meets(const tr_program *a, const tr_program *b) {
-    for (int i = 0, j = 0;; i++, j++) {
-        while (i < a->count && !starts(a->instr[i].action)) i++;
-        while (j < b->count && !starts(b->instr[j].action)) j++;
-        if (i == a->count || j == b->count) return i == a->count && j == b->count;
-        const tr_action x = a->instr[i].action, y = b->instr[j].action;
-        if (x.type != y.type || x.stage != y.stage || x.micro_batch != y.micro_batch) return false;
-    }
-}
-
-/* Changes one of the rank's instructions that `of` is true of; micro-batches, or buckets, become
- * one of 0 .. most. */
-static void mutate_instr(test_random *r, tr_program *p, bool (*of)(tr_action a), int most) {
-    int at[256], n = 0;
-    for (int k = 0; k < p->count && n < 256; k++)
-        if (of(p->instr[k].action)) at[n++] = k;
-    if (n == 0) return;
-    int a = at[test_between(r, 0, n - 1)], b = at[test_between(r, 0, n - 1)];
-    const tr_instr kept = p->instr[a];
-    int to = test_between(r, 0, p->count - 1), kind = test_between(r, 0, 5);
-    if (kind == 0 || kind == 3) { /* without it; elsewhere */
-        memmove(&p->instr[a], &p->instr[a + 1], (size_t)(--p->count - a) * sizeof kept);
-        if (kind == 0) return;
-    }
-    if (kind == 1 || kind == 3) { /* again; elsewhere */
-        memmove(&p->instr[to + 1], &p->instr[to], (size_t)(p->count++ - to) * sizeof kept);
-        p->instr[to] = kept;
-    } else if (kind == 2) p->instr[a].action.micro_batch = test_between(r, 0, most);
-    else { /* two of them change places */ p->instr[a] = p->instr[b];
-        p->instr[b] = kept;
-    }
-}
-
-static bool reduces(tr_action a) {
-    return tr_action_reduces(a);
-}
-
-static bool gathers(tr_action a) {
-    return tr_action_gathers(a);
-}
-
-static void test_collectives(void **state) {
-    (void)state;
-    test_random r = {tr_mix64(tr_test_seed(8103))};
-    int ran = 0, refused = 0;
-    for (int trial = 0; trial < trials(4000); trial++) {
-        tr_schedule *s = generate(&r);
-        tr_program_set *set = NULL;
-        tr_stage_table t;
-        replicas two;
-        test_table_chain(s->stages, 512, 512, 512, &t);
-        test_table_buckets(&r, &t);
-        if (tr_lower(s, &t, &set) != TR_OK) fail_msg("%s", tr_error_message());
-        open_replicas(set, &two);
-        if (tr_program_prove(&two.set) != TR_OK) fail_msg("%s: %s", s->name, tr_error_message());
-        mutate_instr(&r, &two.program[test_between(&r, 0, two.set.ranks - 1)],
-                     test_between(&r, 0, 1) ? gathers : reduces, TEST_BUCKETS);
-        bool good = true;
-        for (int k = 0; k < two.set.ranks; k++)
-            good = good && sums_well(&two.program[k]) && gathers_well(&two.program[k]);
-        for (int k = 0; k < set->ranks; k++)
-            good = good && meets(&two.program[k], &two.program[k + set->ranks]);
-        tr_error_clear();
-        if ((tr_program_prove(&two.set) == TR_OK) != good)
-            fail_msg("trial %d, %s: the proof says \"%s\"", trial, s->name, tr_error_message());
-        *(good ? &ran : &refused) += 1;
-        close_replicas(&two);
-        tr_program_set_destroy(set);
-        tr_stage_table_free(&t);
-        tr_schedule_destroy(s);
-    }
-    print_message("%d ran, %d were refused\n", ran, refused);
-    assert_true(ran > trials(300) && refused > trials(1000));
-}
-
-/* --- mutations of programs with offloads ------------------------------------------------------ */
-
-static bool offloads(tr_action a) {
-    return tr_action_offloads(a);
-}
-
-/* Returns true when what each F keeps stays, or goes out and comes back once, in this order and
- * before it is used. */
-static bool offloads_well(const tr_program *p) {
-    for (int k = 0; k < p->count; k++) {
-        const tr_action a = p->instr[k].action;
-        int at[4] = {-1, -1, -1, -1}, f = -1, used = p->count;
-        if (!tr_action_offloads(a)) continue;
-        for (int j = p->count - 1; j >= 0; j--) {
-            const tr_action b = p->instr[j].action;
-            if (b.stage != a.stage || b.micro_batch != a.micro_batch) continue;
-            if (b.type == TR_ACTION_F) f = j;
-            else if (tr_action_computes(b)) used = j;
-            if (!tr_action_offloads(b)) continue;
-            if (at[b.type - TR_ACTION_OFFLOAD] >= 0) return false;
-            at[b.type - TR_ACTION_OFFLOAD] = j;
-        }
-        if (f < 0 || at[0] < f || at[1] < at[0] || at[2] < at[1] || at[3] < at[2] || used < at[3])
-            return false;
-    }
-    return true;
-}
-
-static void test_offloads(void **state) {
-    (void)state;
-    test_random r = {tr_mix64(tr_test_seed(8104))};
-    int ran = 0, refused = 0;
-    for (int trial = 0; trial < trials(1500); trial++) {
-        tr_schedule *s = generate(&r);
-        tr_program_set *set = NULL;
-        tr_stage_table t;
-        replicas two;
-        test_table_chain(s->stages, 512, 512, 512, &t);
-        for (int k = 0; k < s->stages; k++) t.cost[k].offload = test_between(&r, 0, 3) > 0;
-        if (tr_lower(s, &t, &set) != TR_OK) fail_msg("%s", tr_error_message());
-        open_replicas(set, &two);
-        if (tr_program_prove(&two.set) != TR_OK) fail_msg("%s: %s", s->name, tr_error_message());
-        tr_program *p = &two.program[test_between(&r, 0, two.set.ranks - 1)];
-        mutate_instr(&r, p, offloads, s->micro_batches);
-        const bool good = offloads_well(p);
-        tr_error_clear();
-        if ((tr_program_prove(&two.set) == TR_OK) != good)
-            fail_msg("trial %d, %s: the proof says \"%s\"", trial, s->name, tr_error_message());
-        *(good ? &ran : &refused) += 1;
-        close_replicas(&two);
-        tr_program_set_destroy(set);
-        tr_stage_table_free(&t);
-        tr_schedule_destroy(s);
-    }
-    print_message("%d ran, %d were refused\n", ran, refused);
-    assert_true(ran > trials(150) && refused > trials(300));
+    assert_true(ran > tr_test_trials(1000) && refused > tr_test_trials(1000));
 }
 
 int main(void) {
@@ -778,8 +546,6 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_orders),
         cmocka_unit_test(test_lists),
-        cmocka_unit_test(test_collectives),
-        cmocka_unit_test(test_offloads),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

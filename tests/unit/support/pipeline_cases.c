@@ -199,6 +199,21 @@ tr_schedule *test_schedule_random(test_random *r, const tr_stage_table *t, int r
     return o.s;
 }
 
+tr_schedule *test_schedule_named(test_random *r, int ranks) {
+    int known = 0;
+    while (tr_schedule_name(known, NULL)) known++;
+    tr_schedule_request request = {.name = tr_schedule_name(test_between(r, 0, known - 1), NULL),
+                                   .ranks = test_between(r, 1, ranks),
+                                   .micro_batches = test_between(r, 1, 7),
+                                   .chunks = test_between(r, 0, 3)};
+    tr_schedule *s = NULL;
+    if (tr_schedule_make(&request, &s) != TR_OK) {
+        request.chunks = 0;
+        if (tr_schedule_make(&request, &s) != TR_OK) abort();
+    }
+    return s;
+}
+
 bool test_add_row(tr_schedule *s, int rank, const char *row) {
     while (*row) {
         char *end;

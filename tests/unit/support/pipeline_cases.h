@@ -49,6 +49,9 @@ typedef struct test_order {
 tr_schedule *test_schedule_random(test_random *r, const tr_stage_table *t, int ranks,
                                   int micro_batches);
 
+/* Makes the order of a named schedule for at most so many ranks, with all choices at random. */
+tr_schedule *test_schedule_named(test_random *r, int ranks);
+
 /* Adds the actions of a row such as "0F0,3F0,0F1&3B0" to a rank; & joins an overlapped pair.
  * Returns false when the row cannot be read. */
 bool test_add_row(tr_schedule *s, int rank, const char *row);

@@ -21,6 +21,11 @@ static inline int64_t tr_test_rounds(int64_t usual) {
     return given && *given ? atoll(given) : usual;
 }
 
+/* Returns how many trials a random test makes: `usual`, 50 times as many with TRIREME_LONG=1. */
+static inline int tr_test_trials(int usual) {
+    return getenv("TRIREME_LONG") ? 50 * usual : usual;
+}
+
 /* Returns a random number in [1, n] and advances *random. */
 static inline int64_t tr_up_to(uint64_t *random, int64_t n) {
     *random = *random * 6364136223846793005u + 1442695040888963407u;

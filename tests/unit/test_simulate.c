@@ -1,0 +1,216 @@
+/* Tests simulated times: of orders, of messages and their landing buffers, of sums and of copies;
+ * and that a program which could block is refused. */
+#include "support/generate_order.h"
+#include "support/lowered.h"
+#include "support/pipeline_cases.h"
+
+#include <math.h>
+
+/* GPipe and 1F1B: (m + p - 1)(F + I + W) at equal costs; m and min(m, p - i) micro-batches. */
+static void test_formulas(void **state) {
+    (void)state;
+    for (int p = 1; p <= 8; p++)
+        for (int m = 1; m <= 12; m++)
+            for (int n = 0; n < 2; n++) {
+                tr_stage_table t;
+                tr_schedule *s = NULL;
+                test_table_chain(p, 4096, 8192, 2048, &t);
+                assert_int_equal(generate_order(n ? "1f1b" : "gpipe", p, p, m, &s), TR_OK);
+                tr_program_set *set = lowered(s, &t);
+                tr_simulation *sim = simulated(set, &t, 0);
+                assert_true(sim->makespan == 3.0 * (m + p - 1));
+                for (int i = 0; i < p; i++) {
+                    assert_true(sim->time[i].busy == 3.0 * m);
+                    int want = n ? (m < p - i ? m : p - i) : m;
+                    assert_int_equal(sim->in_flight[i], want);
+                    /* One rank sends nothing: its memory is the blocks of micro-batches in flight,
+                     * and that of B. */
+                    if (p == 1)
+                        assert_int_equal(set->program[i].live_peak_bytes,
+                                         (size_t)want * (4096 + 8192) + 1024 + 1024);
+                }
+                tr_simulation_destroy(sim);
+                tr_program_set_destroy(set);
+                tr_schedule_destroy(s);
+                tr_stage_table_free(&t);
+            }
+}
+
+/* GPipe with two ranks and messages of F / 2: a step takes two delays longer, not m. */
+static void test_latency_is_hidden(void **state) {
+    (void)state;
+    tr_stage_table t;
+    tr_schedule *s = NULL;
+    test_table_chain(2, 256, 256, 256, &t);
+    assert_int_equal(generate_order("gpipe", 2, 2, 8, &s), TR_OK);
+    tr_program_set *set = lowered(s, &t);
+    tr_simulation *sim = simulated(set, &t, 0.5);
+    assert_true(sim->makespan == 3.0 * 9 + 2 * 0.5);
+    tr_simulation_destroy(sim);
+    tr_program_set_destroy(set);
+    tr_schedule_destroy(s);
+    tr_stage_table_free(&t);
+}
+
+/* A channel has two landing buffers: while a slow rank computes, two messages have arrived, and
+ * each further one arrives when the one two before it has been taken. */
+static void test_messages_wait_for_landing_buffers(void **state) {
+    (void)state;
+    enum { MESSAGES = 6, SLOW = 10 };
+    tr_stage_table t;
+    tr_schedule *s = NULL;
+    test_table_chain(2, 256, 256, 256, &t);
+    t.cost[1].f = SLOW;
+    assert_int_equal(generate_order("gpipe", 2, 2, MESSAGES, &s), TR_OK);
+    tr_program_set *set = lowered(s, &t);
+    tr_simulation *sim = simulated(set, &t, 0);
+    double taken[MESSAGES], arrived[MESSAGES];
+    int sends = 0, receives = 0;
+    for (int k = 0; k < set->program[0].count; k++)
+        if (set->program[0].instr[k].action.type == TR_ACTION_SEND)
+            arrived[sends++] = sim->instr[0][k].complete;
+    for (int k = 0; k < set->program[1].count; k++)
+        if (set->program[1].instr[k].action.type == TR_ACTION_RECV)
+            taken[receives++] = sim->instr[1][k].end;
+    assert_int_equal(sends, MESSAGES);
+    assert_int_equal(receives, MESSAGES);
+    for (int k = 0; k < MESSAGES; k++) {
+        assert_true(taken[k] == 1 + SLOW * k);
+        assert_true(arrived[k] == (k < 3 ? k + 1 : taken[k - 2]));
+    }
+    tr_simulation_destroy(sim);
+    tr_program_set_destroy(set);
+    tr_schedule_destroy(s);
+    tr_stage_table_free(&t);
+}
+
+/* One stage and micro-batch: F takes 1 and B 2, and B completes the buckets after 1/4, 1/2 and all
+ * of its time. */
+static void test_reductions_have_a_link(void **state) {
+    (void)state;
+    tr_stage_table t;
+    tr_schedule *s = NULL;
+    const tr_simulated_links links = {.sum = {.latency = 0.1, .per_byte = 0.01}};
+    const tr_bucket bucket[] = {{.bytes = 50, .w = 0, .b = 0.25},
+                                {.bytes = 0, .w = 0, .b = 0.25},
+                                {.bytes = 100, .w = 0, .b = 0.5},
+                                {.bytes = 50, .w = 1, .b = 1}};
+    const double begins[] = {1.5, 2.1, 3.2}, ends[] = {2.1, 3.2, 3.8};
+    test_table_chain(1, 256, 256, 256, &t);
+    t.cost[0].buckets = 4;
+    t.cost[0].bucket = t.bucket = calloc(4, sizeof *t.bucket);
+    assert_non_null(t.bucket);
+    memcpy(t.bucket, bucket, sizeof bucket);
+    assert_int_equal(generate_order("gpipe", 1, 1, 1, &s), TR_OK);
+    tr_program_set *set = lowered(s, &t);
+    tr_simulation *sim = NULL;
+    assert_int_equal(tr_simulate(set, t.cost, &links, &sim), TR_OK);
+    int n = 0;
+    for (int k = 0; k < set->program[0].count; k++) {
+        const tr_instr_time *time = &sim->instr[0][k];
+        if (set->program[0].instr[k].action.type != TR_ACTION_REDUCE_START) continue;
+        assert_true(fabs(time->begin - begins[n]) < 1e-9);
+        assert_true(fabs(time->complete - ends[n++]) < 1e-9);
+    }
+    assert_int_equal(n, 3);
+    assert_true(fabs(sim->makespan - 3.8) < 1e-9 && fabs(sim->exposed[0] - 0.8) < 1e-9);
+    tr_simulation_destroy(sim);
+    tr_program_set_destroy(set);
+    tr_schedule_destroy(s);
+    tr_stage_table_free(&t);
+}
+
+/* One stage and four micro-batches: each F takes 1, each B 2, and a copy as much as an F, behind
+ * which it hides, or twice as much: then every F but the first waits for the copy behind it. */
+static void test_copies_have_links(void **state) {
+    (void)state;
+    tr_stage_table t;
+    tr_schedule *s = NULL;
+    test_table_chain(1, 256, 256, 256, &t);
+    t.cost[0].offload = true;
+    assert_int_equal(generate_order("gpipe", 1, 1, 4, &s), TR_OK);
+    tr_program_set *set = lowered(s, &t);
+    for (int slow = 0; slow < 2; slow++) {
+        static const double begins[2][2][4] = {{{1, 2, 3, 4}, {3, 4, 6, 8}},
+                                               {{1, 3, 5, 7}, {5, 7, 9, 11}}};
+        const tr_simulated_links links = {.copy.per_byte = (1 + slow) / 512.0};
+        tr_simulation *sim = NULL;
+        int n = 0;
+        assert_int_equal(tr_simulate(set, t.cost, &links, &sim), TR_OK);
+        for (int k = 0; k < set->program[0].count; k++) {
+            const tr_action a = set->program[0].instr[k].action;
+            const tr_instr_time *time = &sim->instr[0][k];
+            if (a.type != TR_ACTION_OFFLOAD && a.type != TR_ACTION_FETCH) continue;
+            assert_true(time->begin == begins[slow][a.type == TR_ACTION_FETCH][a.micro_batch]);
+            assert_true(time->complete == time->begin + 1 + slow);
+            n++;
+        }
+        assert_int_equal(n, 8);
+        assert_true(sim->copying[0] == 3 * slow && sim->makespan == 12 + 3 * slow);
+        tr_simulation_destroy(sim);
+    }
+    tr_program_set_destroy(set);
+    tr_schedule_destroy(s);
+    tr_stage_table_free(&t);
+}
+
+/* One micro-batch through three stages, of which two are on the first host: F, I and W take 1 and
+ * messages 256 bytes. */
+static void test_messages_have_links(void **state) {
+    (void)state;
+    tr_stage_table t;
+    tr_schedule *s = NULL;
+    tr_simulation *sim = NULL;
+    const tr_simulated_links links = {.near = {.latency = 0.1, .per_byte = 0.001},
+                                      .far = {.latency = 0.5, .per_byte = 0.01},
+                                      .line = 1,
+                                      .host = 2};
+    const double near = 0.1 + 0.001 * 256, far = 0.5 + 0.01 * 256;
+    test_table_chain(3, 256, 256, 256, &t);
+    assert_int_equal(generate_order("gpipe", 3, 1, 1, &s), TR_OK);
+    tr_program_set *set = lowered(s, &t);
+    assert_int_equal(tr_simulate(set, t.cost, &links, &sim), TR_OK);
+    assert_true(fabs(sim->makespan - (9 + 2 * near + 2 * far)) < 1e-9);
+    tr_simulation_destroy(sim);
+    tr_program_set_destroy(set);
+    tr_schedule_destroy(s);
+    tr_stage_table_free(&t);
+}
+
+/* A wait for a message that is sent only after the wait is found and named. */
+static void test_waits_can_deadlock(void **state) {
+    (void)state;
+    tr_stage_table t;
+    tr_schedule *s = NULL;
+    test_table_chain(2, 256, 256, 256, &t);
+    assert_int_equal(generate_order("gpipe", 2, 2, 4, &s), TR_OK);
+    tr_program_set *set = lowered(s, &t);
+    tr_program *p = &set->program[0];
+    int wait = p->count - 1, third = 0;
+    while (!(p->instr[wait].action.type == TR_ACTION_WAIT_SENT && p->instr[wait].message == 3))
+        wait--;
+    while (!(p->instr[third].action.type == TR_ACTION_SEND && p->instr[third].message == 2))
+        third++;
+    tr_instr kept = p->instr[wait];
+    for (int k = wait; k > third; k--) p->instr[k] = p->instr[k - 1];
+    p->instr[third] = kept;
+    tr_simulation *sim = NULL;
+    assert_int_equal(tr_simulate(set, t.cost, NULL, &sim), TR_ERR_CONFIG);
+    assert_non_null(strstr(tr_error_message(), "rank 0 at 0WAIT_SENT_F3 waits for rank 1"));
+    tr_program_set_destroy(set);
+    tr_schedule_destroy(s);
+    tr_stage_table_free(&t);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_formulas),
+        cmocka_unit_test(test_latency_is_hidden),
+        cmocka_unit_test(test_messages_wait_for_landing_buffers),
+        cmocka_unit_test(test_reductions_have_a_link),
+        cmocka_unit_test(test_copies_have_links),
+        cmocka_unit_test(test_messages_have_links),
+        cmocka_unit_test(test_waits_can_deadlock),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
