@@ -39,6 +39,7 @@ table() {
     row parallel.dp=4 parallel.zero=2 parallel.schedule=bfs parallel.virtual=12 train.recompute=full
     row parallel.dp=4 parallel.zero=2
     row parallel.dp=4 parallel.zero=3 parallel.schedule=bfs parallel.virtual=12 train.recompute=full
+    row parallel.dp=2x2 parallel.zero=1
     row parallel.tp=2
     row parallel.tp=4
     row parallel.tp=4 parallel.sequence=true

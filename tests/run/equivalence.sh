@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Tests layout equivalence: the same small GPT, 20 steps, with dropout, one thread a rank, on every layout pp
-# x tp x dp of at most 8 ranks (TRIREME_TEST_RANKS) and both schedules, in FP32, BF16 or FP16.
+# x tp x dp of at most 8 ranks (TRIREME_TEST_RANKS) and both schedules, in FP32, BF16 or FP16; and with offload,
+# and data ranks in two factors.
 #
 #   at fixed tp and dp: losses and final parameters bit-identical across pp and schedules
 #   across tp and dp (FP32): loss of step 1 within 1e-6, of all steps within 1e-5 relative; gradients of
@@ -25,10 +26,10 @@ device: {name: $device}
 parallel: {transport: ${TRIREME_TEST_TRANSPORT:-auto}}
 Y
 
-run() { # NAME PP TP DP SCHEDULE [STEPS]: in the background once there is a place
+run() { # NAME PP TP DP SCHEDULE [ARGUMENT...]: in the background once there is a place
   while [ "$(jobs -pr | wc -l)" -ge "${TRIREME_TEST_JOBS:-1}" ]; do wait -n || true; done
-  trireme_on $(($2 * $3 * $4)) train "$scratch/base.yaml" parallel.pp="$2" parallel.tp="$3" parallel.dp="$4" \
-    parallel.schedule="$5" log.dir="$scratch/$1" ${6:+train.steps=$6 checkpoint.every=$6} >"$scratch/$1.out" 2>&1 ||
+  trireme_on $(($2 * $3 * (${4/x/*}))) train "$scratch/base.yaml" parallel.pp="$2" parallel.tp="$3" parallel.dp="$4" \
+    parallel.schedule="$5" log.dir="$scratch/$1" "${@:6}" >"$scratch/$1.out" 2>&1 ||
     { echo $? >"$scratch/$1.failed"; } &
 }
 
@@ -60,9 +61,17 @@ judge() { # NAME PP TP DP SCHEDULE
 }
 
 layouts run
+# State and activations in the host's memory; data ranks in two factors, which divide everything or nothing.
+apart=$device
+[ "$device" != cpu ] || apart=guarded
+run offload 2 1 1 gpipe device.name="$apart" device.offload=optimizer,activations
+if [ "$most" -ge 4 ]; then
+  run near 1 1 2x2 gpipe
+  run near-divided 1 1 2x2 bfs parallel.virtual=4 parallel.zero=3
+fi
 if [ "$precision" = fp32 ]; then
   for tp in 1 2; do
-    for dp in 1 2 3; do [ $((tp * dp)) -gt "$most" ] || run "first-tp$tp-dp$dp" 1 $tp $dp gpipe 1; done
+    for dp in 1 2 3; do [ $((tp * dp)) -gt "$most" ] || run "first-tp$tp-dp$dp" 1 $tp $dp gpipe train.steps=1 checkpoint.every=1; done
   done
 fi
 wait
@@ -72,5 +81,10 @@ for failed in "$scratch"/*.failed; do
   tail -5 "${failed%.failed}.out"
 done
 layouts judge
+same_bits offload pp1-tp1-dp1-gpipe
+if [ "$most" -ge 4 ]; then
+  same_bits near-divided near
+  [ "$precision" != fp32 ] || near near pp1-tp1-dp1-gpipe
+fi
 echo "$count runs"
 finish
