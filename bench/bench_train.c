@@ -57,7 +57,7 @@ typedef struct step_time {
 
 typedef struct bench {
     options o;
-    tr_config config; /* of the operators whose plans are measured */
+    tr_config config; /* of operators with measured plans */
     tr_model_config model;
     int64_t samples; /* in the pool */
     int32_t *pool;   /* (samples, 2, context): tokens and labels of each */
