@@ -239,6 +239,7 @@ static void others(bench *b, const shapes *s, tr_dtype t) {
         CASE(XENT_SUM, xent, xent),
         CASE(XENT_LOSS, xent, xent),
         CASE(XENT_DGRAD, xent, xent),
+        CASE(XENT, xent, xent),
         CASE(ADD, rows, narrow),
         CASE(CAST, rows, narrow),
         CASE(SUMSQ, sumsq, {.count = params}),

@@ -51,6 +51,7 @@
     X(XENT_SUM, xent_sum)                                                                          \
     X(XENT_LOSS, xent_loss)                                                                        \
     X(XENT_DGRAD, xent_dgrad)                                                                      \
+    X(XENT, xent)                                                                                  \
     X(ADD, add)                                                                                    \
     X(CAST, cast)                                                                                  \
     X(ADD_ROWS, add_rows)                                                                          \
@@ -381,7 +382,8 @@ enum {
  * XENT_LOSS: LOSS f64[2] = {sum over rows of log(SUMS0) - SUMS1, rows that count}; reads LABELS and
  *   SUMS.
  * XENT_DGRAD: LOGITS become their gradient: (softmax - onehot) * state->loss_scale, 0 on rows that
- *   do not count. */
+ *   do not count.
+ * XENT: XENT_MAX, XENT_SUM and XENT_DGRAD, without reductions between them; equal bits. */
 typedef struct tr_xent_desc {
     int64_t rows, vocab, vocab_begin, ld;
     tr_dtype dtype;

@@ -30,7 +30,9 @@ enum {
 /* The operators of a chunk of `rows` rows. */
 typedef struct chunk {
     int64_t rows; /* 0: the chunk does not exist */
-    tr_layer_op project, project_dgrad, project_wgrad, max, sum, dgrad;
+    tr_layer_op project, project_dgrad, project_wgrad;
+    tr_layer_op max, sum;
+    tr_layer_op dgrad; /* of the logits; with one tensor rank XENT, which takes max and sums too */
 } chunk;
 
 typedef struct head {
@@ -126,11 +128,12 @@ static void describe_xent(head *h, tr_layer_op *op, tr_op_kind kind, int64_t row
 
 static void describe_chunk(head *h, chunk *c) {
     if (c->rows == 0) return;
+    const bool alone = h->built.shape.tp_size == 1;
     describe_projection(h, c);
     describe_gradients(h, c);
     describe_xent(h, &c->max, TR_OP_XENT_MAX, c->rows);
     describe_xent(h, &c->sum, TR_OP_XENT_SUM, c->rows);
-    describe_xent(h, &c->dgrad, TR_OP_XENT_DGRAD, c->rows);
+    describe_xent(h, &c->dgrad, alone ? TR_OP_XENT : TR_OP_XENT_DGRAD, c->rows);
 }
 
 /* Maximum and sums of every chunk's rows, and the gradient of the norm's output. */
@@ -309,7 +312,7 @@ static tr_status forward(tr_layer *layer, const tr_layer_io *io) {
         const chunk *c = begin + h->whole.rows <= R ? &h->whole : &h->rest;
         const chunk_tensors t = tensors_of(h, io, c, begin);
         TR_TRY(project(h, io, c, t.y, t.logits));
-        TR_TRY(take_sums(h, io, c, &t));
+        if (io->forward_only || h->built.shape.tp_size > 1) TR_TRY(take_sums(h, io, c, &t));
         if (!io->forward_only) TR_TRY(take_gradients(h, io, c, &t));
     }
     TR_TRY(take_losses(h, io));

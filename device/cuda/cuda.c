@@ -244,6 +244,8 @@ static tr_status open_libraries(tr_cuda_device *cuda) {
     TR_TRY(use(&cuda->base));
     TR_CUDA(
         cudaDeviceGetAttribute(&cuda->base.units, cudaDevAttrMultiProcessorCount, cuda->ordinal));
+    TR_CUDA(cudaDeviceGetAttribute(&cuda->shared, cudaDevAttrMaxSharedMemoryPerMultiprocessor,
+                                   cuda->ordinal));
     int major, minor;
     TR_CUDA(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, cuda->ordinal));
     TR_CUDA(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, cuda->ordinal));

@@ -13,6 +13,7 @@ typedef struct tr_cuda_device {
     tr_device base;
     int ordinal;
     int capability; /* 10 * major + minor: 90 for Hopper */
+    int shared;     /* bytes of shared memory of a multiprocessor */
     bool warms;     /* several ranks: a library's operators run once when they are prepared */
     cublasLtHandle_t blas;
     cudnnHandle_t dnn; /* bound to the stream that used it last */

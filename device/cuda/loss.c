@@ -29,6 +29,16 @@ static tr_status run_xent_dgrad(tr_op *op, tr_stream *stream, const tr_op_args *
     return TR_OK;
 }
 
+/* Two blocks share a multiprocessor's memory, so that one computes while the other waits for its
+ * row. Of a block's half, 1 KiB is the driver's, and the reductions have theirs. */
+static tr_status run_xent(tr_op *op, tr_stream *stream, const tr_op_args *args) {
+    const int64_t copied = tr_cuda_device_of(op->context.device)->shared / 2 - 2048;
+    TR_CUDA(tr_cuda_launch_xent(tr_cuda_stream_of(stream), &op->desc.xent, copied, args->state,
+                                args->t[TR_XENT_LOGITS].data, args->t[TR_XENT_LABELS].data,
+                                args->t[TR_XENT_MAX].data, args->t[TR_XENT_SUMS].data));
+    return TR_OK;
+}
+
 tr_status tr_cuda_prepare_xent_max(const tr_op_context *context, const tr_op_desc *desc,
                                    tr_op **out) {
     return tr_cuda_op_create(context, desc, sizeof(tr_op), 0, run_xent_max, out);
@@ -44,4 +54,7 @@ tr_status tr_cuda_prepare_xent_loss(const tr_op_context *context, const tr_op_de
 tr_status tr_cuda_prepare_xent_dgrad(const tr_op_context *context, const tr_op_desc *desc,
                                      tr_op **out) {
     return tr_cuda_op_create(context, desc, sizeof(tr_op), 0, run_xent_dgrad, out);
+}
+tr_status tr_cuda_prepare_xent(const tr_op_context *context, const tr_op_desc *desc, tr_op **out) {
+    return tr_cuda_op_create(context, desc, sizeof(tr_op), 0, run_xent, out);
 }

@@ -1,4 +1,4 @@
-/* Cross entropy over a split vocabulary, in its four parts. */
+/* Cross entropy over a split vocabulary, in its four parts, and three of them in turn. */
 #include "device/ref/ref_impl.h"
 
 #include <math.h>
@@ -67,4 +67,10 @@ tr_status tr_ref_xent_dgrad(tr_op *op, const tr_op_args *args) {
         }
     }
     return TR_OK;
+}
+
+tr_status tr_ref_xent(tr_op *op, const tr_op_args *args) {
+    TR_TRY(tr_ref_xent_max(op, args));
+    TR_TRY(tr_ref_xent_sum(op, args));
+    return tr_ref_xent_dgrad(op, args);
 }

@@ -1,4 +1,4 @@
-/* Cross entropy in four operators. */
+/* Cross entropy in four operators, and three of them in one. */
 #include "device/op_table.h"
 
 static const char *fault(const tr_op_desc *desc) {
@@ -75,4 +75,30 @@ const tr_op_row tr_op_row_xent_dgrad = {
     .fault = fault,
     .same = same,
     .operands = sum_operands,
+};
+
+static int decompose(const tr_op_desc *desc, tr_op_part *part) {
+    static const tr_op_kind kinds[] = {TR_OP_XENT_MAX, TR_OP_XENT_SUM, TR_OP_XENT_DGRAD};
+    enum { PARTS = sizeof kinds / sizeof *kinds };
+    for (int k = 0; k < PARTS; k++) {
+        part[k] = tr_op_part_of((tr_op_desc){.kind = kinds[k], .xent = desc->xent});
+        part[k].from[TR_XENT_LOGITS] = TR_XENT_LOGITS;
+        part[k].from[TR_XENT_MAX] = TR_XENT_MAX;
+        if (k == 0) continue;
+        part[k].from[TR_XENT_LABELS] = TR_XENT_LABELS;
+        part[k].from[TR_XENT_SUMS] = TR_XENT_SUMS;
+    }
+    return PARTS;
+}
+
+const tr_op_row tr_op_row_xent = {
+    .name = "xent",
+    .slot = {[TR_XENT_LOGITS] = {"logits", TR_SLOT_BOTH, TR_TYPES_STORAGE},
+             [TR_XENT_LABELS] = {"labels", TR_SLOT_IN, TR_TYPES_I32},
+             [TR_XENT_MAX] = {"max", TR_SLOT_OUT, TR_TYPES_ACC},
+             [TR_XENT_SUMS] = {"sums", TR_SLOT_OUT, TR_TYPES_ACC}},
+    .fault = fault,
+    .same = same,
+    .operands = sum_operands,
+    .decompose = decompose,
 };

@@ -27,7 +27,7 @@ fi
 # --- how they access memory ---------------------------------------------------------------------------
 
 # Kernels with a pack of more than one element as template argument, or that always use packs.
-packs='I[^(]*L[il][48]E|[0-9](row_max|row_sum|row_gradient)I|(sumsq_blocks|sum_rows)ILb1E'
+packs='I[^(]*L[il][48]E|[0-9](row_max|row_sum|row_gradient|row_xent)I|(sumsq_blocks|sum_rows)ILb1E'
 # Of these, kernels that write sums, or one number a row or block.
 sums='tr_columns_partial|[0-9](row_max|row_sum)I|sumsq_blocks|sum_rows'
 for file in "${files[@]}"; do

@@ -222,13 +222,18 @@ enum { BLOCKS = LAYERS - 2, ALL_F = 2 * MICRO_BATCHES };
 static const rig_model counted = {
     .steps = 1, .vocab = 150, .make = make_counted, .finish = take_gradients};
 
-/* Fails unless products add the residuals, and nothing else is added, dropped or copied. */
+/* Fails unless products add the residuals, nothing else is added, dropped or copied, and cross
+ * entropy is one operator. */
 static void check_counts(const tr_schedule *s) {
     free(run_layout(&counted, s, cut1, TR_F32, 0));
     assert_int_equal(runs[TR_OP_ADD], 0);
     assert_int_equal(runs[TR_OP_DROPOUT_ADD] + runs[TR_OP_DROPOUT_DGRAD] + runs[TR_OP_ADD_NORM], 0);
     assert_int_equal(runs[TR_OP_CAST], 0);
     assert_int_equal(copies, 0);
+    assert_int_equal(runs[TR_OP_XENT], MICRO_BATCHES);     /* in training */
+    assert_int_equal(runs[TR_OP_XENT_MAX], MICRO_BATCHES); /* in validation */
+    assert_int_equal(runs[TR_OP_XENT_SUM], MICRO_BATCHES);
+    assert_int_equal(runs[TR_OP_XENT_DGRAD], 0);
 }
 
 /* Checks the bytes of I..W. A block keeps the gradients of h, of the norms' outputs and of the

@@ -174,6 +174,7 @@ static void list_models(void) {
         {.kind = TR_OP_XENT_SUM, .xent = {.rows = ROWS, .vocab = VOCAB}},
         {.kind = TR_OP_XENT_LOSS, .xent = {.rows = ROWS, .vocab = VOCAB}},
         {.kind = TR_OP_XENT_DGRAD, .xent = {.rows = ROWS, .vocab = VOCAB}},
+        {.kind = TR_OP_XENT, .xent = {.rows = ROWS, .vocab = VOCAB}},
         {.kind = TR_OP_SUMSQ, .sumsq = {.count = 4 * WIDTH * WIDTH}},
         {.kind = TR_OP_UPDATE,
          .update = {.count = 4 * WIDTH * WIDTH,
@@ -218,6 +219,8 @@ static void list_ways(void) {
         {{.kind = TR_OP_XENT_SUM, .xent = {.rows = 3, .vocab = 9005}}, 0},
         {{.kind = TR_OP_XENT_DGRAD, .xent = {.rows = 3, .vocab = 9005}}, 0},
         {{.kind = TR_OP_XENT_LOSS, .xent = {.rows = 1100, .vocab = 5}}, 0},
+        {{.kind = TR_OP_XENT, .xent = {.rows = 4, .vocab = 9005}}, 0},
+        {{.kind = TR_OP_XENT, .xent = {.rows = 2, .vocab = 60001}}, 0},
         {{.kind = TR_OP_SUMSQ, .sumsq = {.count = 4096 * 1025 + 13}}, 0},
         {{.kind = TR_OP_DROPOUT_ADD,
           .dropout = {.rows = 9, .width = 520, .seq = 4, .p = 0.3f, .site = 3}},
@@ -297,7 +300,7 @@ static void list_random(void) {
         list_kinds((tr_op_desc){.xent = {.rows = rows / 8 + 1,
                                          .vocab = 8 * width,
                                          .ld = up_to(2) == 1 ? 0 : 8 * width + up_to(70)}},
-                   TR_OP_XENT_MAX, TR_OP_XENT_DGRAD);
+                   TR_OP_XENT_MAX, TR_OP_XENT);
         list_kinds((tr_op_desc){.update = {.count = up_to(5000),
                                            .beta1 = 0.9f,
                                            .beta2 = 0.95f,

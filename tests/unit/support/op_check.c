@@ -77,6 +77,11 @@ static tr_status prepare_others(const tr_op_context *context, const tr_op_desc *
     return refusing_from->prepare[desc->kind](context, desc, out);
 }
 
+/* Returns true when an operator rounds where its parts do, and sums in their order. */
+static bool equals_parts(tr_op_kind kind) {
+    return kind == TR_OP_ADD_NORM || kind == TR_OP_XENT;
+}
+
 void tr_op_check_parts(const tr_op_check *check, tr_device *device, const tr_op_data *whole) {
     const tr_op_desc *desc = &check->start.desc;
     tr_device_ops refusing = *device->ops;
@@ -101,7 +106,7 @@ void tr_op_check_parts(const tr_op_check *check, tr_device *device, const tr_op_
                  device->name);
     tr_op_release(op);
     tr_op_check_near(check, &got, device->name);
-    if (desc->kind == TR_OP_ADD_NORM && whole) check_bits(check, device, &got, whole, "its parts");
+    if (equals_parts(desc->kind) && whole) check_bits(check, device, &got, whole, "its parts");
     tr_op_data_free(&got);
 }
 

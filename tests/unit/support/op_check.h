@@ -30,9 +30,9 @@ void tr_op_check_near(const tr_op_check *check, const tr_op_data *got, const cha
 void tr_op_check_run(const tr_op_check *check, tr_device *device, tr_op_data *got);
 /* Runs the case again without keeping the results, and fails unless they have the same bits. */
 void tr_op_check_same(const tr_op_check *check, tr_device *device, const tr_op_data *other);
-/* Runs the case as its decomposition, if it has one: the result must be near ref's too. ADD_NORM,
- * which rounds where its parts do, must have the bits of `whole`, unless it is NULL. No equal plan
- * may be in use. */
+/* Runs the case as its decomposition, if it has one: the result must be near ref's too. ADD_NORM
+ * and XENT, which round where their parts do, must have the bits of `whole`, unless it is NULL. No
+ * equal plan may be in use. */
 void tr_op_check_parts(const tr_op_check *check, tr_device *device, const tr_op_data *whole);
 
 /* Return random descriptions. Of a product: up to these sizes, in any layout, without types or an

@@ -47,7 +47,8 @@ tr_op_desc tr_op_case_desc(const tr_op_case *c, tr_dtype storage) {
     case TR_OP_XENT_MAX:
     case TR_OP_XENT_SUM:
     case TR_OP_XENT_LOSS:
-    case TR_OP_XENT_DGRAD: desc.xent.dtype = storage; break;
+    case TR_OP_XENT_DGRAD:
+    case TR_OP_XENT: desc.xent.dtype = storage; break;
     case TR_OP_UPDATE:
     case TR_OP_DIRECTION: desc.update.dtype = storage; break;
     case TR_OP_DESCEND: desc.descend.dtype = storage; break;
@@ -379,17 +380,15 @@ static void xent_tensors(const tr_op_desc *desc, tr_op_tensor *t) {
         return;
     }
     t[TR_XENT_LOGITS] = input(d->dtype, count, TR_FILL_NORMAL);
-    if (desc->kind == TR_OP_XENT_MAX) {
-        t[TR_XENT_MAX] = exact(TR_F32, d->rows);
-        return;
-    }
-    t[TR_XENT_MAX] = input(TR_F32, d->rows, TR_FILL_DERIVED);
-    if (desc->kind == TR_OP_XENT_SUM) {
+    if (desc->kind == TR_OP_XENT_DGRAD || desc->kind == TR_OP_XENT)
+        t[TR_XENT_LOGITS] = output(d->dtype, count, 1, TR_OP_LOSS_SCALE);
+    t[TR_XENT_MAX] = desc->kind == TR_OP_XENT_MAX || desc->kind == TR_OP_XENT
+                         ? exact(TR_F32, d->rows)
+                         : input(TR_F32, d->rows, TR_FILL_DERIVED);
+    if (desc->kind == TR_OP_XENT_SUM || desc->kind == TR_OP_XENT)
         t[TR_XENT_SUMS] = output(TR_F32, 2 * d->rows, d->vocab, 1);
-        return;
-    }
-    t[TR_XENT_SUMS] = input(TR_F32, 2 * d->rows, TR_FILL_DERIVED);
-    t[TR_XENT_LOGITS] = output(d->dtype, count, 1, TR_OP_LOSS_SCALE);
+    if (desc->kind == TR_OP_XENT_DGRAD)
+        t[TR_XENT_SUMS] = input(TR_F32, 2 * d->rows, TR_FILL_DERIVED);
 }
 
 /* Sums have one order on all devices. */
@@ -501,7 +500,8 @@ void tr_op_case_tensors(const tr_op_desc *desc, unsigned options,
     case TR_OP_XENT_MAX:
     case TR_OP_XENT_SUM:
     case TR_OP_XENT_LOSS:
-    case TR_OP_XENT_DGRAD: xent_tensors(desc, t); break;
+    case TR_OP_XENT_DGRAD:
+    case TR_OP_XENT: xent_tensors(desc, t); break;
     case TR_OP_SUMSQ:
     case TR_OP_STEP_FINISH:
     case TR_OP_UPDATE:

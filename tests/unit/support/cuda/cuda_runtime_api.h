@@ -38,7 +38,8 @@ enum cudaMemcpyKind { cudaMemcpyDefault = 4 };
 enum cudaDeviceAttr {
     cudaDevAttrMultiProcessorCount = 16,
     cudaDevAttrComputeCapabilityMajor = 75,
-    cudaDevAttrComputeCapabilityMinor = 76
+    cudaDevAttrComputeCapabilityMinor = 76,
+    cudaDevAttrMaxSharedMemoryPerMultiprocessor = 81
 };
 cudaError_t cudaGetLastError(void);
 const char *cudaGetErrorString(cudaError_t error);
@@ -86,12 +87,13 @@ struct tr_emulated_index {
     unsigned x;
 };
 extern tr_emulated_index threadIdx, blockIdx, blockDim, gridDim;
+extern void *tr_emulated_block_memory; /* of the launch's size; not zeroed */
 
 extern "C" {
 void __syncthreads(void);
 /* Exchanges `value`, of `bytes` <= 8, with lane (own lane XOR `away`). */
 void tr_emulated_shuffle_xor(void *value, size_t bytes, int away);
-cudaError_t tr_emulated_run(cudaStream_t stream, unsigned blocks, unsigned threads,
+cudaError_t tr_emulated_run(cudaStream_t stream, unsigned blocks, unsigned threads, size_t bytes,
                             void (*body)(void *), void *argument);
 }
 
@@ -101,8 +103,9 @@ template <typename T> T __shfl_xor_sync(unsigned, T value, int away) {
 }
 
 template <typename F>
-cudaError_t tr_emulated_launch(cudaStream_t stream, unsigned blocks, unsigned threads, F body) {
+cudaError_t tr_emulated_launch(cudaStream_t stream, unsigned blocks, unsigned threads, size_t bytes,
+                               F body) {
     return tr_emulated_run(
-        stream, blocks, threads, [](void *f) { (*static_cast<F *>(f))(); }, &body);
+        stream, blocks, threads, bytes, [](void *f) { (*static_cast<F *>(f))(); }, &body);
 }
 #endif

@@ -15,6 +15,7 @@ static void __sanitizer_finish_switch_fiber(void *, const void **, size_t *) {}
 #endif
 
 tr_emulated_index threadIdx, blockIdx, blockDim, gridDim;
+void *tr_emulated_block_memory;
 
 namespace {
 
@@ -154,10 +155,11 @@ void tr_emulated_shuffle_xor(void *value, size_t bytes, int away) {
     memcpy(value, &f->value, bytes);
 }
 
-cudaError_t tr_emulated_run(cudaStream_t stream, unsigned blocks, unsigned threads,
+cudaError_t tr_emulated_run(cudaStream_t stream, unsigned blocks, unsigned threads, size_t bytes,
                             void (*body)(void *), void *argument) {
     if (blocks == 0 || threads == 0 || threads > MAX_THREADS || threads % WARP != 0)
         return cudaErrorInvalidConfiguration;
+    if (bytes > 0 && !(tr_emulated_block_memory = malloc(bytes))) return cudaErrorMemoryAllocation;
     tr_emulated_launches(stream);
     kernel = body;
     kernel_argument = argument;
@@ -165,7 +167,10 @@ cudaError_t tr_emulated_run(cudaStream_t stream, unsigned blocks, unsigned threa
     gridDim.x = blocks;
     for (unsigned b = 0; b < blocks; b++) {
         blockIdx.x = stream->descending ? blocks - 1 - b : b;
+        if (bytes > 0) memset(tr_emulated_block_memory, 0xff, bytes);
         run_block(threads, stream->descending);
     }
+    if (bytes > 0) free(tr_emulated_block_memory);
+    tr_emulated_block_memory = NULL;
     return cudaSuccess;
 }
