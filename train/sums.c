@@ -15,18 +15,20 @@ typedef struct portion {
 
 /* What one group sums of a bucket. With data ranks in two factors (tr_mesh.near) the near ones sum
  * portions first; then those of `across` sum these sums, and if updates are not divided the near
- * ones gather them. */
+ * ones gather them. More than two ranks of `across` each sum a part of the portions and gather the
+ * other parts, so that a rank sends each element at most twice. */
 typedef struct sum {
     int stage, bucket;
     tr_group *group, *across, *near; /* across, near: NULL with one factor */
     const tr_span *span;             /* that all members get; NULL: `range` */
     tr_scatter_range *range;         /* [ranges] */
-    tr_scatter_range *own;           /* [owns]: those that this rank gets, in the same order */
-    tr_gather_range *back;           /* [ranges] */
-    portion *portion;                /* [ranges] */
-    size_t ranges, owns, capacity, owns_capacity, back_capacity, portions_capacity;
-    int across_ranks;
-    tr_group *last; /* the group of the last collective, and its ticket */
+    tr_scatter_range *own;   /* [owns]: parts of those that this rank gets, in their order */
+    tr_gather_range *spread; /* [owns]: the same parts */
+    tr_gather_range *back;   /* [ranges] */
+    portion *portion;        /* [ranges] */
+    size_t ranges, owns, capacity, owns_capacity, spread_capacity, back_capacity, portions_capacity;
+    int across_ranks, parts; /* parts: of each portion */
+    tr_group *last;          /* the group of the last collective, and its ticket */
     int64_t ticket;
 } sum;
 
@@ -44,6 +46,7 @@ static tr_status add_sum(tr_sums *s, const sum *what) {
 }
 
 static tr_status sum_of(tr_sums *s, const tr_store_slot *slot, sum **out) {
+    const int across = tr_mesh_part_size(&slot->layout.across);
     size_t i = 0;
     while (i < s->count && (s->sum[i].stage != slot->stage || s->sum[i].bucket != slot->bucket ||
                             s->sum[i].group != slot->sum || s->sum[i].across != slot->across))
@@ -53,7 +56,8 @@ static tr_status sum_of(tr_sums *s, const tr_store_slot *slot, sum **out) {
                                  .bucket = slot->bucket,
                                  .group = slot->sum,
                                  .across = slot->across,
-                                 .across_ranks = tr_mesh_part_size(&slot->layout.across),
+                                 .across_ranks = across,
+                                 .parts = across > 2 ? across : 1,
                                  .near = slot->near}));
     *out = &s->sum[i];
     return TR_OK;
@@ -62,15 +66,16 @@ static tr_status sum_of(tr_sums *s, const tr_store_slot *slot, sum **out) {
 /* Adds the portion of the owner at `place`, which `rank` gets in the group. */
 static tr_status add_portion(sum *to, const tr_store_slot *slot, tr_range part, int place, int rank,
                              int run, bool own) {
-    const size_t i = to->ranges;
+    const size_t i = to->ranges, owns = to->owns + (own ? (size_t)to->parts : 0);
     TR_TRY(tr_grow(&to->range, &to->capacity, i + 1, sizeof *to->range));
     TR_TRY(tr_grow(&to->portion, &to->portions_capacity, i + 1, sizeof *to->portion));
     TR_TRY(tr_grow(&to->back, &to->back_capacity, i + 1, sizeof *to->back));
-    TR_TRY(tr_grow(&to->own, &to->owns_capacity, i + 1, sizeof *to->own));
+    TR_TRY(tr_grow(&to->own, &to->owns_capacity, owns, sizeof *to->own));
+    TR_TRY(tr_grow(&to->spread, &to->spread_capacity, owns, sizeof *to->spread));
     to->portion[i] = (portion){.param = slot->param, .begin = part.begin, .own = own};
     to->range[i] = (tr_scatter_range){.count = part.extent, .rank = rank, .ranks = run};
     to->back[i] = (tr_gather_range){.rank = place};
-    to->owns += own;
+    to->owns = owns;
     to->ranges++;
     return TR_OK;
 }
@@ -122,6 +127,7 @@ void tr_sums_destroy(tr_sums *s) {
     for (size_t i = 0; i < s->count; i++) {
         free(s->sum[i].range);
         free(s->sum[i].own);
+        free(s->sum[i].spread);
         free(s->sum[i].back);
         free(s->sum[i].portion);
     }
@@ -144,11 +150,28 @@ static tr_status continue_across(const tr_store *store, tr_reduce op, tr_stream 
     TR_TRY(tr_group_scatter_ranges(one->across, stream, one->own, (int)one->owns, store->grad_dtype,
                                    op, &ticket));
     note(one, one->across, ticket);
+    if (one->parts > 1) {
+        TR_TRY(tr_group_gather(one->across, stream, one->spread, (int)one->owns, &ticket));
+        note(one, one->across, ticket);
+    }
     if (store->divided) return TR_OK;
     TR_TRY(tr_group_follow(one->near, one->last, one->ticket));
     TR_TRY(tr_group_gather(one->near, stream, one->back, (int)one->ranges, &ticket));
     note(one, one->near, ticket);
     return TR_OK;
+}
+
+/* Sets part `index` of a portion, and the ranks of `across` that sum it. */
+static void place_part(const sum *one, const tr_scatter_range *whole, size_t size, int index,
+                       size_t own) {
+    const tr_range part = tr_range_part(whole->count, one->parts, index);
+    char *data = (char *)whole->data + (size_t)part.begin * size;
+    one->own[own] = (tr_scatter_range){.data = data,
+                                       .count = part.extent,
+                                       .rank = index,
+                                       .ranks = one->parts > 1 ? 1 : one->across_ranks};
+    one->spread[own] =
+        (tr_gather_range){.data = data, .bytes = (size_t)part.extent * size, .rank = index};
 }
 
 /* Sets the addresses of a sum's ranges. */
@@ -161,9 +184,8 @@ static void place(const tr_store *store, sum *one) {
         if (!one->across) continue;
         one->back[k].data = range->data;
         one->back[k].bytes = (size_t)range->count * size;
-        if (one->portion[k].own)
-            one->own[own++] = (tr_scatter_range){
-                .data = range->data, .count = range->count, .ranks = one->across_ranks};
+        for (int i = 0; i < one->parts && one->portion[k].own; i++)
+            place_part(one, range, size, i, own++);
     }
 }
 

@@ -66,8 +66,10 @@ same_bits 3 bfs-pp2 pp2-0 4 parallel.pp=2 parallel.dp=2 parallel.schedule=bfs pa
 same_as_zero0 1 near 4 parallel.dp=2x2
 less near 0.6
 same_bits 3 bfs-near near-0 4 parallel.dp=2x2 "${bfs[@]}"
-same_as_zero0 1 far 2 parallel.dp=2x1
-same_curve far-0 dp2-0
+# Three runs of one rank are three data ranks.
+train 0 3 far "${options[@]}" parallel.dp=3x1 model.width=32
+same_curve far dp3-0
+same_tensors far dp3-0 20
 paste <(field near-0 loss) <(field dp4-0 loss) >"$scratch/near"
 awk -v most="$([[ $precision == fp32 ]] && echo 1e-5 || echo 1e-2)" '{ d = $1 / $2 - 1; if (d != 0) other = 1; if (d > most || d < -most) far = 1 }
     END { exit !(NR == 20 && other && !far) }' "$scratch/near" || fail "2x2 and 4: $(<"$scratch/near")"

@@ -301,7 +301,7 @@ static void compare(const job *j, const member *a, const member *b, bool values)
 }
 
 static const layout layouts[] = {{"1f1b", 1, 2, 1, 1, 0}, {"gpipe", 1, 3, 1, 1, 0},
-                                 {"1f1b", 1, 4, 1, 1, 2}, {"zb-h1", 2, 2, 1, 1, 0},
+                                 {"1f1b", 1, 6, 1, 1, 2}, {"zb-h1", 2, 2, 1, 1, 0},
                                  {"bfs", 1, 2, 1, 3, 0},  {"1f1b", 1, 2, 2, 1, 0},
                                  {"1f1b", 2, 3, 1, 1, 0}, {"1f1b", 2, 2, 2, 1, 0}};
 
