@@ -36,7 +36,9 @@ options=(train.steps=60 train.batch=24 checkpoint.every=15 optim.min_lr=0.003 lo
 # pick_layout: sets the number of ranks, and the arguments of a layout for them.
 pick_layout() {
     pick layout "1" "2 parallel.pp=2" "2 parallel.tp=2" "2 parallel.dp=2" "3 parallel.dp=3" \
-        "4 parallel.pp=2 parallel.tp=2" "4 parallel.pp=2 parallel.dp=2" "4 parallel.pp=4"
+        "4 parallel.pp=2 parallel.tp=2" "4 parallel.pp=2 parallel.dp=2" "4 parallel.pp=4" "4 parallel.dp=2x2 parallel.zero=1" \
+        "3 parallel.dp=3 parallel.zero=3 parallel.schedule=bfs parallel.virtual=4" \
+        "2 parallel.pp=2 parallel.schedule=gpipe device.name=guarded device.offload=optimizer,activations"
     read -r -a layout <<<"$layout"
     ranks=${layout[0]}
     layout=("${layout[@]:1}")

@@ -9,7 +9,7 @@ what="$ranks ranks (${layout[*]}), $deaths deaths:"
 
 launch run run
 lost="" killed=0
-begun() { grep -c "^trireme: the job starts again (restart [12] of 2)$" run.err; }
+begun() { cat run.err 2>/dev/null | grep -c "^trireme: the job starts again (restart [12] of 2)$"; }
 found() {
     gone "$job" && return
     (($(begun) == killed)) || return 1 # before, they are the ranks of a job that ends
