@@ -81,20 +81,34 @@ static tr_status find_zero(tr_config *c, tr_device *device, bool *fits) {
 }
 
 /* Keeps the optimizer's state in the host's memory, if the device has another one, or activations,
- * or both; or the state, with the cheapest recompute that it needs then. */
+ * or both, besides what is there already; or the state, with the cheapest recompute that it needs
+ * then. */
 static tr_status find_offload(tr_config *c, tr_device *device, bool *fits) {
-    static const char *const choices[] = {"optimizer", "activations", "optimizer,activations"};
+    static const struct {
+        const char *text;
+        bool optimizer, activations;
+    } choices[] = {{"optimizer", true, false},
+                   {"activations", false, true},
+                   {"optimizer,activations", true, true}};
     const bool on_host = !strcmp(c->device.name, "cpu") || !strcmp(c->device.name, "ref");
+    char from[sizeof c->device.offload];
+    tr_config_offloads has;
+    (void)snprintf(from, sizeof from, "%s", c->device.offload);
     *fits = false;
-    if (on_host || strcmp(c->device.offload, "none") != 0) return TR_OK;
+    if (on_host || !tr_config_offload(c, &has)) return TR_OK;
     for (size_t k = 0; k < sizeof choices / sizeof *choices && !*fits; k++) {
-        (void)snprintf(c->device.offload, sizeof c->device.offload, "%s", choices[k]);
+        const bool drops =
+            (has.optimizer && !choices[k].optimizer) || (has.stages > 0 && !choices[k].activations);
+        if (drops || !strcmp(from, choices[k].text)) continue;
+        (void)snprintf(c->device.offload, sizeof c->device.offload, "%s", choices[k].text);
         TR_TRY(try_change(c, device, fits));
     }
     if (*fits) return TR_OK;
-    (void)snprintf(c->device.offload, sizeof c->device.offload, "%s", choices[0]);
-    TR_TRY(find_recompute(c, device, fits));
-    if (!*fits) (void)snprintf(c->device.offload, sizeof c->device.offload, "none");
+    if (!has.optimizer && has.stages == 0) {
+        (void)snprintf(c->device.offload, sizeof c->device.offload, "%s", choices[0].text);
+        TR_TRY(find_recompute(c, device, fits));
+    }
+    if (!*fits) (void)snprintf(c->device.offload, sizeof c->device.offload, "%s", from);
     return TR_OK;
 }
 

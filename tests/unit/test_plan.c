@@ -406,6 +406,13 @@ static void test_what_fits(void **state) {
     (void)strcpy(config.device.name, "guarded"); /* has memory of its own, like a GPU */
     assert_int_equal(tr_advice_make(&config, device, advice, sizeof advice), TR_OK);
     assert_non_null(strstr(advice, "train.micro_batch=1, or device.offload=optimizer, or"));
+    (void)strcpy(config.device.offload, "optimizer"); /* and what else could go there */
+    (void)strcpy(config.parallel.schedule, "gpipe");
+    assert_int_equal(tr_run_plan_make(&config, device, &plan), TR_OK);
+    config.device.memory = (int64_t)plan->memory[tr_run_plan_largest(plan)].total - 1;
+    tr_run_plan_destroy(plan);
+    assert_int_equal(tr_advice_make(&config, device, advice, sizeof advice), TR_OK);
+    assert_non_null(strstr(advice, "device.offload=optimizer,activations, or"));
     config.device.memory = 1000;
     assert_int_equal(tr_advice_make(&config, device, advice, sizeof advice), TR_OK);
     assert_non_null(strstr(advice, "no larger parallel.pp"));
