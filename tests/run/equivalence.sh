@@ -28,6 +28,7 @@ Y
 
 run() { # NAME PP TP DP SCHEDULE [ARGUMENT...]: in the background once there is a place
   while [ "$(jobs -pr | wc -l)" -ge "${TRIREME_TEST_JOBS:-1}" ]; do wait -n || true; done
+  echo "$1 begins after $SECONDS s"
   trireme_on $(($2 * $3 * (${4/x/*}))) train "$scratch/base.yaml" parallel.pp="$2" parallel.tp="$3" parallel.dp="$4" \
     parallel.schedule="$5" log.dir="$scratch/$1" "${@:6}" >"$scratch/$1.out" 2>&1 ||
     { echo $? >"$scratch/$1.failed"; } &

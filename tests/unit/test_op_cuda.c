@@ -628,8 +628,10 @@ static int run_groups(void) {
     for (int i = 0; i < case_count; i++)
         listed_tests[i] = (struct CMUnitTest){
             .name = every_case[i].name, .test_func = check_listed, .initial_state = &every_case[i]};
-    return cmocka_run_group_tests(listed_tests, NULL, NULL) +
-           cmocka_run_group_tests(tests, NULL, NULL);
+    const int failed = cmocka_run_group_tests(listed_tests, NULL, NULL) +
+                       cmocka_run_group_tests(tests, NULL, NULL);
+    printf("%d of %d cases, or other tests, failed\n", failed, case_count);
+    return failed;
 }
 
 int main(void) {
