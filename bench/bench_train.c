@@ -16,7 +16,8 @@
  * that file, and one more line compares the median steps.
  *
  * Every key `model.*` of the config is an option here (family, kv_heads, mlp_width, ...), with its
- * default; the sizes above hold without a preset. context: tokens of a sequence; batch: sequences
+ * default; the sizes above hold without a preset. `optim.gradients=bf16`, and other keys of
+ * optimizer and sums, are written whole. context: tokens of a sequence; batch: sequences
  * of a step; micro_batch: of one micro-batch on one data rank; threads=0: the rank's share of the
  * host's cores. Ranks: mpirun -q --bind-to none -n PP*DP*TP bench_train ...; device=cuda gives each
  * rank of a host a GPU of its own, and NCCL carries the messages. */
@@ -122,7 +123,9 @@ static tr_status read_config(bench *b, char **words, int count) {
     bool preset = false;
     for (int i = 0; i < count; i++) preset |= strncmp(words[i], "preset=", 7) == 0;
     for (int i = preset ? SIZES : 0; i < SIZES + count; i++) {
-        (void)snprintf(text[n], WORD, "model.%s", i < SIZES ? sizes[i] : words[i - SIZES]);
+        const char *word = i < SIZES ? sizes[i] : words[i - SIZES];
+        const bool whole = memchr(word, '.', strcspn(word, "=")) != NULL;
+        (void)snprintf(text[n], WORD, "%s%s", whole ? "" : "model.", word);
         overrides[n] = text[n];
         n++;
     }
@@ -336,23 +339,23 @@ static tr_status run(bench *b, tr_world *world) {
     tr_device *device = NULL;
     tr_schedule *schedule = NULL;
     tr_plans plans = {0};
-    tr_engine_desc desc = {
-        .world = world,
-        .model = b->model,
-        .batch = o->batch,
-        .micro_batch = o->micro_batch,
-        .dtype = strcmp(o->precision, "bf16") == 0   ? TR_BF16
-                 : strcmp(o->precision, "fp16") == 0 ? TR_F16
-                                                     : TR_F32,
-        .deterministic = o->deterministic != 0,
-        .seed = 1,
-        .max_norm = 1,
-        .optimizer = {.beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .weight_decay = 0.1f},
-        .zero = (int)o->zero,
-        .fetch = copy_sample,
-        .fetch_context = b,
-        .observe = observe,
-        .observe_context = b};
+    tr_engine_desc desc = {.world = world,
+                           .model = b->model,
+                           .batch = o->batch,
+                           .micro_batch = o->micro_batch,
+                           .dtype = strcmp(o->precision, "bf16") == 0   ? TR_BF16
+                                    : strcmp(o->precision, "fp16") == 0 ? TR_F16
+                                                                        : TR_F32,
+                           .deterministic = o->deterministic != 0,
+                           .seed = 1,
+                           .max_norm = 1,
+                           .optimizer = tr_optim_of(&b->config),
+                           .reduce = tr_request_reduce(&b->config),
+                           .zero = (int)o->zero,
+                           .fetch = copy_sample,
+                           .fetch_context = b,
+                           .observe = observe,
+                           .observe_context = b};
     TR_TRY_OUT(tr_mesh_make((int)o->pp, (int)o->dp, (int)o->tp, tr_world_rank(world),
                             tr_world_size(world), &desc.mesh));
     TR_TRY_OUT(open_device(o, world, &device));

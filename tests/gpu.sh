@@ -79,6 +79,7 @@ check_racecheck() { TRIREME_TEST_ONLY='test_table: * bf16' sanitizer racecheck; 
 # GPUs. Every rank takes part of the GPU for its context and the kernels that it loads: two checks of layouts
 # with runs of four ranks have to fit. They load what they need, not all, which takes seconds a rank; with
 # staged messages no GPU waits for another rank.
+export TRIREME_TEST_RANKS=4
 export TRIREME_TEST_SIZES="width: 256, heads: 4, context: 64" TRIREME_TEST_JOBS=$(((jobs + 1) / 2)) TRIREME_TEST_TRANSPORT=mpi
 suite() { bash tests/run/equivalence.sh "$build/trireme" "$programs/gpu-$1-$2" "$2"; }
 check_equivalence_fp32() { CUDA_MODULE_LOADING=LAZY suite equivalence fp32; }
