@@ -214,6 +214,16 @@ static bool are_neighbours(const tr_layout *l, int a, int b) {
     return false;
 }
 
+void tr_layout_cut(const tr_layout *l, char *text, size_t size) {
+    size_t used = 0;
+    text[0] = '\0';
+    for (int s = 0; s < l->placement.stages && used < size; s++) {
+        const int n = snprintf(text + used, size - used, "%s%d-%d", s ? " | " : "", l->first[s],
+                               l->first[s + 1] - 1);
+        used += n > 0 ? (size_t)n : 0;
+    }
+}
+
 int tr_layout_neighbours(const tr_layout *l, int pp_rank) {
     int count = 0;
     for (int r = 0; r < l->desc.mesh.degree[TR_AXIS_PP]; r++)
@@ -337,4 +347,23 @@ tr_status tr_layout_memory(const tr_layout *l, tr_device *device, int pp_rank, i
         out->live_peak = tr_layout_decoding(l, pp_rank);
     tr_memory_sum(out);
     return TR_OK;
+}
+
+tr_status tr_layout_check_fit(const tr_layout *l, tr_device *device, int pp_rank,
+                              const tr_memory_plan *plan, size_t limit) {
+    char parts[TR_MEMORY_TEXT];
+    const tr_optim_memory optimizer = l->desc.optimizer;
+    const bool trains = !l->desc.forward_only;
+    const bool may_divide = trains && !l->desc.zero && tr_mesh_near(&l->desc.mesh) > 1;
+    const bool may_offload = trains && !tr_device_on_host(device) && !optimizer.offload &&
+                             !tr_optim_row_of(optimizer.kind)->by_tensor;
+    if (!limit || plan->total <= limit) return TR_OK;
+    tr_memory_text(plan, parts);
+    return TR_FAIL(
+        TR_ERR_FIT,
+        "rank %d of the pipeline needs %s and a rank may use %.1f MiB (device.memory): "
+        "%s%sraise parallel.pp or parallel.tp, lower train.micro_batch, or set train.recompute "
+        "(`trireme plan` finds values that fit)",
+        pp_rank, parts, (double)limit / (1 << 20), may_divide ? "set parallel.zero to 1, " : "",
+        may_offload ? "set device.offload to optimizer, " : "");
 }

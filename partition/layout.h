@@ -58,6 +58,9 @@ typedef struct tr_layout {
 tr_status tr_layout_create(const tr_layout_desc *desc, tr_layout **out);
 void tr_layout_destroy(tr_layout *layout);
 
+/* Writes the layers of every stage, as "0-3 | 4-7", to text[size]. */
+void tr_layout_cut(const tr_layout *layout, char *text, size_t size);
+
 /* Returns the number of pipeline ranks from which this one receives messages, those at the other
  * ends of its edges. */
 int tr_layout_neighbours(const tr_layout *layout, int pp_rank);
@@ -76,7 +79,7 @@ tr_status tr_layout_prepare(tr_layout *layout, const tr_op_context *common, int 
 tr_status tr_layout_lower(tr_layout *layout);
 
 /* Lists the step inputs that the stages of a pipeline rank ask for, in input[TR_STEP_INPUTS];
- * tr_layout_step_input_bytes returns the bytes of one for a whole step on one data rank. */
+ * tr_layout_step_bytes returns the bytes of one for a whole step on one data rank. */
 void tr_layout_step_inputs(const tr_layout *layout, int pp_rank, tr_flow *input, int *inputs);
 size_t tr_layout_step_bytes(const tr_layout *layout, const tr_flow *input);
 
@@ -97,6 +100,10 @@ void tr_layout_memory_known(const tr_layout *layout, int pp_rank, int dp_rank, t
  * exactly, after tr_layout_lower. */
 tr_status tr_layout_memory(const tr_layout *layout, tr_device *device, int pp_rank, int dp_rank,
                            tr_memory_plan *out);
+/* Fails with TR_ERR_FIT when the plan of a rank exceeds the limit (0: none), and lists its parts
+ * and what makes it smaller. device: of the run. */
+tr_status tr_layout_check_fit(const tr_layout *layout, tr_device *device, int pp_rank,
+                              const tr_memory_plan *plan, size_t limit);
 /* Returns the bytes in which a pipeline rank's programs keep activations in the host's memory. */
 size_t tr_layout_host(const tr_layout *layout, int pp_rank);
 /* Returns the bytes in which a pipeline rank decodes: those of the decoding layers, then, if data

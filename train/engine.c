@@ -8,7 +8,6 @@
 #include "train/values.h"
 
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -285,22 +284,10 @@ static tr_status make_decoder(tr_engine *e) {
     return tr_decoder_create(&desc, &e->decoder);
 }
 
-/* Refuses a plan that does not fit, and lists its parts. */
-static tr_status refuse_too_large(const tr_engine *e) {
-    char parts[TR_MEMORY_TEXT];
-    const bool may_divide = !e->desc.zero && tr_mesh_near(&e->desc.mesh) > 1;
-    const bool may_offload = !tr_device_on_host(e->desc.device) && !e->desc.optimizer.offload &&
-                             !tr_optim_row_of(e->desc.optimizer.kind)->by_tensor;
-    if (!e->desc.memory || e->plan.total <= e->desc.memory) return TR_OK;
-    tr_memory_text(&e->plan, parts);
-    return TR_FAIL(
-        TR_ERR_FIT,
-        "rank %d of the pipeline needs %s and a rank may use %.1f MiB (device.memory): "
-        "%s%sraise parallel.pp or parallel.tp, lower train.micro_batch, or set train.recompute "
-        "(`trireme plan` finds values that fit)",
-        e->desc.mesh.index[TR_AXIS_PP], parts, (double)e->desc.memory / (1 << 20),
-        may_divide ? "set parallel.zero to 1, " : "",
-        may_offload ? "set device.offload to optimizer, " : "");
+/* Refuses a plan that does not fit. */
+static tr_status check_fit(const tr_engine *e) {
+    return tr_layout_check_fit(e->layout, e->desc.device, e->desc.mesh.index[TR_AXIS_PP], &e->plan,
+                               e->desc.memory);
 }
 
 /* Makes the layout of this rank, and refuses a model that is too large by its parameters alone
@@ -329,7 +316,7 @@ static tr_status make_layout(tr_engine *e) {
     TR_TRY(tr_layout_create(&desc, &e->layout));
     tr_layout_memory_known(e->layout, d->mesh.index[TR_AXIS_PP], d->mesh.index[TR_AXIS_DP],
                            &e->plan);
-    return refuse_too_large(e);
+    return check_fit(e);
 }
 
 /* Lowers the layout, if it fits. */
@@ -345,7 +332,7 @@ static tr_status lower_layout(tr_engine *e) {
     TR_TRY(tr_layout_lower(e->layout));
     TR_TRY(tr_layout_memory(e->layout, d->device, pp_rank, d->mesh.index[TR_AXIS_DP], &e->plan));
     tr_engine_plan(e, &e->plan); /* now with NCCL's groups */
-    return refuse_too_large(e);
+    return check_fit(e);
 }
 
 /* Rounds the optimizer's scalars as the device does, so that values computed from them here agree
@@ -599,11 +586,5 @@ void tr_engine_plan(const tr_engine *e, tr_memory_plan *out) {
 }
 
 void tr_engine_cut(const tr_engine *e, char *text, size_t size) {
-    size_t used = 0;
-    text[0] = '\0';
-    for (int s = 0; s < e->layout->placement.stages && used < size; s++) {
-        int n = snprintf(text + used, size - used, "%s%d-%d", s ? " | " : "", e->layout->first[s],
-                         e->layout->first[s + 1] - 1);
-        used += n > 0 ? (size_t)n : 0;
-    }
+    tr_layout_cut(e->layout, text, size);
 }
