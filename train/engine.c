@@ -441,6 +441,11 @@ static tr_status begin(tr_engine *e, const step_size *size, const tr_feed_batch 
     return complete ? TR_OK : tr_optimizer_spoil(e->optimizer);
 }
 
+/* Returns x, and a NaN without the sign that x86 gives it, which would be printed. */
+static double without_sign(double x) {
+    return isnan(x) ? NAN : x;
+}
+
 /* Waits for the device and reads the step's result. The rest of a step is only enqueued. */
 static tr_status read_result(tr_engine *e, tr_step_result *out) {
     tr_stream *stream = tr_device_compute(e->desc.device);
@@ -448,8 +453,8 @@ static tr_status read_result(tr_engine *e, tr_step_result *out) {
     TR_TRY(tr_optimizer_read(e->optimizer));
     TR_TRY(tr_world_sync(e->desc.world,
                          stream)); /* the copies must be done before the host reads them */
-    *out = (tr_step_result){.loss = e->result->loss,
-                            .grad_norm = e->result->grad_norm,
+    *out = (tr_step_result){.loss = without_sign(e->result->loss),
+                            .grad_norm = without_sign(e->result->grad_norm),
                             .tokens = e->result->valid,
                             .finite = isfinite(e->result->loss) && isfinite(e->result->grad_norm) &&
                                       e->result->valid > 0,

@@ -91,6 +91,7 @@ grep -q 'diverged: 3 steps in a row were skipped (guard.skips), and at step [0-9
     "$scratch/broken.err" || fail "broken: $(tail -n 1 "$scratch/broken.err")"
 [[ $(grep -c '"skipped":true' "$scratch/broken/metrics.jsonl") == 2 ]] || fail "broken: not two records of skipped steps"
 grep -qi 'nan\|inf' "$scratch/broken/metrics.jsonl" && fail "broken: NaN in the records"
+grep -q -e -nan "$scratch/broken.err" && fail "broken: NaN with a sign: $(tail -n 1 "$scratch/broken.err")"
 
 # FP16: a step with gradients that overflow is skipped with every guard.action, on all ranks alike, and halves
 # the loss scale; the layout changes neither the steps that are skipped nor, where it changes none, a bit.
