@@ -277,15 +277,15 @@ const tr_key tr_schema[] = {
      .help = "Type in which the optimizer's moments are kept; bf16 takes half of their memory, and "
              "int8 (8 bits, with a scale for every 256) about a quarter. Each is rounded up or "
              "down at random, so that the mean is exact. Not with optim.name adafactor, and sgd "
-             "without momentum, which have no such moments; int8 not with muon."},
+             "without momentum, which have no such moments, and "
+             "train.precision fp64; int8 not with muon."},
     {"optim.gradients", TR_KEY_CHOICE, AT(optim.gradients), .fallback = "fp32",
      .choices = "fp32 bf16",
      .help =
          "Type in which gradients are summed over the micro-batches of a step; bf16 halves their "
          "memory and adds one fp32 buffer of the size of the largest layer's gradients. Each sum "
-         "is "
-         "rounded up or down at random, so that the mean is exact. bf16 not with optim.name "
-         "lamb, muon and adafactor."},
+         "is rounded up or down at random, so that the mean is exact. bf16 not with optim.name "
+         "lamb, muon and adafactor, and train.precision fp64."},
     {"optim.master", TR_KEY_CHOICE, AT(optim.master), .fallback = "fp32", .choices = "fp32 none",
      .help = "With train.precision bf16: fp32 keeps a copy of the parameters that has all bits of "
              "small steps; none steps the bf16 parameters themselves, each rounded up or down at "
