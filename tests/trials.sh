@@ -7,6 +7,7 @@
 #   race     two jobs of several ranks want one log.dir: one of them gets it, the steps are those of one run
 #   damage   a checkpoint's files are damaged: refused or skipped, never loaded
 #   families a family's tiny preset on a random layout: the bits of one rank, or near ones; planned bytes are allocated
+#   options  drawn options of optimizer, precision, memory and data ranks: the bits without them, planned bytes, or 78
 #   hostile  invalid files and arguments: one sentence and a documented exit code
 # Timing in a trial of several ranks depends on the machine's load too; the expectations hold for any timing.
 #

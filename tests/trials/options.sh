@@ -1,0 +1,83 @@
+# Options of the optimizer, precision, memory and data ranks that are drawn, most of which do not change bits: a run with
+# them has the bits of one that divides, recomputes and offloads nothing and has no pipeline, every rank allocates what
+# was planned, and a checkpoint of it continues without them. A combination that docs/config.md excludes is refused.
+# shellcheck shell=bash disable=SC2154,SC2034 # one.sh sources this
+cat >base.yaml <<Y
+model: {layers: 4, heads: 4, context: 32, dropout: 0.1}
+data: {path: $text}
+train: {steps: 3, batch: 12, micro_batch: 1, seed: $seed, threads: 1, deterministic: true, validate_every: 3, validate_batches: 1}
+optim: {warmup: 1, clip: 0.5}
+checkpoint: {every: 1, keep: 3}
+log: {every: 3}
+Y
+
+# --- what is drawn -------------------------------------------------------------------------------------
+
+pick optimizer adamw adam sgd "sgd optim.momentum=0" "sgd optim.nesterov=true" lion lamb muon adafactor
+pick precision fp32 fp32 bf16 bf16 bf16 fp16 fp16 fp64
+pick moments fp32 fp32 bf16 int8
+pick gradients fp32 fp32 bf16
+pick master fp32 fp32 none
+pick reduce fp32 fp32 bf16
+pick recompute none selective full full:2-3,selective:1
+pick sequence true false
+pick zero 0 1 2 3
+pick offload none none optimizer activations optimizer,activations
+pick mesh "1 1 2" "1 1 3" "1 1 4" "1 1 2x2" "1 1 3x1" "1 2 1" "1 2 2" "2 1 1" "2 1 2" "2 2 1" "4 1 1"
+read -r pp tp dp <<<"$mesh"
+pick schedule "1f1b 1" "gpipe 1" "bfs $((4 / pp))" "interleaved $((4 / pp))" "zb-h1 1" "zbv 2" "v-min 2" "dualpipev 2"
+((pp == 2 || ${schedule#* } != 2)) || schedule="bfs $((4 / pp))"
+pick family "gpt2" "gpt2 model.tie=false" "llama model.kv_heads=1" "qwen3 model.kv_heads=2"
+pick part "" "" "" "train.freeze=*.2.*" "model.lora.rank=4"
+pick more "" "" optim.clip_value=0.001 optim.l1=0.01 optim.l2=0.01 optim.weight_decay=0 warm-up
+pick noise true false
+pick width 32 48
+
+device=cpu
+[[ $precision != fp64 ]] || device=ref
+[[ $offload == none ]] || device=guarded
+read -r -a words <<<"optim.name=$optimizer model.family=$family model.width=$width $part ${more/warm-up/train.batch=24}"
+[[ $more != warm-up ]] || words+=(train.batch_warmup="12 1")
+words+=(train.precision="$precision" optim.{moments="$moments",gradients="$gradients",master="$master"} device.name="$device")
+words+=(parallel.{reduce="$reduce",sequence="$sequence",tp="$tp",dp="$dp"})
+placed=(parallel.{zero="$zero",pp="$pp",schedule="${schedule% *}",virtual="${schedule#* }"})
+placed+=(train.recompute="$recompute" device.offload="$offload" log.noise_scale="$noise")
+what="${words[*]} ${placed[*]}"
+
+# --- what must hold ------------------------------------------------------------------------------------
+
+# excluded: succeeds when docs/config.md says that the options do not work together.
+excluded() {
+    [[ $precision != fp64 || $device == ref ]] || return 0
+    [[ $precision != fp64 || ($reduce == fp32 && $moments == fp32 && $gradients == fp32) ]] || return 0
+    [[ $master == fp32 || $precision == bf16 ]] || return 0
+    case $optimizer in
+        lamb | muon | adafactor) [[ $master == fp32 && $gradients == fp32 && $offload != *optimizer* ]] || return 0 ;;
+    esac
+    case $optimizer in
+        "sgd optim.momentum=0" | adafactor) [[ $moments == fp32 ]] || return 0 ;;
+        muon) [[ $moments != int8 ]] || return 0 ;;
+    esac
+    return 1
+}
+
+ranks=$((${dp/x/*} * tp))
+if excluded; then
+    what+=" (refused)"
+    train 78 $((ranks * pp)) no "${words[@]}" "${placed[@]}"
+    says no '.+'
+    [[ ! -e no && ! -s no.out ]] || fail "no: it began"
+else
+    train 0 "$ranks" plain "${words[@]}"
+    as_planned plain
+    train 0 $((ranks * pp)) run "${words[@]}" "${placed[@]}"
+    as_planned run
+    same_curve run plain
+    same_tensors run plain 3
+    if [[ $precision != fp64 ]]; then
+        rm -r "$(step_dir run 3)"
+        train 0 "$ranks" run "${words[@]}" --resume
+        same_curve run plain
+        same_tensors run plain 3
+    fi
+fi
