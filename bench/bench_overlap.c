@@ -5,7 +5,9 @@
  *
  * Then the sums of gradients: two data ranks with one stage of eight layers and two micro-batches;
  * B takes 4 ms a layer, and each layer is a bucket. Every sum is delayed by 3 ms, so all but the
- * last can be hidden. Prints what the delays cost, and their share of all delays but the last. */
+ * last can be hidden. Prints what the delays cost, and their share of all delays but the last. Then
+ * the same of gathers of updated parameters, each delayed likewise: the first F, of 4 ms a layer,
+ * can hide all but the first. */
 #include "pipeline/program/run.h"
 #include "pipeline/program/simulate.h"
 #include "tests/unit/support/generate_order.h"
@@ -148,7 +150,7 @@ out:
     return status;
 }
 
-/* --- sums of gradients ------------------------------------------------------------------------ */
+/* --- sums of gradients, gathers of parameters ------------------------------------------------- */
 
 enum { LAYERS = 8, SUMS_STEPS = 5, ELEMENTS = 1 << 12 };
 static const double LAYER = 4e-3, SUM_DELAY = 3e-3;
@@ -158,7 +160,8 @@ typedef struct data_rank {
     const tr_program_set *set;
     tr_device *device;
     tr_group *group;
-    float *gradient; /* [LAYERS][ELEMENTS] */
+    float *gradient;                      /* [LAYERS][ELEMENTS] */
+    tr_gather_range range[LAYERS][RANKS]; /* the same, each half from its rank */
     int64_t ticket[LAYERS];
     int rank;
     double delay, step_s;
@@ -167,8 +170,10 @@ typedef struct data_rank {
 
 static tr_status layers_forward(tr_stage *stage, const tr_stage_io *io) {
     (void)stage;
-    (void)io;
-    rest(LAYER);
+    for (int k = LAYERS - 1; k >= 0; k--) {
+        if (io->need) TR_TRY(io->need(io->need_context, k));
+        rest(LAYER);
+    }
     return TR_OK;
 }
 
@@ -197,6 +202,25 @@ static tr_status wait_for_sum(void *context, int stage, int bucket) {
     return tr_group_wait(r->group, tr_device_compute(r->device), r->ticket[bucket]);
 }
 
+static tr_status start_gather(void *context, int stage, int bucket, void *memory) {
+    (void)stage;
+    (void)memory;
+    data_rank *r = context;
+    tr_gather_range *range = r->range[bucket];
+    for (int k = 0; k < RANKS; k++)
+        range[k] = (tr_gather_range){.data = r->gradient + (size_t)bucket * ELEMENTS +
+                                             (size_t)k * (ELEMENTS / RANKS),
+                                     .bytes = sizeof(float) * (ELEMENTS / RANKS),
+                                     .rank = k};
+    return tr_group_gather(r->group, tr_device_compute(r->device), range, RANKS,
+                           &r->ticket[bucket]);
+}
+
+static tr_status wait_for_gather(void *context, int stage, int bucket, void *memory) {
+    (void)memory;
+    return wait_for_sum(context, stage, bucket);
+}
+
 static tr_status run_data_rank(data_rank *r) {
     tr_status status = TR_OK;
     tr_runner *runner = NULL;
@@ -210,12 +234,15 @@ static tr_status run_data_rank(data_rank *r) {
     TR_TRY_OUT(tr_device_alloc(r->device, TR_MEMORY_GRADIENTS, sizeof(float) * LAYERS * ELEMENTS,
                                (void **)&r->gradient));
     TR_TRY_OUT(tr_device_alloc(r->device, TR_MEMORY_ACTIVATIONS, program->arena_bytes, &arena));
-    tr_runner_options options = {
-        .device = r->device,
-        .program = program,
-        .stages = stages,
-        .arena = arena,
-        .hooks = {.reduce_start = start_sum, .reduce_wait = wait_for_sum, .context = r}};
+    tr_runner_options options = {.device = r->device,
+                                 .program = program,
+                                 .stages = stages,
+                                 .arena = arena,
+                                 .hooks = {.reduce_start = start_sum,
+                                           .reduce_wait = wait_for_sum,
+                                           .gather_start = start_gather,
+                                           .gather_wait = wait_for_gather,
+                                           .context = r}};
     TR_TRY_OUT(tr_runner_create(&options, &runner));
     r->step_s = 1e9;
     for (int step = 0; step < SUMS_STEPS; step++) {
@@ -244,20 +271,25 @@ static void *data_rank_main(void *argument) {
     return NULL;
 }
 
-/* Measures the best step with every sum delayed. */
-static tr_status measure_sums(double delay, double *step_s) {
+/* Measures the best step with every sum delayed, or every gather. */
+static tr_status measure_collectives(bool gathers, double delay, double *step_s) {
     tr_status status = TR_OK;
     tr_bucket bucket[LAYERS];
+    const size_t bytes = sizeof(float) * ELEMENTS;
     for (int k = 0; k < LAYERS; k++)
-        bucket[k] = (tr_bucket){
-            .bytes = sizeof(float) * ELEMENTS, .w = (k + 1.0) / LAYERS, .b = (k + 1.0) / LAYERS};
-    tr_stage_cost cost = {.f = LAYER,
+        bucket[k] = (tr_bucket){.bytes = gathers ? 0 : bytes,
+                                .w = (k + 1.0) / LAYERS,
+                                .b = (k + 1.0) / LAYERS,
+                                .f = 1 - (k + 1.0) / LAYERS,
+                                .updated = gathers ? bytes : 0,
+                                .gathered = gathers ? bytes : 0};
+    tr_stage_cost cost = {.f = LAYERS * LAYER,
                           .i = LAYERS * LAYER / 2,
                           .w = LAYERS * LAYER / 2,
                           .buckets = LAYERS,
                           .bucket = bucket};
     tr_stage_table table = {.stages = 1, .cost = &cost};
-    const tr_simulated_links links = {.sum.latency = delay};
+    const tr_simulated_links links = {.sum.latency = delay, .gather.latency = delay};
     tr_schedule *schedule = NULL;
     tr_program_set *set = NULL;
     tr_simulation *simulation = NULL;
@@ -277,8 +309,8 @@ static tr_status measure_sums(double delay, double *step_s) {
         if (status == TR_OK) status = rank[r].status;
     }
     *step_s = rank[0].step_s;
-    printf("sums delayed %4.1f ms: measured %7.2f ms, simulated %7.2f ms\n", delay * 1e3,
-           *step_s * 1e3, simulation->makespan * 1e3);
+    printf("%s delayed %4.1f ms: measured %7.2f ms, simulated %7.2f ms\n",
+           gathers ? "gathers" : "sums", delay * 1e3, *step_s * 1e3, simulation->makespan * 1e3);
 out:
     tr_simulation_destroy(simulation);
     tr_program_set_destroy(set);
@@ -286,20 +318,21 @@ out:
     return status;
 }
 
-static tr_status measure_all_sums(void) {
+static tr_status measure_all(bool gathers) {
     double plain, delayed;
-    TR_TRY(measure_sums(0, &plain));
-    TR_TRY(measure_sums(SUM_DELAY, &delayed));
+    TR_TRY(measure_collectives(gathers, 0, &plain));
+    TR_TRY(measure_collectives(gathers, SUM_DELAY, &delayed));
     double cost = delayed - plain - SUM_DELAY, hidden = (LAYERS - 1) * SUM_DELAY;
-    printf("beyond the last bucket's delay: %.2f ms of %.0f ms, %.1f%%\n", cost * 1e3, hidden * 1e3,
-           100 * cost / hidden);
+    printf("beyond the %s bucket's delay: %.2f ms of %.0f ms, %.1f%%\n", gathers ? "first" : "last",
+           cost * 1e3, hidden * 1e3, 100 * cost / hidden);
     return TR_OK;
 }
 
 int main(void) {
     tr_status status = measure(0);
     if (status == TR_OK) status = measure(F / 2);
-    if (status == TR_OK) status = measure_all_sums();
+    for (int gathers = 0; gathers < 2 && status == TR_OK; gathers++)
+        status = measure_all(gathers != 0);
     if (status != TR_OK) fprintf(stderr, "bench_overlap: %s\n", tr_error_message());
     return (int)status;
 }

@@ -1,9 +1,7 @@
 #include "cli/plan_traffic.h"
 
 #include "base/memory.h"
-#include "layers/param_layout.h"
 #include "partition/network.h"
-#include "partition/param_memory.h"
 #include "partition/tensor_sums.h"
 
 #include <math.h>
@@ -158,7 +156,8 @@ static void print_collectives(const tr_config *c, const tr_layout *l, const tr_s
     const bool narrow =
         !gathers && tr_reduce_wire(l->desc.reduce, tr_optim_grad_dtype(l->desc.optimizer,
                                                                        l->desc.dtype)) == TR_BF16;
-    (void)snprintf(what, sizeof what, "%s%s in %d %s%s", narrow ? "bf16 " : "",
+    (void)snprintf(what, sizeof what, "%s%s%s in %d %s%s", narrow ? "bf16 " : "",
+                   gathers && l->desc.zero < 3 ? "updated " : "",
                    gathers ? "parameters" : "gradients", most.count, gathers ? "gather" : "bucket",
                    most.count == 1 ? "" : "s");
     print_moving(c, gathers ? "gather" : "reduce", most.bytes, what,
@@ -168,7 +167,7 @@ static void print_collectives(const tr_config *c, const tr_layout *l, const tr_s
     print_exposed(most.exposed / rate);
 }
 
-/* Prints what the sums of gradients take, and with parallel.zero 3 the gathers of values. */
+/* Prints what the sums of gradients take, and with parallel.zero the gathers of values. */
 static tr_status print_reductions(const tr_config *c, const tr_run_plan *p, double rate) {
     const tr_layout *l = p->layout;
     const tr_simulated_links links = {.sum = tr_network_reduce(c, &l->desc.mesh, rate),
@@ -179,45 +178,6 @@ static tr_status print_reductions(const tr_config *c, const tr_run_plan *p, doub
     print_collectives(c, l, t, rate, true);
     tr_simulation_destroy(t);
     return TR_OK;
-}
-
-/* The trained elements of a pipeline rank, and those that one of its data ranks updates. */
-typedef struct updates {
-    const tr_mesh *divided;
-    double all, own;
-} updates;
-
-static tr_status add_updates(void *context, int stage, tr_param *param, bool shares) {
-    updates *u = context;
-    (void)stage;
-    if (shares || param->frozen) return TR_OK;
-    u->all += (double)param->count;
-    u->own += (double)tr_param_portion(param, u->divided).extent;
-    return TR_OK;
-}
-
-/* Prints what the gather of updated parameters takes of the pipeline rank that gathers longest,
- * when data ranks divide the updates but not the values: the second half of a sum. The data rank
- * that has updated most sends longest. */
-static void print_gather(const tr_config *c, const tr_run_plan *p, double rate) {
-    const tr_layout *l = p->layout;
-    const tr_link sum = tr_network_near(c, &l->desc.mesh, rate);
-    const int data_ranks = tr_mesh_near(&l->desc.mesh);
-    tr_mesh mesh = l->desc.mesh;
-    updates most = {0};
-    if (!tr_memory_divided(&mesh, l->desc.zero) || tr_memory_gathers(&mesh, l->desc.zero)) return;
-    for (int r = 0; r < mesh.degree[TR_AXIS_PP]; r++)
-        for (int d = 0; d < data_ranks; d++) {
-            updates u = {.divided = &mesh};
-            mesh.index[TR_AXIS_DP] = d;
-            (void)tr_placement_visit(&l->placement, l->model, r, add_updates, &u); /* cannot fail */
-            if (u.own > most.own) most = u;
-        }
-    const double size = (double)tr_dtype_size(l->desc.dtype);
-    const double seconds = (sum.latency + sum.per_byte * data_ranks * most.own * size) / 2 / rate;
-    print_moving(c, "gather", most.all * size, "updated parameters",
-                 reach_of(tr_network_near_is_far(c, &l->desc.mesh)), seconds);
-    print_exposed(seconds);
 }
 
 /* Prints what the copies of activations take of the pipeline rank that waits longest for them. */
@@ -250,7 +210,6 @@ static tr_status print_copies(const tr_config *c, const tr_run_plan *p, double r
 tr_status cli_plan_traffic(const tr_config *c, const tr_run_plan *p, double rate) {
     TR_TRY(print_messages(c, p, rate));
     TR_TRY(print_reductions(c, p, rate));
-    print_gather(c, p, rate);
     print_tensor_sums(c, p, rate);
     return print_copies(c, p, rate);
 }

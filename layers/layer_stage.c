@@ -223,6 +223,7 @@ static tr_status forward(tr_stage *stage, const tr_stage_io *io) {
     for (int k = 0; k < s->flow.count; k++) {
         tr_layer *layer = layer_at(s, k);
         tr_layer_io l = layer_io(s, io, k);
+        if (io->need) TR_TRY(io->need(io->need_context, s->flow.count - 1 - k));
         for (int o = 0; o < layer->outputs; o++) {
             const tr_stage_value *value = output_at(s, k, o);
             l.y[o] = value->readers > 0 ? value_at(io, value)

@@ -21,10 +21,8 @@ static const tr_param *other_use(const tr_model *model, const tr_param *param, i
     return NULL;
 }
 
-/* Returns true when use 0 of this (tied) parameter is also on this rank, so that value and state
- * are shared. */
-static bool shares_here(const tr_placement *placement, const tr_model *model, int pp_rank,
-                        const tr_param *param) {
+bool tr_placement_shares(const tr_placement *placement, const tr_model *model, int pp_rank,
+                         const tr_param *param) {
     int layer;
     return param->use > 0 && other_use(model, param, &layer) &&
            owner_of_layer(placement, layer) == pp_rank;
@@ -37,7 +35,8 @@ tr_status tr_placement_visit(const tr_placement *placement, const tr_model *mode
         for (int i = placement->first[s]; i < placement->first[s + 1]; i++)
             for (int k = 0; k < model->layers[i]->params_count; k++) {
                 tr_param *param = &model->layers[i]->params[k];
-                TR_TRY(visit(context, s, param, shares_here(placement, model, pp_rank, param)));
+                TR_TRY(visit(context, s, param,
+                             tr_placement_shares(placement, model, pp_rank, param)));
             }
     }
     return TR_OK;

@@ -19,6 +19,11 @@ typedef tr_status (*tr_placement_visit_fn)(void *context, int stage, tr_param *p
 tr_status tr_placement_visit(const tr_placement *placement, const tr_model *model, int pp_rank,
                              tr_placement_visit_fn visit, void *context);
 
+/* Returns true when use 0 of this (tied) parameter is also on pipeline rank pp_rank, which has this
+ * use, so that they share value and state. */
+bool tr_placement_shares(const tr_placement *placement, const tr_model *model, int pp_rank,
+                         const tr_param *param);
+
 /* Returns the bucket of its stage's gradients to which a parameter of the stage belongs. */
 int tr_placement_bucket(const tr_placement *placement, const tr_model *model, int stage,
                         const tr_param *param);

@@ -35,6 +35,7 @@ typedef struct tr_edge {
 typedef struct tr_bucket {
     size_t bytes; /* that this rank reduces with other ranks; 0: none */
     double w, b;  /* complete after this share of the time of the stage's last W; of its last B */
+    double f;     /* F reads its parameters from this share of its time on */
     /* Bytes of its gradients if they are in the arena, from the first action that writes them until
      * their sum has been waited for; 0: they have memory of their own. */
     size_t arena;
@@ -42,6 +43,13 @@ typedef struct tr_bucket {
     /* Bytes of its parameters' values if data ranks divide them: actions of the stage find them in
      * the arena, where they were gathered; 0: each rank has them in memory of their own. */
     size_t values;
+    /* Bytes of its parameters' values that data ranks have updated in portions at the end of the
+     * last step: each rank gathers the others' portions to memory of its own before the first F of
+     * the stage; 0: none. Not together with `values`. */
+    size_t updated;
+    /* The link's part of a gather: the bytes that it would take if all data ranks sent as much as
+     * the one that sends most. */
+    size_t gathered;
 } tr_bucket;
 
 /* What one micro-batch takes on a stage. Orders are made, estimated and simulated with its times
@@ -89,6 +97,10 @@ typedef struct tr_stage_io {
      * order; NULL: not asked for. A stage need not call it. */
     tr_status (*complete)(void *context, int bucket);
     void *complete_context;
+    /* F: the stage calls it before it reads the parameters of a bucket, or of one with a higher
+     * number, which is an earlier layer's; NULL: not asked for. */
+    tr_status (*need)(void *context, int bucket);
+    void *need_context;
     void *const *in;   /* while they live: tensors of incoming edges */
     void *const *out;  /* F: where tensors of outgoing edges are written */
     void *const *dout; /* I, B, and W with w_reads_gradient: gradients of outgoing edges */

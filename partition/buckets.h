@@ -1,5 +1,5 @@
 /* The buckets of gradients and values: how many bytes a rank reduces when each of its layers is
- * done, and gathers before its stage runs. */
+ * done, and gathers before its stage, or the layer, runs. */
 #pragma once
 
 #include "comm/comm.h"

@@ -26,7 +26,7 @@ struct tr_engine {
     tr_mesh_groups *groups;
     tr_group *world, *tp; /* two groups of the mesh */
     tr_store *store;
-    tr_values *values; /* NULL: each rank has all values */
+    tr_values *values;
     tr_links *links;
     step_size *size; /* [1 + desc.smaller_count]: of desc.batch, then the smaller ones */
     const step_size *now, *next; /* of a training step, and of the one after it */
@@ -175,7 +175,8 @@ static tr_status add_gathers(tr_engine *e, const tr_program *program) {
         const tr_instr *instr = &program->instr[k];
         if (instr->action.type == TR_ACTION_GATHER_START)
             TR_TRY(tr_values_add(e->values, local_stage(e, instr->action.stage),
-                                 instr->action.micro_batch, e->arena + instr->offset));
+                                 instr->action.micro_batch,
+                                 instr->offset == TR_NO_PLACE ? NULL : e->arena + instr->offset));
     }
     return TR_OK;
 }
@@ -270,7 +271,7 @@ static tr_status gather_decoding(tr_engine *e, int stage, int bucket, void *memo
 }
 
 static tr_status make_decoder(tr_engine *e) {
-    if (e->values) TR_TRY(visit_decoding(e, place_decoding));
+    TR_TRY(visit_decoding(e, place_decoding));
     const tr_decoder_desc desc = {.world = e->desc.world,
                                   .device = e->desc.device,
                                   .mesh = e->desc.mesh,
@@ -515,6 +516,7 @@ void tr_engine_set_loss_scale(tr_engine *e, double scale) {
 /* Runs the validation program on one batch. */
 static tr_status validate(tr_engine *e, const tr_feed_batch *from, tr_step_result *out) {
     tr_stream *stream = tr_device_compute(e->desc.device);
+    TR_TRY(tr_store_complete(e->store));
     *e->given = (tr_step_state){.seed = e->desc.seed, .loss_scale = 1};
     TR_TRY(tr_stream_copy(stream, e->state, e->given, sizeof *e->given));
     TR_TRY(begin(e, e->size, from));
@@ -558,8 +560,13 @@ double tr_engine_tensor_waited(const tr_engine *e) {
 
 tr_status tr_engine_decode(tr_engine *e, tr_decoder **out) {
     *out = e->decoder;
-    if (!e->values) return TR_OK;
+    TR_TRY(tr_store_complete(e->store));
     TR_TRY(visit_decoding(e, gather_decoding));
+    return tr_world_sync(e->desc.world, tr_device_compute(e->desc.device));
+}
+
+tr_status tr_engine_complete(tr_engine *e) {
+    TR_TRY(tr_store_complete(e->store));
     return tr_world_sync(e->desc.world, tr_device_compute(e->desc.device));
 }
 

@@ -101,12 +101,16 @@ tr_status tr_engine_evaluate(tr_engine *engine, tr_fetch_fn fetch, void *context
 _Atomic double *tr_engine_stop_word(tr_engine *engine);
 
 /* Sets *out to the decoder of one text with the engine's parameters, memory and channels, for use
- * until the next step; NULL without desc->decodes. Gathers the values if data ranks divide them:
- * then collective. */
+ * until the next step; NULL without desc->decodes. Gathers the values that this rank lacks.
+ * Collective. */
 tr_status tr_engine_decode(tr_engine *engine, tr_decoder **out);
 /* Returns the seconds in which this rank has waited for sums over its tensor ranks
  * (tr_group_waited). */
 double tr_engine_tensor_waited(const tr_engine *engine);
+/* Completes the values of parameters, of which a training step leaves those of other data ranks'
+ * portions outdated (tr_store). Call it before other code reads the store's values between steps;
+ * validations and the decoder complete them by themselves. Collective. */
+tr_status tr_engine_complete(tr_engine *engine);
 tr_store *tr_engine_store(tr_engine *engine);
 const tr_model *tr_engine_model(const tr_engine *engine);
 /* Returns the programs of all ranks of the pipeline of a training step with this batch; with

@@ -264,7 +264,8 @@ static tr_status update_parameters(tr_optimizer *o, tr_stream *stream) {
     else if (o->moments) TR_TRY(tr_moments_run(o->moments, stream, o->desc.state, o->scratch));
     else TR_TRY(step_runs(o, stream));
     if (o->pace) TR_TRY(tr_pace_run(o->pace, stream, o->desc.state, o->scratch));
-    return o->desc.store->gathers ? tr_gathers_run(o->desc.store->gathers, stream) : TR_OK;
+    o->desc.store->outdated = o->desc.store->gathers != NULL;
+    return TR_OK;
 }
 
 tr_status tr_optimizer_finish(tr_optimizer *o, bool update) {

@@ -63,7 +63,8 @@ tr_status tr_optimizer_first_gradients(tr_optimizer *optimizer, int local_stage,
  * complete; and make later work wait for the sums (train/sums.h). */
 tr_status tr_optimizer_start(tr_optimizer *optimizer, int local_stage, int bucket);
 tr_status tr_optimizer_wait(tr_optimizer *optimizer, int local_stage, int bucket);
-/* Sums tied uses, takes the norm, finishes the step state; with `update` steps the parameters. */
+/* Sums tied uses, takes the norm, finishes the step state; with `update` steps the parameters,
+ * which leaves the values of other ranks' portions outdated (tr_store). */
 tr_status tr_optimizer_finish(tr_optimizer *optimizer, bool update);
 /* Enqueues the read-back of what the ranks sum, after tr_optimizer_finish. */
 tr_status tr_optimizer_read(tr_optimizer *optimizer);

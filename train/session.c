@@ -59,7 +59,8 @@ static tr_status fetch(void *context, bool validation, int64_t sample, const tr_
                       : tr_data_sample(data, sample, wanted, count);
 }
 
-/* Shows the current instruction on the board, and nothing between instructions. */
+/* Shows the current instruction on the board, and nothing between instructions; a wait within an F
+ * is a part of it. */
 static void observe(void *context, const tr_instr *instr, bool begin) {
     tr_session *s = context;
     static const char letter[TR_ACTION_TYPES] = {[TR_ACTION_F] = 'F',
@@ -84,8 +85,9 @@ static void observe(void *context, const tr_instr *instr, bool begin) {
     if (s->trace && at_once && !begin) tr_record_observe(s->trace, instr, false);
     if (at_once && !begin)
         tr_waits_observe(&s->waits, instr, false, tr_engine_tensor_waited(s->engine));
-    tr_board_set_action(s->options->board, instr->action.stage, instr->action.micro_batch,
-                        begin ? letter[instr->action.type] : 0);
+    if (!instr->late)
+        tr_board_set_action(s->options->board, instr->action.stage, instr->action.micro_batch,
+                            begin ? letter[instr->action.type] : 0);
     if (!begin) {
         s->work_done += actions_of(instr->action);
         tr_board_set_work(s->options->board, s->work_done, s->work_total);
@@ -458,8 +460,8 @@ static tr_status open_trace(tr_session *s) {
                            (long long)s->options->trace, (long long)s->trace_from,
                            (long long)(s->trace_from + k - 1), (long long)k);
     const tr_program_set *programs = tr_engine_programs(s->engine, batch);
-    size_t count = (size_t)programs->program[s->mesh.index[TR_AXIS_PP]].count;
-    return tr_record_open(count * (size_t)s->options->trace, &s->trace);
+    const size_t entries = tr_record_entries(&programs->program[s->mesh.index[TR_AXIS_PP]]);
+    return tr_record_open(entries * (size_t)s->options->trace, &s->trace);
 }
 
 /* Called after every part of the set-up: a request to stop ends the run before the next part. There

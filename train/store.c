@@ -298,13 +298,17 @@ static tr_status alloc_store(tr_store *store, const tr_param_memory *sum, bool t
     return tr_device_alloc(store->device, TR_MEMORY_OPTIMIZER, states, (void **)&store->states);
 }
 
+bool tr_store_gathers(const tr_store_slot *slot) {
+    return slot->owners && slot->shares < 0;
+}
+
 /* Lists the gathers of values after updates. */
 static tr_status list_gathers(tr_store *store) {
     const size_t size = tr_dtype_size(store->dtype);
     TR_TRY(tr_gathers_create(&store->gathers));
     for (int i = 0; i < store->slots; i++) {
         const tr_store_slot *slot = &store->slot[i];
-        if (slot->owners && slot->shares < 0)
+        if (tr_store_gathers(slot))
             TR_TRY(tr_gathers_add(store->gathers, store, slot, slot->param->value, 1, size));
     }
     return TR_OK;
@@ -560,7 +564,14 @@ tr_status tr_store_clear_states(tr_store *store) {
     return tr_stream_sync(stream);
 }
 
+tr_status tr_store_complete(tr_store *store) {
+    if (!store->outdated) return TR_OK;
+    store->outdated = false;
+    return tr_gathers_run(store->gathers, tr_device_compute(store->device));
+}
+
 tr_status tr_store_publish(tr_store *store) {
+    store->outdated = false; /* each rank has loaded all values, or gathers them here */
     if (!store->gathers || store->dtype == store->acc || store->no_master)
         return cast_masters(store);
     TR_TRY(tr_world_agree(store->world, cast_masters(store))); /* all ranks gather, or none */

@@ -6,10 +6,10 @@
  * the value is the master. With gradients in BF16 all layers write theirs of one micro-batch to the
  * same FP32 memory, the addends. Data ranks may divide the updates (parallel.zero): then a rank has
  * master and states of its portion of each parameter, and gathers the values of the others after
- * every step. A frozen parameter has only its value, and a gradient that is not read if it
- * has_grad. Every use of a tied parameter has its own gradient; uses on one rank share value and
- * state; uses on different pipeline ranks hold a copy each, and their gradients are summed through
- * a tie group.
+ * every step, when the next one or other work needs them (train/values.h). A frozen parameter has
+ * only its value, and a gradient that is not read if it has_grad. Every use of a tied parameter has
+ * its own gradient; uses on one rank share value and state; uses on different pipeline ranks hold a
+ * copy each, and their gradients are summed through a tie group.
  *
  * With offload (device.offload) masters and states are in the host's memory, and the cpu device
  * steps them (train/hosted.h).
@@ -100,7 +100,8 @@ typedef struct tr_store {
     bool in_arena;          /* whole gradients are in the arena */
     bool divides_values;    /* and whole values */
     tr_mesh mesh;
-    tr_gathers *gathers; /* of values, after updates; NULL: nothing is divided */
+    tr_gathers *gathers; /* of all values, after updates; NULL: nothing is divided, or values are */
+    bool outdated;       /* values of other ranks' portions are those before the last update */
     tr_run *run;         /* [runs] */
     int runs;
     char *values;         /* masters and values in the model's dtype */
@@ -123,6 +124,12 @@ void tr_store_destroy(tr_store *store);
 tr_tensor tr_store_gradient(const tr_store *store, const tr_store_slot *slot);
 /* Places the gradients of a bucket of local stage k (0, 1, ... of this rank) in the arena. */
 void tr_store_place_bucket(tr_store *store, int local_stage, int bucket, void *memory);
+
+/* Returns true when the slot's value is gathered after updates. */
+bool tr_store_gathers(const tr_store_slot *slot);
+/* Completes outdated values. Collective over the ranks that divide the updates; later work in the
+ * compute stream finds them. */
+tr_status tr_store_complete(tr_store *store);
 
 /* Sets the whole value of the slot's parameter to its place in the bucket's memory. */
 void tr_store_place_value(const tr_store *store, const tr_store_slot *slot, void *bucket);

@@ -181,7 +181,7 @@ static tr_status measure_costs(const tracer *x, int step, tr_stage_cost *cost) {
             if (entry->step != step || entry->kind >= KINDS) continue;
             size_t cell = (size_t)entry->stage * KINDS + (size_t)entry->kind;
             sum[cell] += 1e-9 * (double)(entry->end_ns - entry->start_ns);
-            count[cell] += 1;
+            count[cell] += !entry->goes_on;
         }
     for (int s = 0; s < stages; s++) {
         double mean[KINDS];

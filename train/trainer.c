@@ -60,6 +60,7 @@ static tr_status save(tr_session *s, bool last) {
     tr_session_begin(s, TR_ACTIVITY_SAVE, 0);
     tr_guard_saved(s->config, &s->state->guard);
     tr_status status = tr_world_agree(s->world, guard_directory(s));
+    if (status == TR_OK) status = tr_engine_complete(s->engine);
     if (status == TR_OK) status = compare_copies(s);
     if (status == TR_OK)
         status = tr_ckpt_save(s->world, s->root, s->state, s->tensors, s->tensors_count);

@@ -6,8 +6,9 @@
 
 #include <stdlib.h>
 
-/* A place to which a bucket is gathered. The ranges of a gather that is in flight must not change,
- * and a bucket may be gathered to several places in one step, so each place has its own. */
+/* A place to which a bucket is gathered; memory NULL: that of the parameters. The ranges of a
+ * gather that is in flight must not change, and a bucket may be gathered to several places in one
+ * step, so each place has its own. */
 typedef struct value_place {
     int stage, bucket;
     char *memory;
@@ -21,8 +22,6 @@ struct tr_values {
 };
 
 tr_status tr_values_create(tr_store *store, tr_values **out) {
-    *out = NULL;
-    if (!store->divides_values) return TR_OK;
     TR_TRY(tr_calloc(1, sizeof **out, out));
     (*out)->store = store;
     return TR_OK;
@@ -58,9 +57,9 @@ tr_status tr_values_add(tr_values *v, int stage, int bucket, void *memory) {
     v->count++;
     for (int i = 0; i < store->slots; i++) {
         const tr_store_slot *slot = &store->slot[i];
-        if (is_in(slot, stage, bucket))
-            TR_TRY(tr_gathers_add(p->gathers, store, slot, p->memory + slot->value_place * size, 1,
-                                  size));
+        if (!is_in(slot, stage, bucket) || (!memory && !tr_store_gathers(slot))) continue;
+        void *first = memory ? p->memory + slot->value_place * size : slot->param->value;
+        TR_TRY(tr_gathers_add(p->gathers, store, slot, first, 1, size));
     }
     return TR_OK;
 }
@@ -79,14 +78,16 @@ static tr_status copy_portions(const tr_store *store, tr_stream *stream, const v
 
 tr_status tr_values_start(tr_values *v, tr_stream *stream, int stage, int bucket, void *memory) {
     const value_place *p = find(v, stage, bucket, memory);
-    TR_TRY(copy_portions(v->store, stream, p));
+    if (!memory && !v->store->outdated) return TR_OK;
+    if (memory) TR_TRY(copy_portions(v->store, stream, p));
     return tr_gathers_start(p->gathers, stream);
 }
 
 tr_status tr_values_wait(tr_values *v, tr_stream *stream, int stage, int bucket, void *memory) {
     const value_place *p = find(v, stage, bucket, memory);
+    if (!memory && !v->store->outdated) return TR_OK;
     TR_TRY(tr_gathers_wait(p->gathers, stream));
-    for (int i = 0; i < v->store->slots; i++)
+    for (int i = 0; i < v->store->slots && memory; i++)
         if (is_in(&v->store->slot[i], stage, bucket))
             tr_store_place_value(v->store, &v->store->slot[i], memory);
     return TR_OK;

@@ -1,6 +1,7 @@
-/* The whole values of parameters of which data ranks keep their portions (parallel.zero 3): before
- * a stage runs they are gathered, bucket by bucket, to places in the arena, which its layers then
- * read. */
+/* The values of parameters that data ranks update in portions, bucket by bucket, before a stage
+ * runs. With parallel.zero 1 and 2 a rank has whole values, and gathers the other ranks' portions
+ * of the last step to them. With 3 it keeps its portions only, and whole values are gathered to
+ * places in the arena, which the layers then read. */
 #pragma once
 
 #include "comm/comm.h"
@@ -8,13 +9,13 @@
 typedef struct tr_store tr_store;
 typedef struct tr_values tr_values;
 
-/* Makes *out NULL when the store does not divide values. */
 tr_status tr_values_create(tr_store *store, tr_values **out);
 void tr_values_destroy(tr_values *values);
-/* Lets a bucket of local stage k (0, 1, ... of this rank) be gathered to `memory`, which need not
- * have been added before. */
+/* Lets a bucket of local stage k (0, 1, ... of this rank) be gathered to `memory`, NULL: to its
+ * parameters' own; a second call does nothing. */
 tr_status tr_values_add(tr_values *values, int local_stage, int bucket, void *memory);
-/* Starts to gather a bucket to one of its places. Collective over the ranks that divide it. */
+/* Starts to gather a bucket to one of its places; to its own memory only when that is outdated
+ * (tr_store). Collective over the ranks that divide it. */
 tr_status tr_values_start(tr_values *values, tr_stream *stream, int local_stage, int bucket,
                           void *memory);
 /* Makes later work in the stream wait for the gather, and the layers read that place. */

@@ -7,7 +7,7 @@ void tr_waits_observe(tr_waits_meter *m, const tr_instr *instr, bool begins, dou
     if (!m->on) return;
     if (begins) {
         m->begin = tr_now_s();
-        m->tensor = tensor_s;
+        if (tr_action_computes(instr->action)) m->tensor = tensor_s;
         return;
     }
     const double seconds = tr_now_s() - m->begin;

@@ -18,6 +18,7 @@ typedef struct tr_waits_meter {
     double begin, tensor;
 } tr_waits_meter;
 
-/* Call it before (begins) and after every instruction, when the device has done it. tensor_s: the
+/* Call it before (begins) and after every instruction, when the device has done it; there may be
+ * waits between the two calls of an F. tensor_s: the
  * seconds of waits for sums over tensor ranks so far (tr_group_waited). */
 void tr_waits_observe(tr_waits_meter *meter, const tr_instr *instr, bool begins, double tensor_s);

@@ -223,6 +223,30 @@ out:
 
 /* --- from programs ---------------------------------------------------------------------------- */
 
+/* Adds an F in parts, with the waits for gathers between them that take time. */
+static tr_status add_forward(tr_timeline *t, const tr_program *program, const tr_instr_time *time,
+                             int f) {
+    const tr_instr *instr = &program->instr[f];
+    tr_bar bar = {.rank = program->rank,
+                  .action = instr->action,
+                  .peer = -1,
+                  .message = -1,
+                  .start = time[f].start,
+                  .end = time[f].end};
+    for (int k = 0; k < f && !instr->adds; k++) {
+        const tr_instr *wait = &program->instr[k];
+        if (!wait->late || wait->action.stage != instr->action.stage) continue;
+        if (!(time[k].end > time[k].start)) continue;
+        tr_bar part = bar, waits = bar;
+        part.end = waits.start = time[k].start;
+        bar.start = waits.end = time[k].end;
+        waits.action = wait->action;
+        if (part.end > part.start) TR_TRY(tr_timeline_add(t, part));
+        TR_TRY(tr_timeline_add(t, waits));
+    }
+    return tr_timeline_add(t, bar);
+}
+
 static tr_status add_program(tr_timeline *t, const tr_program *program, const tr_simulation *sim) {
     for (int k = 0; k < program->count; k++) {
         const tr_instr *instr = &program->instr[k];
@@ -234,8 +258,13 @@ static tr_status add_program(tr_timeline *t, const tr_program *program, const tr
         bool out = instr->action.type == TR_ACTION_OFFLOAD;
         bool back = instr->action.type == TR_ACTION_FETCH, moves = reduce || out || back;
         /* Waits for sends and the end take no simulated time. */
-        if (instr->action.type == TR_ACTION_WAIT_SENT || instr->action.type == TR_ACTION_FINISH)
+        if (instr->action.type == TR_ACTION_WAIT_SENT || instr->action.type == TR_ACTION_FINISH ||
+            instr->late)
             continue;
+        if (instr->action.type == TR_ACTION_F) {
+            TR_TRY(add_forward(t, program, sim->instr[program->rank], k));
+            continue;
+        }
         if ((tr_action_reduces(instr->action) || tr_action_gathers(instr->action) ||
              tr_action_offloads(instr->action)) &&
             !(time->complete > time->begin) && !(time->end > time->start))

@@ -11,6 +11,9 @@
 #include "pipeline/orders/schedule.h"
 #include "pipeline/program/arena.h"
 
+/* An offset in the arena: nothing is there. */
+#define TR_NO_PLACE SIZE_MAX
+
 typedef struct tr_instr {
     /* F I W B RECV SEND WAIT_SENT REDUCE_START REDUCE_WAIT GATHER_START GATHER_WAIT OFFLOAD
      * OFFLOAD_WAIT FETCH FETCH_WAIT; FINISH is the last of a program. */
@@ -19,16 +22,21 @@ typedef struct tr_instr {
     bool adds;  /* as in tr_stage_io */
     /* RECV, SEND, WAIT_SENT: one message, of one edge. */
     int edge;
-    int peer;      /* rank of the line */
-    int message;   /* number on its channel in this program */
-    int send;      /* WAIT_SENT: index of its SEND */
-    size_t offset; /* RECV, SEND, GATHER_START, GATHER_WAIT: in the arena */
-    size_t bytes;  /* of the message; REDUCE_START, GATHER_START: of the bucket on this rank;
-                      OFFLOAD,  FETCH: of the copies */
+    int peer;        /* rank of the line */
+    int message;     /* number on its channel in this program */
+    int send;        /* WAIT_SENT: index of its SEND */
+    size_t offset;   /* RECV, SEND, GATHER_START, GATHER_WAIT: in the arena; TR_NO_PLACE: the values
+                        have memory of their own */
+    size_t bytes;    /* of the message; REDUCE_START, GATHER_START: of the bucket on this rank;
+                        OFFLOAD,  FETCH: of the copies */
+    size_t gathered; /* GATHER_START: as in tr_bucket */
     int first_copy, copies; /* OFFLOAD, FETCH: in tr_program.copy */
     /* REDUCE_START: the stage's last W or B starts the sum while it runs, after the share `ready`
      * of its time, in which it completes the bucket; not early: the sum starts here. */
     bool early;
+    /* GATHER_WAIT: the stage's next action, an F, waits while it runs, after the share `ready` of
+     * its time, when it comes to the layer of the bucket; not late: the rank waits here. */
+    bool late;
     double ready;
 } tr_instr;
 
@@ -47,7 +55,6 @@ typedef struct tr_place {
 } tr_place;
 
 /* An action's memory, as offsets in the arena. TR_NO_PLACE: no bytes, or not alive. */
-#define TR_NO_PLACE SIZE_MAX
 typedef struct tr_action_memory {
     int first_piece, pieces; /* of its stage, in tr_program.piece */
     size_t backward;         /* B: the place of I..W */
@@ -132,7 +139,7 @@ typedef struct tr_program_set {
  * stage's backward. In a breadth-first order the gradients of two stages are then alive at one
  * time; in an order that begins all stages before the first one ends, those of all stages.
  *
- * With divided values (tr_bucket) tr_lower_gathers adds their gathers.
+ * With divided or updated values (tr_bucket) tr_lower_gathers adds their gathers.
  *
  * With tr_stage_cost.offload the pieces F..I and F..W of a micro-batch are in the host's memory
  * between its F and its I or B, if the rank has at least three actions in between. OFFLOAD comes

@@ -16,7 +16,8 @@ typedef enum held { ABSENT, STARTED, READY } held;
 typedef struct gatherer {
     const tr_stage_table *t;
     tr_program *program;
-    cell *cell; /* [cells] */
+    bool divided; /* else the values are updated */
+    cell *cell;   /* [cells] */
     int cells;
     held *held;     /* [stages] */
     tr_instr *made; /* the new program, [count] */
@@ -24,9 +25,13 @@ typedef struct gatherer {
     int count;
 } gatherer;
 
-static bool has_values(const tr_stage_cost *cost) {
-    for (int k = 0; k < cost->buckets; k++)
-        if (cost->bucket[k].values) return true;
+/* Returns true when a stage has divided values, or updated ones. */
+static bool has_values(const tr_stage_table *t, bool divided) {
+    for (int s = 0; s < t->stages; s++)
+        for (int k = 0; k < t->cost[s].buckets; k++) {
+            const tr_bucket *bucket = &t->cost[s].bucket[k];
+            if (divided ? bucket->values : bucket->updated) return true;
+        }
     return false;
 }
 
@@ -70,12 +75,33 @@ static tr_status push(gatherer *g, tr_instr instr) {
  * it first. */
 static tr_status push_gathers(gatherer *g, int stage, tr_action_type type) {
     const tr_stage_cost *cost = &g->t->cost[stage];
+    const bool late = !g->divided && type == TR_ACTION_GATHER_WAIT;
     for (int k = cost->buckets - 1; k >= 0; k--) {
-        if (!cost->bucket[k].values) continue;
+        const tr_bucket *bucket = &cost->bucket[k];
+        const size_t bytes = g->divided ? bucket->values : bucket->updated;
+        if (!bytes) continue;
         TR_TRY(push(g, (tr_instr){.action = {.stage = stage, .type = type, .micro_batch = k},
                                   .memory = -1,
-                                  .bytes = cost->bucket[k].values}));
+                                  .offset = TR_NO_PLACE,
+                                  .bytes = bytes,
+                                  .gathered = bucket->gathered,
+                                  .late = late,
+                                  .ready = bucket->f}));
     }
+    return TR_OK;
+}
+
+/* Starts the gathers of a stage's values, unless the rank has them. */
+static tr_status start_stage(gatherer *g, int stage) {
+    if (g->held[stage] != ABSENT) return TR_OK;
+    g->held[stage] = STARTED;
+    return push_gathers(g, stage, TR_ACTION_GATHER_START);
+}
+
+/* Starts the gathers of all stages, in the order in which the rank runs them. */
+static tr_status start_all(gatherer *g) {
+    for (int c = 0; c < g->cells; c++)
+        for (int k = 0; k < 2; k++) TR_TRY(start_stage(g, g->cell[c].stage[k]));
     return TR_OK;
 }
 
@@ -85,12 +111,7 @@ static tr_status push_gathers(gatherer *g, int stage, tr_action_type type) {
 static tr_status push_starts(gatherer *g, const cell *now, const cell *next) {
     for (int s = 0; s < g->t->stages; s++)
         if (g->held[s] == READY && !runs(now, s) && !runs(next, s)) g->held[s] = ABSENT;
-    for (int k = 0; k < 4; k++) {
-        const int stage = k < 2 ? now->stage[k] : next->stage[k - 2];
-        if (g->held[stage] != ABSENT) continue;
-        g->held[stage] = STARTED;
-        TR_TRY(push_gathers(g, stage, TR_ACTION_GATHER_START));
-    }
+    for (int k = 0; k < 4; k++) TR_TRY(start_stage(g, k < 2 ? now->stage[k] : next->stage[k - 2]));
     return TR_OK;
 }
 
@@ -115,12 +136,13 @@ static int end_of(const gatherer *g, const cell *c) {
 
 static tr_status make(gatherer *g) {
     int from = 0;
+    if (!g->divided) TR_TRY(start_all(g));
     for (int c = 0; c < g->cells; c++) {
         const cell *now = &g->cell[c];
         if (c > 0 && covers(&g->cell[c - 1], now) && covers(now, &g->cell[c - 1])) continue;
         const int start = c > 0 ? end_of(g, &g->cell[c - 1]) : 0;
         for (; from < start; from++) TR_TRY(push(g, g->program->instr[from]));
-        TR_TRY(push_starts(g, now, next_of(g, c)));
+        if (g->divided) TR_TRY(push_starts(g, now, next_of(g, c)));
         for (; from < now->first; from++) TR_TRY(push(g, g->program->instr[from]));
         TR_TRY(push_waits(g, now));
     }
@@ -130,10 +152,8 @@ static tr_status make(gatherer *g) {
 
 tr_status tr_lower_gathers(const tr_stage_table *t, tr_program *program) {
     tr_status status = TR_OK;
-    gatherer g = {.t = t, .program = program};
-    bool divided = false;
-    for (int s = 0; s < t->stages; s++) divided |= has_values(&t->cost[s]);
-    if (!divided) return TR_OK;
+    gatherer g = {.t = t, .program = program, .divided = has_values(t, true)};
+    if (!g.divided && (program->forward_only || !has_values(t, false))) return TR_OK;
     TR_TRY_OUT(tr_calloc((size_t)program->count, sizeof *g.cell, &g.cell));
     TR_TRY_OUT(tr_calloc((size_t)t->stages, sizeof *g.held, &g.held));
     list_cells(&g);

@@ -3,14 +3,20 @@
 
 #include "pipeline/program/lower.h"
 
-/* Adds a rank's gathers of divided values (tr_bucket) to its complete program. A rank holds the
- * values of the stage that it runs and of the stage that it runs next: when it changes to another
- * stage, it drops the values of all except these two, starts to gather what it lacks of them, and
- * waits for those of the stage that begins. So the gather of a stage's values hides behind the
- * stage before it, two stages' values exist at one time, and a rank with one or two stages gathers
- * once in a program. In a breadth-first order a rank gathers each stage at most twice, and in an
- * order that changes stages with every micro-batch once for every change. Both stages of an
- * OVERLAP_F_B count as one. */
+/* Adds a rank's gathers of values (tr_bucket) to its complete program.
+ *
+ * All gathers of updated values start where the program begins, in the order in which it uses them.
+ * The first F of a stage waits for each bucket when it comes to its layer (tr_instr.late), so
+ * gathers hide behind the F of earlier layers, on this rank or on those for which it waits.
+ * Validation does not gather: it finds updated values complete.
+ *
+ * Of divided values a rank holds those of the stage that it runs and of the stage that it runs
+ * next: when it changes to another stage, it drops the values of all except these two, starts to
+ * gather what it lacks of them, and waits for those of the stage that begins. So the gather of a
+ * stage's values hides behind the stage before it, two stages' values exist at one time, and a
+ * rank with one or two stages gathers once in a program. In a breadth-first order a rank gathers
+ * each stage at most twice, and in an order that changes stages with every micro-batch once for
+ * every change. Both stages of an OVERLAP_F_B count as one. */
 tr_status tr_lower_gathers(const tr_stage_table *table, tr_program *program);
 
 /* Adds the OFFLOADs and FETCHes of the rank's stages to a program with complete instructions,

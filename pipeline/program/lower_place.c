@@ -206,16 +206,21 @@ static tr_status list_values(placer *p) {
     return TR_OK;
 }
 
+/* Returns true when the action gathers values to the arena, or waits for that. */
+static bool gathers_divided(const placer *p, tr_action a) {
+    return tr_action_gathers(a) && p->t->cost[a.stage].bucket[a.micro_batch].values > 0;
+}
+
 /* Begins the values that the instruction gathers, or touches those that it uses. */
 static tr_status touch_values(placer *p, const tr_instr *instr, int position) {
     const tr_action a = instr->action;
-    if (!tr_action_gathers(a) && !tr_action_computes(a)) return TR_OK;
+    if (!gathers_divided(p, a) && !tr_action_computes(a)) return TR_OK;
     int *last = &p->values[a.stage * p->most_buckets];
     if (a.type == TR_ACTION_GATHER_START) {
         TR_TRY(add_item(p, TR_ITEM_VALUES, a.stage, a.micro_batch, instr->bytes, position));
         last[a.micro_batch] = p->program->items - 1;
     }
-    if (tr_action_gathers(a)) p->gathered[position] = last[a.micro_batch];
+    if (gathers_divided(p, a)) p->gathered[position] = last[a.micro_batch];
     for (int k = 0; k < p->t->cost[a.stage].buckets; k++)
         if (last[k] >= 0 && (k == a.micro_batch || tr_action_computes(a)))
             p->program->item[last[k]].end = position;
@@ -398,7 +403,7 @@ static tr_status fill_offsets(placer *p) {
         else if (tr_action_transfers(instr->action))
             instr->offset =
                 offset_of(p, item_of_transfer(instr), instr->edge, instr->action.micro_batch);
-        else if (tr_action_gathers(instr->action))
+        else if (gathers_divided(p, instr->action))
             instr->offset = program->item[p->gathered[k]].offset;
     }
     return TR_OK;

@@ -221,7 +221,7 @@ out:
 /* Fails unless each gather of the rank is waited for, before FINISH, and the values of a stage that
  * gathers are complete in each of its actions. */
 static tr_status check_gathers(const prover *p, int rank) {
-    enum { ABSENT, STARTED, READY };
+    enum { ABSENT, STARTED, LATE, READY };
     const tr_program *program = &p->set->program[rank];
     tr_status status = TR_OK;
     int *held = NULL, open = 0;
@@ -239,19 +239,24 @@ static tr_status check_gathers(const prover *p, int rank) {
         const char *problem = NULL;
         for (int b = 0; b < p->buckets && tr_action_computes(a); b++) {
             const int key = a.stage * p->buckets + b;
-            if (gathers[key] && held[key] != READY)
+            if (gathers[key] && held[key] < (a.type == TR_ACTION_F ? LATE : READY))
                 problem = "the values of the stage have not been gathered";
+            if (held[key] != LATE) continue;
+            held[key] = READY; /* F has waited */
+            open--;
         }
         ended |= a.type == TR_ACTION_FINISH;
         if (ended && open > 0) problem = "a gather has not been waited for";
         if (tr_action_gathers(a)) {
             int *of = &held[a.stage * p->buckets + a.micro_batch];
             const bool start = a.type == TR_ACTION_GATHER_START;
-            if (start && *of == STARTED) problem = "the gather before it has not been waited for";
+            const bool late = program->instr[k].late;
+            if (start && (*of == STARTED || *of == LATE))
+                problem = "the gather before it has not been waited for";
             if (!start && *of != STARTED) problem = "the gather has not started";
             if (ended) problem = "it comes after FINISH";
-            *of = start ? STARTED : READY;
-            open += start ? 1 : -1;
+            *of = start ? STARTED : late ? LATE : READY;
+            if (!late) open += start ? 1 : -1;
         }
         if (problem) status = fail_order(rank, &program->instr[k], problem);
     }

@@ -5,6 +5,12 @@
 
 #include <stdlib.h>
 
+size_t tr_record_entries(const tr_program *program) {
+    size_t entries = (size_t)program->count;
+    for (int k = 0; k < program->count; k++) entries += program->instr[k].late;
+    return entries;
+}
+
 tr_status tr_record_open(size_t capacity, tr_record **out) {
     tr_record *r = NULL;
     TR_TRY(tr_calloc(1, sizeof *r, &r));
@@ -30,15 +36,31 @@ void tr_record_step(tr_record *r, int32_t step) {
     r->step = step;
 }
 
+/* Ends the entry that is being written. */
+static void end_entry(tr_record *r) {
+    if (r->count < r->capacity) r->entry[r->count++].end_ns = tr_now_ns();
+}
+
+/* Begins another part of the F before the last entry, which was a wait. */
+static void go_on(tr_record *r) {
+    if (r->count == r->capacity) return;
+    tr_record_entry *entry = &r->entry[r->count];
+    *entry = r->entry[r->count - 2];
+    entry->goes_on = 1;
+    entry->start_ns = tr_now_ns();
+}
+
 void tr_record_observe(void *record, const tr_instr *instr, bool begin) {
     tr_record *r = record;
-    if (r->step < 0 || r->count == r->capacity) return;
-    tr_record_entry *entry = &r->entry[r->count];
+    if (r->step < 0) return;
     if (!begin) {
-        entry->end_ns = tr_now_ns();
-        r->count++;
+        end_entry(r);
+        if (--r->depth > 0) go_on(r);
         return;
     }
+    if (r->depth++ > 0) end_entry(r); /* a part of an F */
+    if (r->count == r->capacity) return;
+    tr_record_entry *entry = &r->entry[r->count];
     const tr_action *a = &instr->action;
     bool transfer = tr_action_transfers(*a);
     *entry = (tr_record_entry){.step = r->step,

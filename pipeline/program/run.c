@@ -134,10 +134,10 @@ typedef struct run_op {
     tr_channel *channel; /* RECV, SEND, WAIT_SENT */
     void *at;            /* RECV, SEND, GATHER_START, GATHER_WAIT */
     int64_t *ticket;     /* SEND: its own; WAIT_SENT: its SEND's */
-    /* The last W or B of a stage: the first REDUCE_START that it starts; a REDUCE_START: the next
-     * one of its stage. */
-    struct run_op *starts;
-    bool started; /* REDUCE_START: its W or B has started it in this step */
+    /* The last W or B of a stage: the first REDUCE_START that it starts; the first F: the first
+     * GATHER_WAIT that it makes; one of these: the next one of its stage. */
+    struct run_op *within;
+    bool ran; /* it has run within its action in this step */
     const tr_runner *runner;
     char name[32]; /* for profilers */
 } run_op;
@@ -223,29 +223,62 @@ static tr_status list_messages(tr_runner *runner) {
  */
 static tr_status on_complete(void *context, int bucket) {
     const tr_run_hooks *hooks = &((run_op *)context)->runner->hooks;
-    for (run_op *op = ((run_op *)context)->starts; op; op = op->starts) {
+    for (run_op *op = ((run_op *)context)->within; op; op = op->within) {
         const tr_action a = op->instr->action;
-        if (op->started || a.micro_batch > bucket || !hooks->reduce_start) continue;
-        op->started = true;
+        if (op->ran || a.micro_batch > bucket || !hooks->reduce_start) continue;
+        op->ran = true;
         TR_TRY(hooks->reduce_start(hooks->context, a.stage, a.micro_batch));
     }
     return TR_OK;
 }
 
-/* Links the REDUCE_STARTs that a W or B starts while it runs to it. */
-static void link_starts(tr_runner *runner) {
+/* Waits for the gathers of the buckets from `bucket` on, while the stage's first F (the context)
+ * runs. */
+static tr_status on_need(void *context, int bucket) {
+    const tr_run_hooks *hooks = &((run_op *)context)->runner->hooks;
+    for (run_op *op = ((run_op *)context)->within; op; op = op->within) {
+        const tr_action a = op->instr->action;
+        if (op->ran || a.micro_batch < bucket || !hooks->gather_wait) continue;
+        op->ran = true;
+        if (hooks->observe) hooks->observe(hooks->context, op->instr, true);
+        TR_TRY(hooks->gather_wait(hooks->context, a.stage, a.micro_batch, op->at));
+        if (hooks->observe) hooks->observe(hooks->context, op->instr, false);
+    }
+    return TR_OK;
+}
+
+/* Waits for the gathers that the stage has not asked for. */
+static tr_status end_forward(run_op *f) {
+    TR_TRY(on_need(f, 0));
+    for (run_op *op = f->within; op; op = op->within) op->ran = false;
+    return TR_OK;
+}
+
+/* Returns the action within which a REDUCE_START or GATHER_WAIT runs. */
+static run_op *action_of(run_op *op) {
+    const tr_instr *instr = op->instr;
+    run_op *to = op + (instr->late ? 1 : -1);
+    while (to->instr->action.stage != instr->action.stage ||
+           !tr_action_computes(to->instr->action) ||
+           (to->instr->action.type == TR_ACTION_F) != instr->late ||
+           to->instr->action.type == TR_ACTION_I)
+        to += instr->late ? 1 : -1;
+    return to;
+}
+
+/* Links the REDUCE_STARTs that a W or B starts while it runs to it, and the GATHER_WAITs that an F
+ * makes. */
+static void link_within(tr_runner *runner) {
     for (int k = runner->program->count - 1; k >= 0; k--) {
         run_op *op = &runner->op[k];
-        const tr_action a = op->instr->action;
-        if (a.type != TR_ACTION_REDUCE_START || !op->instr->early) continue;
-        run_op *w = op - 1;
-        while (w->instr->action.stage != a.stage ||
-               (w->instr->action.type != TR_ACTION_W && w->instr->action.type != TR_ACTION_B))
-            w--;
-        op->starts = w->starts;
-        w->starts = op;
-        w->io.complete = on_complete;
-        w->io.complete_context = w;
+        const bool starts = op->instr->action.type == TR_ACTION_REDUCE_START && op->instr->early;
+        if (!starts && !op->instr->late) continue;
+        run_op *to = action_of(op);
+        op->within = to->within;
+        to->within = op;
+        if (op->instr->late) to->io.need = on_need;
+        else to->io.complete = on_complete;
+        to->io.need_context = to->io.complete_context = to;
     }
 }
 
@@ -275,9 +308,10 @@ tr_status tr_runner_create(const tr_runner_options *options, tr_runner **out) {
         if (tr_action_transfers(op->instr->action))
             TR_TRY_OUT(resolve_transfer(runner, options, op));
         if (tr_action_gathers(op->instr->action))
-            op->at = (char *)options->arena + op->instr->offset;
+            op->at = op->instr->offset == TR_NO_PLACE ? NULL
+                                                      : (char *)options->arena + op->instr->offset;
     }
-    link_starts(runner);
+    link_within(runner);
     TR_TRY_OUT(tr_run_copies_create(options, &runner->copies));
     *out = runner;
     return TR_OK;
@@ -299,12 +333,14 @@ void tr_runner_destroy(tr_runner *runner) {
 }
 
 /* Computes an F, I, W or B. */
-static tr_status compute(const tr_run_hooks *hooks, const run_op *op) {
+static tr_status compute(const tr_run_hooks *hooks, run_op *op) {
     const tr_stage_ops *ops = op->stage->ops;
     const tr_action *a = &op->instr->action;
     if (a->type == TR_ACTION_I) return ops->grad_input(op->stage, &op->io);
-    if (a->type == TR_ACTION_F) TR_TRY(ops->forward(op->stage, &op->io));
-    else TR_TRY((a->type == TR_ACTION_W ? ops->grad_weight : ops->backward)(op->stage, &op->io));
+    if (a->type == TR_ACTION_F) {
+        TR_TRY(ops->forward(op->stage, &op->io));
+        TR_TRY(end_forward(op));
+    } else TR_TRY((a->type == TR_ACTION_W ? ops->grad_weight : ops->backward)(op->stage, &op->io));
     if (op->io.adds || !hooks->first_gradients) return TR_OK;
     return hooks->first_gradients(hooks->context, a->stage, a->type == TR_ACTION_F);
 }
@@ -312,9 +348,9 @@ static tr_status compute(const tr_run_hooks *hooks, const run_op *op) {
 static tr_status run(const tr_runner *runner, run_op *op) {
     const tr_run_hooks *hooks = &runner->hooks;
     const tr_action *a = &op->instr->action;
-    bool started = op->started;
-    op->started = false;
+    const bool ran = op->ran;
     if (tr_action_computes(*a)) return compute(hooks, op);
+    op->ran = false;
     switch (a->type) {
     case TR_ACTION_RECV:
         return tr_channel_take(op->channel, runner->stream, op->at, op->instr->bytes);
@@ -324,7 +360,7 @@ static tr_status run(const tr_runner *runner, run_op *op) {
         /* Later work may overwrite the sent buffer. */
         return tr_channel_wait_sent(op->channel, runner->stream, *op->ticket);
     case TR_ACTION_REDUCE_START:
-        if (started || !hooks->reduce_start) return TR_OK;
+        if (ran || !hooks->reduce_start) return TR_OK;
         return hooks->reduce_start(hooks->context, a->stage, a->micro_batch);
     case TR_ACTION_REDUCE_WAIT:
         if (!hooks->reduce_wait) return TR_OK;
@@ -360,6 +396,7 @@ tr_status tr_runner_step(tr_runner *runner) {
     TR_TRY(expect_messages(runner));
     for (int k = 0; k < runner->program->count; k++) {
         run_op *op = &runner->op[k];
+        if (op->instr->late) continue; /* the stage's F waits */
         if (hooks->observe) hooks->observe(hooks->context, op->instr, true);
         tr_device_mark(runner->device, op->name);
         tr_status status = run(runner, op);

@@ -28,8 +28,8 @@ typedef struct tr_run_hooks {
      * make later work of the stream wait for the sum. */
     tr_status (*reduce_start)(void *context, int stage, int bucket);
     tr_status (*reduce_wait)(void *context, int stage, int bucket);
-    /* Start to gather the values of a bucket's parameters to `memory`, and make later work of the
-     * stream wait for the gather and find them there. */
+    /* Start to gather the values of a bucket's parameters to `memory` (NULL: to memory of their
+     * own), and make later work of the stream wait for the gather and find them there. */
     tr_status (*gather_start)(void *context, int stage, int bucket, void *memory);
     tr_status (*gather_wait)(void *context, int stage, int bucket, void *memory);
     /* Called in stream order after the first F, and after the first W or B, of a stage: its weight
@@ -37,7 +37,8 @@ typedef struct tr_run_hooks {
     tr_status (*first_gradients)(void *context, int stage, bool in_forward);
     /* The program has ended (in stream order). */
     tr_status (*finish)(void *context);
-    /* Called before and after every instruction on the caller's thread; must be cheap. */
+    /* Called before and after every instruction on the caller's thread; must be cheap. An F may
+     * have GATHER_WAITs within it (tr_instr.late). */
     void (*observe)(void *context, const tr_instr *instr, bool begin);
     void *context;
 } tr_run_hooks;

@@ -68,7 +68,8 @@ static void start_collective(simulator *sim, int rank, const tr_instr *instr, tr
     double ready = time->start;
     if (instr->early) ready = last->start + instr->ready * (last->end - last->start);
     time->begin = time->complete = tr_max_f64(ready, sim->link_free[rank]);
-    time->complete += link_time(gathers ? sim->links.gather : sim->links.sum, instr->bytes);
+    time->complete += gathers ? link_time(sim->links.gather, instr->gathered)
+                              : link_time(sim->links.sum, instr->bytes);
     sim->link_free[rank] = time->complete;
 }
 
@@ -93,6 +94,24 @@ static double end_of(const simulator *sim, int rank, int at) {
     return 0;
 }
 
+/* Returns when an F ends that begins now. The first one of a stage waits for gathers while it runs
+ * (tr_instr.late). */
+static double end_of_forward(simulator *sim, int rank, int at, double now) {
+    const tr_instr *f = &sim->set->program[rank].instr[at];
+    const double takes = sim->cost[f->action.stage].f;
+    double done = 0;
+    for (int k = 0; k < at && !f->adds; k++) {
+        const tr_instr *wait = &sim->set->program[rank].instr[k];
+        tr_instr_time *time = &sim->result->instr[rank][k];
+        if (!wait->late || wait->action.stage != f->action.stage) continue;
+        time->start = now += (wait->ready - done) * takes;
+        time->end = now = tr_max_f64(now, end_of(sim, rank, k));
+        sim->result->exposed[rank] += time->end - time->start;
+        done = wait->ready;
+    }
+    return now + (1 - done) * takes;
+}
+
 /* Executes the rank's next instruction if it can run. */
 static tr_status step(void *context, int rank, int at, int *done) {
     simulator *sim = context;
@@ -104,7 +123,7 @@ static tr_status step(void *context, int rank, int at, int *done) {
     sim_channel *c;
     switch (type) {
     case TR_ACTION_F:
-        end = now + cost->f;
+        end = end_of_forward(sim, rank, at, now);
         sim->in_flight[rank]++;
         if (sim->in_flight[rank] > sim->result->in_flight[rank])
             sim->result->in_flight[rank] = sim->in_flight[rank];
@@ -129,6 +148,7 @@ static tr_status step(void *context, int rank, int at, int *done) {
         break;
     case TR_ACTION_REDUCE_WAIT:
     case TR_ACTION_GATHER_WAIT:
+        if (instr->late) break;
         end = tr_max_f64(now, end_of(sim, rank, at));
         sim->result->exposed[rank] += end - now;
         break;
@@ -142,7 +162,8 @@ static tr_status step(void *context, int rank, int at, int *done) {
     bool last = type == TR_ACTION_W || type == TR_ACTION_B ||
                 (program->forward_only && type == TR_ACTION_F);
     if (last) sim->in_flight[rank]--;
-    if (instr->memory >= 0) sim->result->time[rank].busy += end - now;
+    if (instr->memory >= 0)
+        sim->result->time[rank].busy += type == TR_ACTION_F ? cost->f : end - now;
     tr_instr_time *time = &sim->result->instr[rank][at];
     *time = (tr_instr_time){.start = now, .end = end};
     if (type == TR_ACTION_W || type == TR_ACTION_B) sim->last[instr->action.stage] = *time;

@@ -48,7 +48,8 @@ typedef struct tr_simulation {
  * and the one two before it has been taken (two landing buffers, rendezvous); after its link's time
  * it arrives and its send completes. Senders wait only in WAIT_SENT. A reduction moves on
  * links->sum when its bucket is complete and the rank's earlier collectives are over, a gather on
- * links->gather when these are over; a copy to the host's memory on links->copy when the rank's
+ * links->gather when these are over; an F that waits for gathers while it runs takes longer by what
+ * it waits; a copy to the host's memory on links->copy when the rank's
  * earlier ones are over, and one back likewise. Fails with TR_ERR_CONFIG and the blocked
  * instructions when not all ranks reach their end. The caller releases *out with
  * tr_simulation_destroy. */

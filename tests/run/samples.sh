@@ -32,7 +32,7 @@ done
 [[ $(of 5 one | head -n 1) != "$(of 5 one | tail -n 1)" && $(of 5 one) != "$(of 20 one)" ]] || fail "equal texts: $(<one/samples.jsonl)"
 
 # A rank decodes on its stages, between the steps of any schedule, with the step's memory.
-for layout in '2 parallel.pp=2' '2 parallel.tp=2' '2 parallel.dp=2 parallel.zero=3' '4 parallel.pp=2 parallel.dp=2 parallel.schedule=zbv'; do
+for layout in '2 parallel.pp=2' '2 parallel.tp=2' '2 parallel.dp=2 parallel.zero=3' '4 parallel.pp=2 parallel.dp=2 parallel.zero=1 parallel.schedule=zbv'; do
     read -ra words <<<"$layout"
     rm -rf several
     train 0 "${words[0]}" several "${long[@]}" "${texts[@]}" "${words[@]:1}"

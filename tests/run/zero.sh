@@ -54,6 +54,7 @@ same_as_zero0 2 small 2 parallel.dp=2 model.width=8 model.heads=2
 same_as_zero0 3 small-pp2 4 parallel.pp=2 parallel.dp=2 model.width=8 model.heads=2
 # Memory that the host cannot access, and messages that are staged.
 same_as_zero0 3 guarded 2 parallel.dp=2 device.name=guarded parallel.schedule=bfs parallel.virtual=4
+same_bits 1 guarded guarded-0 2 parallel.dp=2 device.name=guarded
 
 # Breadth-first orders, in which the gradients and parameters of two stages are alive at one time.
 bfs=(parallel.schedule=bfs parallel.virtual=4)
@@ -135,12 +136,14 @@ for memory in "6MiB 2" "5500KiB 3"; do
 done
 "$trireme" plan "$scratch/base.yaml" "${options[@]}" train.precision=fp32 train.batch=4 parallel.dp=4 device.memory=6MiB "${bfs[@]}" \
     parallel.zero=2 >/dev/null || fail "one micro-batch: it does not fit"
-# At 1 GB/s the rank that has updated most sends its values to 3 others.
+# At 1 GB/s the rank that has updated most of a layer sends its values to 3 others: at least as long as if all layers
+# travelled at once. A tied table travels once. The first forward hides a part.
 "$trireme" plan "$scratch/base.yaml" "${options[@]}" parallel.dp=4 parallel.zero=1 device.link=1 --rate 100 >"$scratch/gather"
-read -r mib ms < <(sed -n 's/^gather   \([0-9.]*\) MiB of updated parameters take \([0-9.]*\) ms at 1 GB.s, of which \2 ms stay exposed$/\1 \2/p' "$scratch/gather")
-most=$(awk '$1 == "0" && NF == 12 { all += $7; if ($7 > most) most = $7 } END { if (all > 0) print most / all }' "$scratch/gather")
-awk -v mib="${mib:-0}" -v ms="${ms:-0}" -v most="${most:-0}" 'BEGIN { d = ms - 3 * most * mib * 1.048576; exit !(mib > 0.5 && d < 0.1 && d > -0.1) }' ||
-    fail "the gather: $(grep '^gather' "$scratch/gather"), of which one rank has ${most:-0}"
+read -r mib ms exposed < <(sed -n 's/^gather   \([0-9.]*\) MiB of updated parameters in 6 gathers take \([0-9.]*\) ms at 1 GB.s, of which \([0-9.]*\) ms stay exposed$/\1 \2 \3/p' "$scratch/gather") || true
+read -r most whole < <(awk '$1 == "0" && NF == 12 { all += $7; whole = $5; if ($7 > most) most = $7 } END { if (all > 0) print most / all, whole }' "$scratch/gather")
+awk -v mib="${mib:-0}" -v ms="${ms:-0}" -v e="${exposed:-0}" -v most="${most:-1}" 'BEGIN {
+    d = ms / (3 * most * (mib + 1e-9) * 1.048576) - 1; exit !(mib > 0.5 && e > 0 && e < ms && d < 0.2 && d > -0.05) }' && [[ $precision != fp32 || $mib == "$whole" ]] ||
+    fail "the gathers: $(grep '^gather' "$scratch/gather"), of $whole MiB, of which one rank has ${most:-0}"
 # Gradients that travel in bf16 are half the bytes.
 "$trireme" plan "$scratch/base.yaml" "${options[@]}" parallel.dp=4 parallel.zero=1 parallel.reduce=bf16 device.link=1 --rate 100 >"$scratch/reduced"
 # The sum of gradients moves half of what it moves when nothing is divided.
@@ -174,10 +177,10 @@ read -r alive whole times advice < <(values_of parallel.dp=2 parallel.zero=3) ||
 read -r alive whole times advice < <(values_of parallel.dp=2 parallel.zero=3 parallel.schedule=interleaved parallel.virtual=4) || true
 awk -v t="${times:-0}" 'BEGIN { exit !(t > 4) }' && [[ $advice == "(at most twice with parallel.schedule bfs)" ]] || fail "interleaved: $times times $advice"
 [[ -z $(values_of parallel.dp=2 parallel.zero=2) ]] || fail "parallel.zero 2 has a line on whole parameters"
-# At 1 GB/s a gather of all parameters by two ranks moves half of their bytes into each.
+# At 1 GB/s a gather of all parameters by two ranks moves half of their bytes into each, and what one rank has more.
 "$trireme" plan "$scratch/base.yaml" "${options[@]}" parallel.dp=2 parallel.zero=3 "${bfs[@]}" device.link=1 --rate 100 >"$scratch/gathers"
 read -r mib ms exposed < <(sed -n 's/^gather   \([0-9.]*\) MiB of parameters in [0-9]* gathers take \([0-9.]*\) ms at 1 GB.s, of which \([0-9.]*\) ms stay exposed$/\1 \2 \3/p' "$scratch/gathers") || true
-awk -v mib="${mib:-0}" -v ms="${ms:-0}" -v e="${exposed:-0}" 'BEGIN { d = ms - mib / 2 * 1.048576; exit !(mib > 0.5 && d < 0.1 && d > -0.1 && e > 0 && e < ms) }' ||
+awk -v mib="${mib:-0}" -v ms="${ms:-0}" -v e="${exposed:-0}" 'BEGIN { d = ms / (mib / 2 * 1.048576 + 1e-9) - 1; exit !(mib > 0.5 && d < 0.2 && d > -0.05 && e > 0 && e < ms) }' ||
     fail "the gathers: $(grep '^gather' "$scratch/gathers")"
 gradient_bytes() { sed -n 's/^memory .* took .* gradients \([0-9.]*\),.*/\1/p' "$scratch/$1.out"; }
 awk -v a="$(gradient_bytes bfs-dp2-2)" -v b="$(gradient_bytes dp2-0)" 'BEGIN { exit !(a > 0 && a < 0.6 * b) }' ||

@@ -165,6 +165,7 @@ static int expect_sound(const tr_schedule *s, const tr_stage_table *t) {
     expect_reductions(s, t, set);
     expect_buckets(s, t, set);
     for (int r = 0; r < set->ranks; r++) expect_gathers(t, &set->program[r]);
+    for (int r = 0; r < set->ranks; r++) expect_updated(s, t, &set->program[r]);
     /* Whether a program ends does not depend on time: try other costs and latencies. */
     static const double latencies[] = {0, 1e-3, 100};
     for (int k = 0; k < 3; k++) tr_simulation_destroy(simulated(set, t, latencies[k]));

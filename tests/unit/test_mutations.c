@@ -90,6 +90,11 @@ static bool has_inputs(const world *w, const step *s) {
     return true;
 }
 
+static bool gathers_bucket(const world *w, int stage, int bucket) {
+    const tr_bucket *b = &w->t->cost[stage].bucket[bucket];
+    return b->values > 0 || (b->updated > 0 && !w->forward_only);
+}
+
 typedef enum outcome { DONE, WAITS, WRONG } outcome;
 
 static outcome act(world *w, const step *s) {
@@ -98,7 +103,7 @@ static outcome act(world *w, const step *s) {
     if ((*done & bits[s->op]) || !has_inputs(w, s)) return WRONG;
     if (w->away[done - w->done] % 4) return WRONG;
     for (int b = 0; w->gathered && b < w->t->cost[s->stage].buckets; b++)
-        if (w->t->cost[s->stage].bucket[b].values && w->gathered[s->stage * TEST_BUCKETS + b] != 2)
+        if (gathers_bucket(w, s->stage, b) && w->gathered[s->stage * TEST_BUCKETS + b] != 2)
             return WRONG;
     *done = (unsigned char)(*done | bits[s->op]);
     return DONE;
@@ -133,7 +138,7 @@ static outcome transfer(world *w, int rank, const step *s) {
 /* Values may be gathered again, but not while a gather of theirs is in flight. */
 static outcome gather(world *w, const step *s) {
     unsigned char *state = &w->gathered[s->stage * TEST_BUCKETS + s->bucket];
-    if (!w->t->cost[s->stage].bucket[s->bucket].values) return WRONG;
+    if (!gathers_bucket(w, s->stage, s->bucket)) return WRONG;
     if ((s->op == OP_GATHER) == (*state == 1)) return WRONG;
     *state = s->op == OP_GATHER ? 1 : 2;
     return DONE;

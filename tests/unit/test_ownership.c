@@ -397,6 +397,7 @@ static tr_status take_step(member *m) {
                                .bias_correction1 = 0.5f,
                                .bias_correction2 = 0.25f};
     TR_TRY(tr_optimizer_finish(m->optimizer, true));
+    TR_TRY(tr_store_complete(m->store));
     TR_TRY(tr_stream_sync(stream));
     EXPECT(m->state.grad_norm == expected_norm());
     return TR_OK;

@@ -159,6 +159,17 @@ static void test_gathers(void **state) {
            "the program: rank 0, 0GATHER_WAIT0: the gather has not started");
     expect(1, &(rows){{5}, {{start, wait, f, start, end}}},
            "the program: rank 0, FINISH: a gather has not been waited for");
+    /* An F that waits while it runs. */
+    const tr_instr late = {.action = wait.action, .late = true}, b = INSTR_OF(B, 0);
+    expect(1, &(rows){{5}, {{start, late, f, b, end}}}, NULL);
+    expect(1, &(rows){{5}, {{start, late, b, f, end}}},
+           "the program: rank 0, 0B0: the values of the stage have not been gathered");
+    expect(1, &(rows){{4}, {{start, f, late, end}}},
+           "the program: rank 0, 0F0: the values of the stage have not been gathered");
+    expect(1, &(rows){{3}, {{start, late, end}}},
+           "the program: rank 0, FINISH: a gather has not been waited for");
+    expect(1, &(rows){{5}, {{start, late, start, late, f}}},
+           "the program: rank 0, 0GATHER_START0: the gather before it has not been waited for");
     expect(1, &(rows){{5}, {{start, wait, f, end, start}}},
            "the program: rank 0, 0GATHER_START0: it comes after FINISH");
     /* Two ranks of one group, each time they gather; and among their sums. */

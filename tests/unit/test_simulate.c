@@ -1,5 +1,6 @@
-/* Tests simulated times: of orders, of messages and their landing buffers, of sums and of copies;
- * and that a program which could block is refused. */
+/* Tests simulated times: of orders, of messages and their landing buffers, of sums, gathers and
+ * copies; and that a program which could block is refused. */
+#include "pipeline/draw/timeline.h"
 #include "support/generate_order.h"
 #include "support/lowered.h"
 #include "support/pipeline_cases.h"
@@ -120,6 +121,65 @@ static void test_reductions_have_a_link(void **state) {
     tr_stage_table_free(&t);
 }
 
+/* Two stages of a rank and one micro-batch: each F takes 1 and each B 2. The first F waits before
+ * both of its layers, the second one after a quarter of its time. */
+static void test_updated_values_have_a_link(void **state) {
+    (void)state;
+    tr_stage_table t;
+    tr_schedule *s = NULL;
+    const tr_simulated_links links = {.gather = {.latency = 0.1, .per_byte = 0.01}};
+    const tr_bucket bucket[] = {{.f = 0.5, .updated = 60, .gathered = 100},
+                                {.f = 0, .updated = 50, .gathered = 50},
+                                {.f = 0.25, .updated = 200, .gathered = 200}};
+    const double begins[] = {0, 0.6, 1.7}, starts[] = {0, 1.1, 2.45}, ends[] = {0.6, 1.7, 3.8};
+    test_table_chain(2, 256, 256, 256, &t);
+    t.cost[0].bucket = t.bucket = calloc(3, sizeof *t.bucket);
+    assert_non_null(t.bucket);
+    memcpy(t.bucket, bucket, sizeof bucket);
+    t.cost[0].buckets = 2;
+    t.cost[1].bucket = t.bucket + 2;
+    t.cost[1].buckets = 1;
+    assert_int_equal(generate_order("bfs", 1, 2, 1, &s), TR_OK);
+    tr_program_set *set = lowered(s, &t);
+    tr_simulation *sim = NULL;
+    tr_timeline *timeline = NULL;
+    assert_int_equal(tr_simulate(set, t.cost, &links, &sim), TR_OK);
+    int n = 0, waits = 0;
+    for (int k = 0; k < set->program[0].count; k++) {
+        const tr_action_type type = set->program[0].instr[k].action.type;
+        const tr_instr_time *time = &sim->instr[0][k];
+        if (type == TR_ACTION_GATHER_START) {
+            assert_true(fabs(time->begin - begins[n]) < 1e-9);
+            assert_true(fabs(time->complete - ends[n++]) < 1e-9);
+        }
+        if (type != TR_ACTION_GATHER_WAIT) continue;
+        assert_true(fabs(time->start - starts[waits]) < 1e-9);
+        assert_true(fabs(time->end - ends[waits++]) < 1e-9);
+    }
+    assert_int_equal(n, 3);
+    assert_int_equal(waits, 3);
+    assert_true(fabs(sim->exposed[0] - 2.55) < 1e-9 && fabs(sim->time[0].busy - 6) < 1e-9);
+    assert_true(fabs(sim->makespan - 8.55) < 1e-9);
+    /* A drawing has each part of an F, and the waits between them. */
+    static const double bars[][2] = {{0, 0.6},    {0.6, 1.1},  {1.1, 1.7},  {1.7, 2.2},
+                                     {2.2, 2.45}, {2.45, 3.8}, {3.8, 4.55}, {4.55, 6.55}};
+    assert_int_equal(tr_timeline_of_simulation("program", set, sim, 0, &timeline), TR_OK);
+    n = 0;
+    for (size_t k = 0; k < timeline->count; k++) {
+        const tr_bar *bar = &timeline->bar[k];
+        if (bar->track != TR_TRACK_COMPUTE || n == sizeof bars / sizeof *bars) continue;
+        assert_true(fabs(bar->start - bars[n][0]) < 1e-9 && fabs(bar->end - bars[n][1]) < 1e-9);
+        assert_true(tr_bar_waits(bar) == (n == 0 || n == 2 || n == 5));
+        n++;
+    }
+    assert_int_equal(n, sizeof bars / sizeof *bars);
+    tr_timeline_destroy(timeline);
+    tr_simulation_destroy(sim);
+    tr_program_set_destroy(set);
+    tr_schedule_destroy(s);
+    tr_stage_table_free(&t);
+}
+
 /* One stage and four micro-batches: each F takes 1, each B 2, and a copy as much as an F, behind
  * which it hides, or twice as much: then every F but the first waits for the copy behind it. */
 static void test_copies_have_links(void **state) {
@@ -208,6 +268,7 @@ int main(void) {
         cmocka_unit_test(test_latency_is_hidden),
         cmocka_unit_test(test_messages_wait_for_landing_buffers),
         cmocka_unit_test(test_reductions_have_a_link),
+        cmocka_unit_test(test_updated_values_have_a_link),
         cmocka_unit_test(test_copies_have_links),
         cmocka_unit_test(test_messages_have_links),
         cmocka_unit_test(test_waits_can_deadlock),

@@ -237,6 +237,7 @@ static tr_status train(engine_rank *r, void *state) {
     TR_TRY(tr_store_init(tr_engine_store(m->engine), 1, NULL));
     if (j->load) TR_TRY(save_or_load(m, &desc.mesh, true));
     TR_TRY(take_steps(m, j->load ? STEPS : 0));
+    TR_TRY(tr_engine_complete(m->engine));
     if (j->save) TR_TRY(save_or_load(m, &desc.mesh, false));
     hash_values(m);
     tr_engine_plan(m->engine, &plan);

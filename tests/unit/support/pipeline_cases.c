@@ -66,7 +66,8 @@ static void test_table_cut(test_random *r, tr_stage_table *t) {
 void test_table_buckets(test_random *r, tr_stage_table *t) {
     if (tr_calloc((size_t)(TEST_BUCKETS * t->stages), sizeof *t->bucket, &t->bucket) != TR_OK)
         abort();
-    const bool in_arena = test_between(r, 0, 1), divided = test_between(r, 0, 1);
+    const bool in_arena = test_between(r, 0, 1);
+    const int gathers = test_between(r, 0, 2); /* nothing; divided values; updated ones */
     for (int s = 0; s < t->stages; s++) {
         tr_stage_cost *c = &t->cost[s];
         c->buckets = test_between(r, in_arena, TEST_BUCKETS);
@@ -74,9 +75,11 @@ void test_table_buckets(test_random *r, tr_stage_table *t) {
         for (int k = 0; k < c->buckets; k++) {
             double part = (double)(k + test_between(r, 0, 1)) / c->buckets;
             size_t bytes = test_between(r, 0, 3) ? (size_t)test_between(r, 1, 100) : 0;
-            c->bucket[k] = (tr_bucket){.bytes = bytes, .w = part, .b = (1 + part) / 2};
-            if (divided && test_between(r, 0, 3))
-                c->bucket[k].values = (size_t)test_between(r, 1, 3000);
+            c->bucket[k] = (tr_bucket){
+                .bytes = bytes, .w = part, .b = (1 + part) / 2, .f = 1 - (k + 1.0) / c->buckets};
+            if (gathers && test_between(r, 0, 3))
+                *(gathers == 1 ? &c->bucket[k].values : &c->bucket[k].updated) =
+                    c->bucket[k].gathered = (size_t)test_between(r, 1, 3000);
             if (!in_arena) continue;
             c->bucket[k].arena = (size_t)test_between(r, 1, 3000);
             c->bucket[k].in_forward = test_between(r, 0, 3) == 0;

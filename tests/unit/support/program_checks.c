@@ -137,7 +137,7 @@ void expect_gathers(const tr_stage_table *t, const tr_program *p) {
         const tr_instr *instr = &p->instr[k];
         const tr_action a = instr->action;
         int alive = 0;
-        if (tr_action_gathers(a)) {
+        if (tr_action_gathers(a) && t->cost[a.stage].bucket[a.micro_batch].values) {
             const tr_arena_item *item = values_at(p, a.stage, a.micro_batch, k);
             assert_non_null(item);
             assert_true(item->offset == instr->offset && item->bytes >= instr->bytes);
@@ -163,4 +163,45 @@ void expect_gathers(const tr_stage_table *t, const tr_program *p) {
         assert_true(pairs || alive <= 2);
     }
     assert_true(p->value_peak <= p->value_bytes);
+}
+
+/* Fails unless the gather that starts at `start` is waited for once, right before the cell with the
+ * first action of its stage. */
+static void expect_wait(const tr_program *p, int start) {
+    const tr_action gather = p->instr[start].action;
+    int wait = -1, first = start;
+    while (!tr_action_computes(p->instr[first].action) ||
+           p->instr[first].action.stage != gather.stage)
+        first++;
+    for (int k = 0; k < p->count; k++) {
+        const tr_action a = p->instr[k].action;
+        if (a.type != TR_ACTION_GATHER_WAIT || a.stage != gather.stage ||
+            a.micro_batch != gather.micro_batch)
+            continue;
+        assert_int_equal(wait, -1);
+        wait = k;
+    }
+    assert_in_range(wait, start + 1, first - 1);
+    for (int k = wait; k < first; k++)
+        assert_true(!tr_action_computes(p->instr[k].action) || p->instr[k].action.overlap);
+}
+
+void expect_updated(const tr_schedule *s, const tr_stage_table *t, const tr_program *p) {
+    int starts = 0, expected = 0;
+    for (int k = 0; k < p->count; k++) {
+        const tr_instr *instr = &p->instr[k];
+        const tr_action a = instr->action;
+        if (!tr_action_gathers(a) || t->cost[a.stage].bucket[a.micro_batch].values) continue;
+        assert_true(instr->offset == TR_NO_PLACE);
+        assert_int_equal(instr->bytes, t->cost[a.stage].bucket[a.micro_batch].updated);
+        assert_true(instr->late == (a.type == TR_ACTION_GATHER_WAIT));
+        assert_true(instr->ready == t->cost[a.stage].bucket[a.micro_batch].f);
+        if (instr->late) continue;
+        assert_int_equal(k, starts++);
+        expect_wait(p, k);
+    }
+    for (int k = 0; k < t->stages && !s->forward_only; k++)
+        for (int b = 0; b < t->cost[k].buckets && s->rank_of[k] == p->rank; b++)
+            expected += t->cost[k].bucket[b].updated > 0;
+    assert_int_equal(starts, expected);
 }

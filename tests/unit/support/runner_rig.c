@@ -88,8 +88,24 @@ static uint64_t read_inputs(const word_stage *s, const tr_stage_io *io, uint64_t
     return h;
 }
 
+/* Fails unless the first F finds a bucket's values when it asks for them, and not those of later
+ * layers. */
+static tr_status ask_for_values(const word_stage *s, const tr_stage_io *io) {
+    const tr_stage_cost *cost = &s->t->cost[s->stage.index];
+    for (int b = cost->buckets - 1; b >= 0; b--) {
+        const bool updated = cost->bucket[b].updated > 0, later = b > 0 && s->gathered[b - 1] == 2;
+        if (!updated && !io->need) continue;
+        TR_TRY(io->need(io->need_context, b));
+        if ((updated && s->gathered[b] != 2) || later)
+            return TR_FAIL(TR_ERR_INTERNAL, "stage %d, bucket %d: %d, %d", s->stage.index, b,
+                           s->gathered[b], later);
+    }
+    return TR_OK;
+}
+
 tr_status forward(tr_stage *stage, const tr_stage_io *io) {
     word_stage *s = (word_stage *)stage;
+    if (s->tells && !io->adds && !io->forward_only) TR_TRY(ask_for_values(s, io));
     uint64_t h = read_inputs(s, io, value_h(stage->index, io->micro_batch, s->step), true);
     spoil_scratch(s, io);
     fill_own(s, io, TR_LIFE_FI, value_fi(h));
@@ -219,6 +235,37 @@ static tr_status on_reduce_wait(void *context, int stage, int bucket) {
     return TR_OK;
 }
 
+/* Makes the state of a bucket's gather `to`, if its values are updated. */
+static tr_status on_gather(rank_state *r, int stage, int bucket, const void *memory, int to) {
+    unsigned char *state = &r->gathered[stage * TEST_BUCKETS + bucket];
+    if ((memory == NULL) != (r->c->t->cost[stage].bucket[bucket].updated > 0) ||
+        (!memory && *state != to - 1))
+        return TR_FAIL(TR_ERR_INTERNAL, "stage %d, bucket %d: the gather is at %d, not %d", stage,
+                       bucket, *state, to - 1);
+    if (!memory) *state = (unsigned char)to;
+    return TR_OK;
+}
+
+static tr_status on_gather_start(void *context, int stage, int bucket, void *memory) {
+    return on_gather(context, stage, bucket, memory, 1);
+}
+
+static tr_status on_gather_wait(void *context, int stage, int bucket, void *memory) {
+    return on_gather(context, stage, bucket, memory, 2);
+}
+
+/* Fails unless the step has gathered all updated values of this rank's stages; validation none. */
+static tr_status check_gathers(const rank_state *r, bool forward_only) {
+    for (int s = 0; s < r->c->t->stages; s++)
+        for (int b = 0; b < r->c->t->cost[s].buckets; b++) {
+            const bool gathers = !forward_only && r->c->schedule[0]->rank_of[s] == r->rank &&
+                                 r->c->t->cost[s].bucket[b].updated > 0;
+            if (r->gathered[s * TEST_BUCKETS + b] != (gathers ? 2 : 0))
+                return TR_FAIL(TR_ERR_INTERNAL, "stage %d, bucket %d: not gathered", s, b);
+        }
+    return TR_OK;
+}
+
 static tr_status on_finish(void *context) {
     rank_state *r = context;
     r->finishes++;
@@ -250,7 +297,9 @@ static tr_status run_steps(rank_state *r, tr_runner *const runner[2]) {
             r->stage[s].step = r->step;
             if (c->schedule[program_of(r->step)]->forward_only) r->stage[s].sum = 0;
         }
+        memset(r->gathered, 0, (size_t)(c->t->stages * TEST_BUCKETS));
         TR_TRY(tr_runner_step(runner[program_of(r->step)]));
+        TR_TRY(check_gathers(r, c->schedule[program_of(r->step)]->forward_only));
         for (int s = 0; s < c->t->stages; s++)
             if (c->schedule[0]->rank_of[s] == r->rank) {
                 c->result[r->step * c->t->stages + s].sum = r->stage[s].sum;
@@ -277,6 +326,7 @@ tr_status run_rank(rank_state *r) {
     tr_world *world = c->world[r->rank];
     if (c->slow) tr_world_set_delay(world, random_delay, &random);
     TR_TRY_OUT(tr_calloc((size_t)stage_count, sizeof *r->stage, &r->stage));
+    TR_TRY_OUT(tr_calloc((size_t)(stage_count * TEST_BUCKETS), 1, &r->gathered));
     TR_TRY_OUT(tr_calloc((size_t)stage_count, sizeof(tr_stage *), &stages));
     TR_TRY_OUT(tr_device_open("ref", &device_options, &device));
     TR_TRY_OUT(tr_links_open(world, device, c->t, c->schedule[0]->rank_of, line, c->set[0]->ranks,
@@ -284,6 +334,7 @@ tr_status run_rank(rank_state *r) {
     for (int s = 0; s < stage_count; s++) {
         r->stage[s] = (word_stage){.stage = {.ops = &word_ops, .index = s},
                                    .tells = s % 3 != 2,
+                                   .gathered = r->gathered + s * TEST_BUCKETS,
                                    .t = c->t,
                                    .slow = c->slow,
                                    .random = {(uint64_t)s + SEED}};
@@ -303,6 +354,8 @@ tr_status run_rank(rank_state *r) {
                                      .host = host,
                                      .hooks = {.reduce_start = on_reduce_start,
                                                .reduce_wait = on_reduce_wait,
+                                               .gather_start = on_gather_start,
+                                               .gather_wait = on_gather_wait,
                                                .finish = on_finish,
                                                .observe = on_observe,
                                                .context = r}};
@@ -317,6 +370,7 @@ out:
     if (device) tr_device_close(device);
     free(stages);
     free(r->stage);
+    free(r->gathered);
     return status;
 }
 

@@ -27,9 +27,10 @@ typedef struct word_stage {
     const tr_stage_table *t;
     int step;
     bool slow;
-    bool tells;                  /* calls io->complete */
-    uint64_t sum;                /* of W, in their order; of F when forward only */
-    uint64_t part[TEST_BUCKETS]; /* of the sum: the gradients of each bucket */
+    bool tells;                    /* calls io->complete and io->need */
+    const unsigned char *gathered; /* the rank's, of this stage */
+    uint64_t sum;                  /* of W, in their order; of F when forward only */
+    uint64_t part[TEST_BUCKETS];   /* of the sum: the gradients of each bucket */
     uint64_t seen; /* the sum when it was reduced, or at the end of a forward-only program */
     test_random random;
 } word_stage;
@@ -64,6 +65,9 @@ typedef struct rank_state {
     run_case *c;
     int rank, step, reductions, finishes, observed;
     word_stage *stage; /* [stages] */
+    /* [stages * TEST_BUCKETS]: of updated values in this step: 1 the gather has started, 2 it has
+     * been waited for. */
+    unsigned char *gathered;
 } rank_state;
 
 tr_status run_rank(rank_state *r);
