@@ -61,7 +61,9 @@ static tr_status take_tensor(const header *h, const cJSON *entry, tr_weights *w)
         !tr_json_integer(offsets->child->next, &end) || begin < 0)
         return bad(h, entry->string, "needs two integers of at least 0 in \"data_offsets\"");
     if (begin > end || end > h->end)
-        return bad(h, entry->string, "has \"data_offsets\" beyond the end of the file");
+        return bad(h, entry->string,
+                   "has \"data_offsets\" beyond the end of the file: it was cut off or is damaged; "
+                   "copy it again");
     if (__builtin_mul_overflow(elements, width, &bits) || bits % 8 || bits / 8 != end - begin)
         return bad(h, entry->string, "does not have the bytes of its shape and type");
     t.offset = h->data + begin;
@@ -89,14 +91,19 @@ static tr_status check_cover(const header *h, tr_weight *tensor, int64_t count) 
     if (count) qsort(tensor, (size_t)count, sizeof *tensor, by_place);
     for (int64_t i = 0; i < count; i++) {
         if (tensor[i].offset < at)
-            return bad(h, tensor[i].name, "overlaps the tensor before it in the file");
+            return bad(
+                h, tensor[i].name,
+                "overlaps the tensor before it in the file, which is damaged: copy it again");
         if (tensor[i].offset > at)
-            return bad(h, tensor[i].name, "begins after bytes that belong to no tensor");
+            return bad(h, tensor[i].name,
+                       "begins after bytes that belong to no tensor: the file is damaged; copy it "
+                       "again");
         at += tensor[i].bytes;
     }
     if (at == h->data + h->end) return TR_OK;
     return TR_FAIL(TR_ERR_DATA,
-                   "%s: the tensors end at byte %" PRId64 ", but the file has %" PRId64 " bytes",
+                   "%s: the tensors end at byte %" PRId64 ", but the file has %" PRId64
+                   " bytes: it is damaged; copy it again",
                    h->path, at, h->data + h->end);
 }
 
@@ -125,8 +132,11 @@ static tr_status add_safetensors(tr_weights *w, const char *path) {
     char *text;
     TR_TRY(tr_weights_add_file(w, path, &h.file));
     if (w->file[h.file].size < LENGTH)
-        return TR_FAIL(TR_ERR_DATA, "%s has %" PRId64 " bytes: safetensors begin with 8", path,
-                       w->file[h.file].size);
+        return TR_FAIL(TR_ERR_DATA,
+                       "%s has %" PRId64
+                       " bytes, fewer than the 8 with which safetensors begin: it was cut off; "
+                       "copy it again",
+                       path, w->file[h.file].size);
     TR_TRY(tr_weights_read_bytes(w, h.file, first, LENGTH, 0));
     uint64_t n = 0;
     for (int i = LENGTH; i-- > 0;) n = n << 8 | first[i];
@@ -135,7 +145,8 @@ static tr_status add_safetensors(tr_weights *w, const char *path) {
     if (n > MOST_HEADER || (int64_t)n > w->file[h.file].size - LENGTH)
         return TR_FAIL(TR_ERR_DATA,
                        "%s: the first 8 bytes state a header of %" PRIu64
-                       " bytes, but the file has %" PRId64 " and the format's limit is %d",
+                       " bytes, but the file has %" PRId64 " and the format's limit is %d: it was "
+                       "cut off, or is not a file of safetensors",
                        path, n, w->file[h.file].size, MOST_HEADER);
     h.data = LENGTH + (int64_t)n;
     h.end = w->file[h.file].size - h.data;
@@ -185,8 +196,10 @@ static tr_status check_index(const tr_weights *w, const char *where, const cJSON
         const char *file = t ? strrchr(w->file[t->file].path, '/') + 1 : NULL;
         named++;
         if (!t || strcmp(file, entry->valuestring))
-            return TR_FAIL(TR_ERR_DATA, "%s: the tensor %s is not in the file that it names", where,
-                           tr_json_quote(entry->string, quoted, sizeof quoted));
+            return TR_FAIL(TR_ERR_DATA,
+                           "%s: the tensor %s is not in the file that it names: the folder mixes "
+                           "two models",
+                           where, tr_json_quote(entry->string, quoted, sizeof quoted));
     }
     if (named == w->count) return TR_OK;
     return TR_FAIL(TR_ERR_DATA,

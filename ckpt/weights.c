@@ -80,7 +80,10 @@ static tr_status open_file(tr_weights *w, const char *path, tr_weight_file *foun
     if (result < 0) return TR_FAIL(TR_ERR_DATA, "'%s' is %s, not a file", path, kind);
     if (result == ENOENT && lstat(path, &info) == 0)
         return TR_FAIL(TR_ERR_DATA, "'%s' is a link to a file that does not exist", path);
-    if (result == ENOENT) return TR_FAIL(TR_ERR_DATA, "there is no file '%s'", path);
+    if (result == ENOENT)
+        return TR_FAIL(TR_ERR_DATA,
+                       "there is no file '%s', which belongs to the model: copy its folder again",
+                       path);
     if (result == ELOOP)
         return TR_FAIL(TR_ERR_DATA, "'%s' is a link that leads back to itself", path);
     if (result > 0) return TR_FAIL(TR_ERR_IO, "'%s' cannot be read: %s", path, strerror(result));

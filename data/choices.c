@@ -149,8 +149,8 @@ static tr_status read_question(reader *r, const cJSON *line) {
                        r->where);
     if (!read_label(member(line, labels), &label))
         return TR_FAIL(TR_ERR_DATA,
-                       "%s: \"label\" is missing or no number: it says which choice is right, from "
-                       "0",
+                       "%s: \"label\" is missing or not a whole number: it says which choice is "
+                       "right, from 0",
                        r->where);
     TR_TRY(begin_question(r, cJSON_GetArraySize(list), label));
     for (const cJSON *ending = list->child; ending; ending = ending->next) {

@@ -45,11 +45,13 @@ tr_status tr_format_open_llmc(const char *path, const tr_source_options *options
     source->separator = magic == GPT2 ? GPT2_SEPARATOR : LLAMA3_SEPARATOR;
     source->tokenizer_ends = magic == GPT2;
     source->tokens = tr_format_u32(header + 8);
-    if (bytes != HEADER + source->tokens * source->width)
+    const int64_t all = HEADER + source->tokens * source->width;
+    if (bytes != all)
         return TR_FAIL(TR_ERR_DATA,
                        "the data file '%s' has %" PRId64 " bytes, but its header (byte 8) says "
-                       "%" PRId64 " tokens, which take %" PRId64 " bytes: it was cut off",
-                       path, bytes, source->tokens, HEADER + source->tokens * source->width);
+                       "%" PRId64 " tokens, which take %" PRId64 " bytes: it %s",
+                       path, bytes, source->tokens, all,
+                       bytes < all ? "was cut off" : "is damaged, or is not a shard");
     if (source->tokens == 0)
         return TR_FAIL(TR_ERR_DATA, "the data file '%s' has no tokens: name another one (%s)", path,
                        source->key);

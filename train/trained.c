@@ -108,6 +108,10 @@ tr_status tr_trained_config(const tr_trained *r, int ranks, bool data_ranks, tr_
     int count = 0;
     if (strlen(r->path) >= TR_CONFIG_PATH)
         return TR_FAIL(TR_ERR_USAGE, "the run's path is too long: name the run by a shorter path");
+    if (r->step >= 0 && tr_trained_is_folder(r->path))
+        return TR_FAIL(TR_ERR_USAGE,
+                       "'%s' is the folder of a model, which has no steps: leave out --step",
+                       r->path);
     TR_TRY(tr_calloc((size_t)r->overrides_count + DEFAULT_KEYS, sizeof *keys, &keys));
     (void)snprintf(stages, sizeof stages, "parallel.pp=%d", chooses_layout(r) ? 1 : ranks);
     keys[count++] = stages;

@@ -9,7 +9,7 @@
 
 typedef struct tr_trained {
     const char *path; /* a run's directory, or a folder with config.json and safetensors */
-    int64_t step;     /* of the run's checkpoint; -1: the newest valid one */
+    int64_t step;     /* of the run's checkpoint; -1: the newest valid one, or a folder */
     /* "key=value": the keys that differ from those of the run. Its degrees (parallel.pp, tp and dp)
      * are not used; without one of them here, every rank is a pipeline stage. */
     const char *const *overrides;
@@ -23,7 +23,8 @@ bool tr_trained_sets(const tr_trained *from, const char *key);
 
 /* Reads the config of the model, and checks its layout of `ranks` ranks; data_ranks: parallel.dp
  * may be above 1. Not collective. Fails with TR_ERR_NOFILE when `path` does not exist,
- * and with TR_ERR_DATA when it is neither a run with a checkpoint nor a folder with config.json. */
+ * with TR_ERR_DATA when it is neither a run with a checkpoint nor a folder with config.json, and
+ * with TR_ERR_USAGE when `step` names a step of a folder. */
 tr_status tr_trained_config(const tr_trained *from, int ranks, bool data_ranks, tr_config *config);
 /* Compares the config with a folder's weights, before anything as large as the model is made. Does
  * nothing for a run. */

@@ -178,6 +178,7 @@ evaluate 1 bytes_held on_bytes --json
 refuses 64 'has no data of its own' 1 folder
 refuses 64 'no run directory' 1
 refuses 64 'did you mean' 1 run --date x
+refuses 64 'folder of a model, which has no steps: leave out --step' 1 folder --data some.txt --step 3
 refuses 66 'none.txt' 1 run --data none.txt
 refuses 66 'nothing' 1 nothing
 refuses 78 'but there are 2 ranks' 2 run parallel.pp=3

@@ -63,6 +63,7 @@ static void test_bad_lines(void **state) {
         {"{\"text\":\"a\"}", ":2: a line is a question"},
         {"{\"context\":\"a\",\"choices\":[\"b\",\"c\"]}", ":2: \"label\" is missing"},
         {"{\"context\":\"a\",\"choices\":[\"b\",\"c\"],\"label\":\"x\"}", "\"label\" is missing"},
+        {"{\"context\":\"a\",\"choices\":[\"b\",\"c\"],\"label\":1.5}", "or not a whole number"},
         {"{\"context\":\"a\",\"choices\":[\"b\",\"c\"],\"label\":2}", "count from 0 to 1"},
         {"{\"context\":\"a\",\"choices\":[\"b\",\"c\"],\"label\":-1}", "count from 0 to 1"},
         {"{\"context\":\"a\",\"choices\":[\"b\"],\"label\":0}", "not 1"},

@@ -328,8 +328,13 @@ static void damaged_headers_are_refused(void **state) {
     file.byte[4] = 1;
     file.byte[8] ^= 1;
     write_image(llmc, &file);
-    refuses(path_of(llmc), llmc, VOCAB, TR_ERR_DATA,
-            "has 3024 bytes, but its header (byte 8) says 1001 tokens, which take 3026 bytes");
+    refuses(
+        path_of(llmc), llmc, VOCAB, TR_ERR_DATA,
+        "has 3024 bytes, but its header (byte 8) says 1001 tokens, which take 3026 bytes: it was "
+        "cut off");
+    file.byte[8] = 0;
+    write_image(llmc, &file);
+    refuses(path_of(llmc), llmc, VOCAB, TR_ERR_DATA, "bytes: it is damaged, or is not a shard");
     file.size = 1000;
     write_image(llmc, &file);
     refuses(path_of(llmc), llmc, VOCAB, TR_ERR_DATA, "fewer than the header of 1024 bytes");

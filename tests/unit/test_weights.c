@@ -155,15 +155,17 @@ static void bad_headers_are_refused(void **state) {
         {" {}", 0, "does not begin with '{'"},
         {"{", 0, "not valid JSON"},
         {"{}x", 0, "other text follows"},
-        {"{}", 1, "but the file has 11 bytes"},
+        {"{}", 1, "but the file has 11 bytes: it is damaged; copy it again"},
         {"{\"a\":" T("F32", "[1]", 0, 4) ",\"a\":" T("F32", "[1]", 4, 8) "}", 8, "given twice"},
-        {"{\"a\":" T("F32", "[1]", 0, 4) ",\"b\":" T("F32", "[1]", 2, 6) "}", 6, "b overlaps"},
+        {"{\"a\":" T("F32", "[1]", 0, 4) ",\"b\":" T("F32", "[1]", 2, 6) "}", 6,
+         "b overlaps the tensor before it in the file, which is damaged: copy it again"},
         {"{\"a\":" T("F32", "[1]", 0, 4) ",\"b\":" T("F32", "[1]", 5, 9) "}", 9,
          "b begins after bytes"},
         {"{\"a\":" T("F32", "[1]", 4, 8) "}", 8, "a begins after bytes"},
         {"{\"a\":" T("F32", "[2]", 0, 4) "}", 4, "bytes of its shape and type"},
         {"{\"a\":" T("F4", "[1]", 0, 1) "}", 1, "bytes of its shape and type"},
-        {"{\"a\":" T("F32", "[1]", 0, 8) "}", 4, "beyond the end"},
+        {"{\"a\":" T("F32", "[1]", 0, 8) "}", 4,
+         "beyond the end of the file: it was cut off or is damaged; copy it again"},
         {"{\"a\":" T("F32", "[1]", 4, 0) "}", 4, "beyond the end"},
         {"{\"a\":" T("F32", "[1]", -4, 0) "}", 4, "needs two integers"},
         {"{\"a\":" T("F32", "[4294967296,4294967296,0]", 0, 0) "}", 0, "more elements"},
@@ -190,6 +192,10 @@ static void bad_headers_are_refused(void **state) {
     write_file(path_of("x.safetensors"), "\xff\xff\xff\xff\xff\xff\xff\xff{}", 10);
     refused(tr_weights_open(path_of("x.safetensors"), &w), TR_ERR_DATA,
             "header of 18446744073709551615");
+    tr_weights_close(&w);
+    write_file(path_of("x.safetensors"), "\2\0\0", 3);
+    refused(tr_weights_open(path_of("x.safetensors"), &w), TR_ERR_DATA,
+            "has 3 bytes, fewer than the 8 with which safetensors begin: it was cut off");
     tr_weights_close(&w);
     refused(tr_weights_open(path_of("nothing"), &w), TR_ERR_NOFILE, "there is no file or folder");
     tr_weights_close(&w);
