@@ -22,8 +22,7 @@ pick pp 1 2 2 4
 pick tp 1 1 2
 pick dp 1 1 2
 ((pp * tp * dp > 1 && pp * tp * dp <= 8)) || pp=2 # of 2 to 8 ranks
-pick placement "gpipe 1" "1f1b 1" "zb-h1 1" "zb-h2 1" "zb-1p 1" "zb-2p 1" "interleaved 2" "bfs 2" "interleaved-zb 2" \
-    "zbv 2" "v-half 2" "v-min 2" "1f1b-v 2" "dualpipev 2" "auto 0"
+pick placement "${orders[@]}"
 read -r schedule stages <<<"$placement"
 preset=$family-tiny
 [[ $family != gpt2 ]] || preset=tiny

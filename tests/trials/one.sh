@@ -27,6 +27,10 @@ pick() {
     printf -v "$name" %s "$1"
 }
 
+# Orders, each with its number of stages on a rank (0: its own choice).
+orders=("gpipe 1" "1f1b 1" "zb-h1 1" "zb-h2 1" "zb-1p 1" "zb-2p 1" "interleaved 2" "bfs 2" "interleaved-zb 2" "zbv 2" "v-half 2"
+    "v-min 2" "1f1b-v 2" "dualpipev 2" "auto 0")
+
 # --- jobs -------------------------------------------------------------------------------------------
 
 # A run slow enough for signals to arrive within steps, with a constant learning rate, so that the number of

@@ -25,8 +25,9 @@ pick zero 0 1 2 3
 pick offload none none optimizer activations optimizer,activations
 pick mesh "1 1 2" "1 1 3" "1 1 4" "1 1 2x2" "1 1 3x1" "1 2 1" "1 2 2" "2 1 1" "2 1 2" "2 2 1" "4 1 1"
 read -r pp tp dp <<<"$mesh"
-pick schedule "1f1b 1" "gpipe 1" "bfs $((4 / pp))" "interleaved $((4 / pp))" "zb-h1 1" "zbv 2" "v-min 2" "dualpipev 2"
-((pp == 2 || ${schedule#* } != 2)) || schedule="bfs $((4 / pp))"
+bfs="bfs $((4 / pp))" # with as many stages as blocks
+pick order "${orders[@]}" "$bfs" "$bfs" "$bfs" "$bfs" "$bfs" "interleaved $((4 / pp))"
+((pp < 4 || ${order#* } < 2)) || order=$bfs
 pick family "gpt2" "gpt2 model.tie=false" "llama model.kv_heads=1" "qwen3 model.kv_heads=2"
 pick part "" "" "" "train.freeze=*.2.*" "model.lora.rank=4"
 pick more "" "" optim.clip_value=0.001 optim.l1=0.01 optim.l2=0.01 optim.weight_decay=0 warm-up
@@ -40,7 +41,7 @@ read -r -a words <<<"optim.name=$optimizer model.family=$family model.width=$wid
 [[ $more != warm-up ]] || words+=(train.batch_warmup="12 1")
 words+=(train.precision="$precision" optim.{moments="$moments",gradients="$gradients",master="$master"} device.name="$device")
 words+=(parallel.{reduce="$reduce",sequence="$sequence",tp="$tp",dp="$dp"})
-placed=(parallel.{zero="$zero",pp="$pp",schedule="${schedule% *}",virtual="${schedule#* }"})
+placed=(parallel.{zero="$zero",pp="$pp",schedule="${order% *}",virtual="${order#* }"})
 placed+=(train.recompute="$recompute" device.offload="$offload" log.noise_scale="$noise")
 what="${words[*]} ${placed[*]}"
 
