@@ -18,11 +18,13 @@ pick precision fp32 fp32 bf16 bf16 bf16 fp16 fp16 fp64
 pick moments fp32 fp32 bf16 int8
 pick gradients fp32 fp32 bf16
 pick master fp32 fp32 none
+pick types drawn fp32 # lamb, muon and adafactor refuse most others
+[[ $types == drawn ]] || moments=fp32 gradients=fp32 master=fp32
 pick reduce fp32 fp32 bf16
 pick recompute none selective full full:2-3,selective:1
 pick sequence true false
 pick zero 0 1 2 3
-pick offload none none optimizer activations optimizer,activations
+pick offload none none none none optimizer activations optimizer,activations
 pick mesh "1 1 2" "1 1 3" "1 1 4" "1 1 2x2" "1 1 3x1" "1 2 1" "1 2 2" "2 1 1" "2 1 2" "2 2 1" "4 1 1"
 read -r pp tp dp <<<"$mesh"
 bfs="bfs $((4 / pp))" # with as many stages as blocks
