@@ -6,7 +6,7 @@
 #include "cli/sample_chat.h"
 #include "job/rank_process.h"
 #include "train/generation.h"
-#include "train/origin.h"
+#include "train/trained.h"
 
 #include <errno.h>
 #include <stddef.h>
@@ -129,11 +129,10 @@ static void release(request *r) {
 
 /* --- ranks ------------------------------------------------------------------------------------ */
 
-/* Opens the tokenizer of the run, or of the folder, if there is one. Without it bytes are tokens.
- */
+/* Opens the tokenizer of the model, if there is one. Without it bytes are tokens. */
 static tr_status open_tokenizer(request *r, const tr_config *config) {
     tr_tokenizer *tokenizer;
-    TR_TRY(tr_origin_open_tokenizer(r->model.path, &tokenizer));
+    TR_TRY(tr_trained_open_tokenizer(r->model.path, config, &tokenizer));
     r->texts.tokenizer = tokenizer;
     if (!tokenizer) return tr_config_check_bytes(config);
     if (tr_tokenizer_size(tokenizer) <= config->model.vocab) return TR_OK;

@@ -9,7 +9,6 @@
 #include "partition/request.h"
 #include "pipeline/orders/make.h"
 #include "train/data_options.h"
-#include "train/origin.h"
 #include "train/same_data.h"
 
 #include <errno.h>
@@ -71,7 +70,7 @@ static tr_status open_tokenizer(const tr_eval_request *r, tr_eval_session *s) {
     const tr_config *c = &s->config;
     const char *named = tr_trained_sets(&r->model, "data.tokenizer") ? c->data.tokenizer : "";
     if (named[0]) TR_TRY(tr_tokenizer_open(named, &s->tokenizer));
-    else TR_TRY(tr_origin_open_tokenizer(r->model.path, &s->tokenizer));
+    else TR_TRY(tr_trained_open_tokenizer(r->model.path, c, &s->tokenizer));
     /* A folder says nothing about its data: only a small vocabulary can be one of bytes. */
     const bool small = !tr_trained_is_folder(r->model.path) || c->model.vocab <= 512;
     s->bytes = !s->tokenizer && strcmp(c->data.format, "bytes") == 0 && small;

@@ -97,14 +97,6 @@ tr_status tr_origin_keep_tokenizer(const char *run, const tr_tokenizer *tokenize
     return tr_tokenizer_save(tokenizer, path);
 }
 
-tr_status tr_origin_open_tokenizer(const char *path, tr_tokenizer **out) {
-    char folder[PATH_MAX];
-    (void)snprintf(folder, sizeof folder, "%.3900s/tokenizer", path);
-    *out = NULL;
-    if (tr_tokenizer_in(folder)) return tr_tokenizer_open(folder, out);
-    return tr_tokenizer_in(path) ? tr_tokenizer_open(path, out) : TR_OK;
-}
-
 void tr_origin_remove(const char *run) {
     char path[PATH_MAX];
     for (int i = 0; i < PASSED_ON; i++) {

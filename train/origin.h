@@ -26,6 +26,3 @@ tr_status tr_origin_copy(const char *from, const char *to);
  * settings that are next to it. They replace those of tr_origin_write. Fails with TR_ERR_IO, and
  * with TR_ERR_DATA when a file cannot be read. */
 tr_status tr_origin_keep_tokenizer(const char *run, const tr_tokenizer *tokenizer);
-/* Opens the tokenizer of a run, or of a folder of transformers; *out is NULL when it has none.
- * Fails like tr_tokenizer_open. */
-tr_status tr_origin_open_tokenizer(const char *path, tr_tokenizer **out);

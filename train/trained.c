@@ -131,6 +131,17 @@ tr_status tr_trained_config(const tr_trained *r, int ranks, bool data_ranks, tr_
     return check_layout(config, ranks, data_ranks);
 }
 
+tr_status tr_trained_open_tokenizer(const char *path, const tr_config *config, tr_tokenizer **out) {
+    char kept[TR_CONFIG_PATH + 16];
+    (void)snprintf(kept, sizeof kept, "%s/tokenizer", path);
+    /* A run on bytes has no tokenizer, although the folder that it began with may have one. */
+    const char *model = tr_trained_is_folder(path) ? tr_config_origin(config) : "";
+    *out = NULL;
+    if (tr_tokenizer_in(kept)) return tr_tokenizer_open(kept, out);
+    if (tr_tokenizer_in(path)) return tr_tokenizer_open(path, out);
+    return *model && tr_tokenizer_in(model) ? tr_tokenizer_open(model, out) : TR_OK;
+}
+
 /* --- opening ---------------------------------------------------------------------------------- */
 
 tr_status tr_trained_device(const tr_config *c, tr_world *world, tr_device **out,

@@ -5,6 +5,7 @@
 #include "comm/mesh.h"
 #include "config/config.h"
 #include "layers/model.h"
+#include "text/tokenizer.h"
 #include "train/store.h"
 
 typedef struct tr_trained {
@@ -26,6 +27,9 @@ bool tr_trained_sets(const tr_trained *from, const char *key);
  * with TR_ERR_DATA when it is neither a run with a checkpoint nor a folder with config.json, and
  * with TR_ERR_USAGE when `step` names a step of a folder. */
 tr_status tr_trained_config(const tr_trained *from, int ranks, bool data_ranks, tr_config *config);
+/* Opens the tokenizer of a run, or of a folder; that of an adapter without one is the tokenizer of
+ * its model. *out is NULL when there is none. Fails like tr_tokenizer_open. */
+tr_status tr_trained_open_tokenizer(const char *path, const tr_config *config, tr_tokenizer **out);
 /* Compares the config with a folder's weights, before anything as large as the model is made. Does
  * nothing for a run. */
 tr_status tr_trained_check(const tr_trained *from, const tr_config *config);

@@ -162,6 +162,15 @@ head -c 2000 "$text" >some.txt
 evaluate 1 of_run tokens --data some.txt --json
 evaluate 2 of_folder folder --data some.txt --json parallel.pp=2 train.micro_batch=1 train.threads=1 # as the run
 close_to "$(number of_folder loss)" "$(number of_run loss)" 1e-14 || fail "another loss of the folder: $(<of_folder), not $(<of_run)"
+# An adapter without a tokenizer, such as PEFT writes, has that of its model. Without dropout both add in the same order.
+train 0 1 low model.init_from=folder model.vocab=320 model.dropout=0 model.lora.rank=2 data.format=text data.validation=0 train.steps=1
+"$trireme" ckpt export low adapter --adapter >/dev/null
+rm adapter/tokenizer.json
+evaluate 1 of_low low --data some.txt --json
+evaluate 1 of_adapter adapter --data some.txt --json train.micro_batch=1 train.threads=1
+close_to "$(number of_adapter loss)" "$(number of_low loss)" 1e-14 || fail "another loss of the adapter: $(<of_adapter), not $(<of_low)"
+for model in low adapter; do "$trireme" sample $model -p "The man" -n 8 --temperature 0 >"text.$model"; done
+cmp text.low text.adapter || fail "another text of the adapter"
 # The first token is no label.
 (($(number of_run bytes) >= 1990 && $(number of_run bytes) <= 2000 && $(number of_run tokens) < 1900)) || fail "bytes of $(<of_run)"
 evaluate 1 held tokens --json
