@@ -28,6 +28,7 @@ typedef struct train_bpe_options {
     int64_t vocab;
     tr_pattern pattern;
     const char *out, *key;
+    char path[4100]; /* of the file */
     char **file;
     int files;
 } train_bpe_options;
@@ -95,24 +96,27 @@ static tr_status check_folder(const char *out) {
     return TR_OK;
 }
 
-/* Writes the file whole: next to its place first. A folder gets tokenizer.json. */
-static tr_status write_tokenizer(const char *out, const tr_byte_list *json, char *path,
-                                 size_t size) {
+/* Writes the name of the file to path[size]: a folder gets tokenizer.json. Fails when it exists. */
+static tr_status name_file(const char *out, char *path, size_t size) {
     struct stat info;
-    bool folder = stat(out, &info) == 0 && S_ISDIR(info.st_mode);
     const size_t length = strlen(out);
     const bool slash = length && out[length - 1] == '/';
-    if (!folder && slash) { /* a folder that does not exist yet */
-        if (mkdir(out, 0777) != 0)
-            return TR_FAIL(TR_ERR_IO, "the folder '%s' cannot be made: %s", out, strerror(errno));
-        folder = true;
-    }
-    char partial[4200];
-    FILE *file;
+    const bool folder = slash || (stat(out, &info) == 0 && S_ISDIR(info.st_mode));
     (void)snprintf(path, size, "%s%s", out,
                    !folder ? ""
                    : slash ? "tokenizer.json"
                            : "/tokenizer.json");
+    if (access(path, F_OK) != 0) return TR_OK;
+    return TR_FAIL(TR_ERR_USAGE, "'%s' exists: remove it, or choose another -o", path);
+}
+
+/* Writes the file whole: next to its place first. */
+static tr_status write_tokenizer(const char *out, const tr_byte_list *json, const char *path) {
+    struct stat info;
+    char partial[4200];
+    FILE *file;
+    if (out[strlen(out) - 1] == '/' && stat(out, &info) != 0 && mkdir(out, 0777) != 0)
+        return TR_FAIL(TR_ERR_IO, "the folder '%s' cannot be made: %s", out, strerror(errno));
     (void)snprintf(partial, sizeof partial, "%s.partial-%ld", path, (long)getpid());
     TR_TRY(tr_output_open(partial, &file));
     (void)fwrite(json->byte, 1, json->count, file);
@@ -246,7 +250,7 @@ static tr_status train(train_bpe_options *o, tr_bpe_trainer *trainer, tr_byte_li
     double start = tr_now_s();
     size_t bytes = 0;
     int32_t tokens;
-    char path[4100], text[32];
+    char text[32];
     TR_TRY(count_files(o, trainer, &bytes));
     double counted = tr_now_s();
     (void)printf("text     %s, %zu different pieces, %.1f s\n",
@@ -254,9 +258,9 @@ static tr_status train(train_bpe_options *o, tr_bpe_trainer *trainer, tr_byte_li
                  counted - start);
     TR_TRY(tr_bpe_trainer_finish(trainer, (int32_t)o->vocab, special, 1, show, o, json, &tokens));
     if (isatty(STDERR_FILENO)) (void)fprintf(stderr, "\r\033[K");
-    TR_TRY(write_tokenizer(o->out, json, path, sizeof path));
+    TR_TRY(write_tokenizer(o->out, json, o->path));
     (void)printf("trained  %" PRId32 " tokens, %.1f s\nwrote    %s\n", tokens, tr_now_s() - counted,
-                 path);
+                 o->path);
     if (tokens < o->vocab)
         (void)printf("note     the text has no more pairs to merge: %" PRId32
                      " tokens instead of %" PRId64 "\n",
@@ -271,6 +275,7 @@ tr_status cli_data_train_bpe(int argc, char **argv) {
     TR_TRY(read_options(argc, argv, &options));
     if (strlen(options.out) > 4000) return cli_usage("data", "the path after -o is too long");
     TR_TRY(check_folder(options.out));
+    TR_TRY(name_file(options.out, options.path, sizeof options.path));
     TR_TRY(tr_bpe_trainer_open(options.pattern, &trainer));
     tr_status status = train(&options, trainer, &json);
     tr_bpe_trainer_close(trainer);

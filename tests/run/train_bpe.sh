@@ -23,6 +23,11 @@ cmp -s a.json folder/tokenizer.json || fail "a folder gets another tokenizer"
 learn 0 --vocab 600 "$text" -o new/
 cmp -s a.json new/tokenizer.json || fail "a new folder gets another tokenizer"
 grep -q '^wrote    new/tokenizer.json$' out || fail "the output: $(<out)"
+for out in a.json folder new/; do # nothing is overwritten
+    learn 64 "$text" --vocab 700 -o $out
+    grep -qE "'(a.json|(folder|new)/tokenizer.json)' exists: remove it, or choose another -o" err || fail "$out exists: $(<err)"
+    cmp -s a.json folder/tokenizer.json && cmp -s a.json new/tokenizer.json || fail "$out was overwritten"
+done
 learn 0 "$text" --vocab 600 -o other.json --pattern llama3
 cmp -s a.json other.json && fail "the pattern changes nothing"
 printf 'abab' >short.txt
@@ -42,8 +47,8 @@ cmp -s a.json often.json || fail "a text of several parts gives another tokenize
 awk '{ gsub(/\\/, "\\\\"); gsub(/"/, "\\\""); printf "{\"text\": \"%s\"}\n", $0 }' once.txt >once.jsonl
 for i in 1 2 3; do gzip -1c once.jsonl; done >often.jsonl.gz
 learn 0 once.jsonl --vocab 600 -o once.json
-learn 0 often.jsonl.gz --vocab 600 -o often.json
-cmp -s once.json often.json || fail "lines of JSON in several parts give another tokenizer"
+learn 0 often.jsonl.gz --vocab 600 -o often-lines.json
+cmp -s once.json often-lines.json || fail "lines of JSON in several parts give another tokenizer"
 
 # A few bytes that decompress to one endless word are refused, without the memory for all of them.
 head -c 16777216 /dev/zero | gzip -1c >zeros
