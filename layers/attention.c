@@ -79,6 +79,11 @@ static int64_t row(const tr_attention_part *a) {
     return (a->heads + 2 * a->kv_heads) * a->desc.head_size;
 }
 
+/* Returns true when I applies norms and positions again, to the projection's output. */
+static bool rebuilds(const tr_attention_part *a) {
+    return a->q_norm.gamma && a->layer->recompute == TR_RECOMPUTE_SELECTIVE;
+}
+
 /* Rotary positions of `heads` heads of every row. */
 static tr_rope_desc rope_of(const tr_attention_part *a, int64_t heads) {
     const tr_model_shape *shape = &a->layer->shape;
@@ -102,11 +107,12 @@ static void describe_norm(tr_attention_part *a, tr_head_norm *n) {
     tr_op_desc turned = {.kind = TR_OP_NORM_ROPE,
                          .norm_rope = {.rope = rope_of(a, n->heads), .eps = a->desc.eps}};
     tr_built_op(layer, &n->forward, TR_PHASE_F, turned);
-    n->rstd = tr_built_save(layer, TR_LIFE_FW, TR_RECOMPUTE_FULL, TR_LIFE_IW, n->heads,
+    if (rebuilds(a)) tr_built_op(layer, &n->again, TR_PHASE_I, turned);
+    n->rstd = tr_built_save(layer, TR_LIFE_FW, TR_RECOMPUTE_SELECTIVE, TR_LIFE_IW, n->heads,
                             tr_dtype_acc(shape->dtype));
     if (shape->decode) return;
-    n->kept =
-        tr_built_save(layer, TR_LIFE_FW, TR_RECOMPUTE_FULL, TR_LIFE_IW, n->heads * D, shape->dtype);
+    n->kept = tr_built_save(layer, TR_LIFE_FW, TR_RECOMPUTE_SELECTIVE, TR_LIFE_IW, n->heads * D,
+                            shape->dtype);
     turned.kind = TR_OP_NORM_ROPE_DGRAD;
     tr_built_op(layer, &n->grad_input, TR_PHASE_I, turned);
     const tr_rmsnorm_desc weight = {
@@ -170,7 +176,9 @@ void tr_attention_describe(tr_attention_part *a) {
     describe_positions(a);
     describe_ops(a);
     tr_linear_describe(&a->out);
-    a->packed = tr_built_save(layer, TR_LIFE_FI, TR_RECOMPUTE_FULL, TR_LIFE_SCRATCH, row(a), dtype);
+    const tr_recompute from = rebuilds(a) ? TR_RECOMPUTE_SELECTIVE : TR_RECOMPUTE_FULL;
+    a->packed = tr_built_save(layer, TR_LIFE_FI, from, TR_LIFE_SCRATCH, row(a), dtype);
+    if (rebuilds(a)) a->raw = tr_built_place(layer, TR_LIFE_FI, row(a), dtype);
     a->y = tr_built_save(layer, TR_LIFE_FW, TR_RECOMPUTE_FULL, TR_LIFE_IW, a->heads * D, dtype);
     if (layer->shape.decode) {
         layer->layer.cache_bytes = 2 * cache_part(a);
@@ -197,14 +205,15 @@ static tr_tensor by_head(const tr_attention_part *a, const tr_head_norm *n, cons
     return tr_tensor_reshape(tr_buffer_at(io, buffer), 2, shape);
 }
 
-static tr_status norm_forward(const tr_attention_part *a, const tr_head_norm *n,
-                              const tr_layer_io *io, tr_tensor qkv) {
+/* Runs the norm's op, `forward` or `again`, in place. */
+static tr_status run_norm(const tr_attention_part *a, const tr_head_norm *n, const tr_layer_op *op,
+                          const tr_layer_io *io, tr_tensor qkv) {
     tr_op_args args = {.t = {[TR_NORM_ROPE_X] = heads_of(a, n, qkv),
                              [TR_NORM_ROPE_GAMMA] = tr_param_value(n->gamma),
                              [TR_NORM_ROPE_RSTD] = tr_buffer_at(io, n->rstd),
                              [TR_NORM_ROPE_STARTS] = tr_built_starts(a->layer, io)}};
     if (!a->layer->shape.decode) args.t[TR_NORM_ROPE_KEPT] = by_head(a, n, io, n->kept);
-    return tr_layer_op_run(&n->forward, io, args);
+    return tr_layer_op_run(op, io, args);
 }
 
 /* Returns the keys, or the values, of the decoding cache. */
@@ -252,14 +261,31 @@ static tr_status rotate(const tr_attention_part *a, const tr_layer_op *rope, con
 static tr_status position_forward(const tr_attention_part *a, const tr_layer_io *io,
                                   tr_tensor qkv) {
     if (!a->q_norm.gamma) return a->desc.rotary ? rotate(a, &a->rope, io, qkv) : TR_OK;
-    TR_TRY(norm_forward(a, &a->q_norm, io, qkv));
-    return norm_forward(a, &a->k_norm, io, qkv);
+    TR_TRY(run_norm(a, &a->q_norm, &a->q_norm.forward, io, qkv));
+    return run_norm(a, &a->k_norm, &a->k_norm.forward, io, qkv);
+}
+
+/* Copies the projection's output to where the norms work. */
+static tr_status copy_raw(const tr_attention_part *a, const tr_layer_io *io, tr_tensor qkv) {
+    return tr_stream_copy(io->stream, qkv.data, tr_buffer_at(io, a->raw).data,
+                          tr_tensor_bytes(&qkv));
+}
+
+/* Makes again what attention and the norms' gradients read, and F did not keep. */
+static tr_status rebuild(const tr_attention_part *a, const tr_layer_io *io) {
+    const tr_tensor qkv = tr_buffer_at(io, a->packed);
+    if (!rebuilds(a)) return TR_OK;
+    TR_TRY(copy_raw(a, io, qkv));
+    TR_TRY(run_norm(a, &a->q_norm, &a->q_norm.again, io, qkv));
+    return run_norm(a, &a->k_norm, &a->k_norm.again, io, qkv);
 }
 
 tr_status tr_attention_forward(const tr_attention_part *a, const tr_layer_io *io, tr_tensor x,
                                tr_tensor residual, tr_tensor y) {
     const tr_tensor none = {0}, qkv = tr_buffer_at(io, a->packed);
-    TR_TRY(tr_linear_forward(&a->qkv, io, x, none, none, qkv));
+    const tr_tensor made = rebuilds(a) ? tr_buffer_at(io, a->raw) : qkv;
+    TR_TRY(tr_linear_forward(&a->qkv, io, x, none, none, made));
+    if (rebuilds(a)) TR_TRY(copy_raw(a, io, qkv));
     TR_TRY(position_forward(a, io, qkv));
     TR_TRY(attend(a, io, qkv));
     return tr_linear_forward(&a->out, io, tr_buffer_at(io, a->y), none, residual, y);
@@ -290,6 +316,7 @@ tr_status tr_attention_grad_input(const tr_attention_part *a, const tr_layer_io 
                                   tr_tensor dx) {
     const tr_tensor none = {0}, dqkv = tr_buffer_at(io, a->dpacked);
     const tr_tensor dheads = tr_buffer_at(io, a->dy);
+    TR_TRY(rebuild(a, io));
     TR_TRY(tr_linear_grad_input(&a->out, io, dy, none, dheads));
     tr_op_args back = {.t = {[TR_ATTENTION_DGRAD_DY] = dheads,
                              [TR_ATTENTION_DGRAD_QKV] = tr_buffer_at(io, a->packed),

@@ -32,10 +32,11 @@ typedef struct tr_attention_part_desc {
 typedef struct tr_head_norm {
     tr_param *gamma;
     int64_t at, heads; /* the first head in a row of qkv, and how many */
-    tr_buffer kept;    /* F..W (R, heads * D): the heads before the norm; not when decoding */
-    tr_buffer rstd;    /* F..W f32 (R, heads) */
+    /* F..W, recompute selective and full I..W. kept (R, heads * D): the heads before the norm; not
+     * when decoding. rstd: f32 (R, heads). */
+    tr_buffer kept, rstd;
     tr_buffer dnormed; /* I..W (R, heads * D): gradient of the norm's output */
-    tr_layer_op forward, grad_input, grad_weight;
+    tr_layer_op forward, again, grad_input, grad_weight; /* again: selective recompute, in I */
 } tr_head_norm;
 
 typedef struct tr_attention_part {
@@ -46,7 +47,9 @@ typedef struct tr_attention_part {
     tr_head_norm q_norm, k_norm;
     tr_layer_op rope, rope_back; /* without norms */
     tr_layer_op attend, attend_back;
-    tr_buffer packed;  /* F..I (R, h + 2 k, D): queries, keys and values as attention reads them */
+    /* Queries, keys and values (R, h + 2 k, D), F..I. packed: as attention reads them; raw: with
+     * norms and selective recompute, as the projection makes them, and packed is scratch. */
+    tr_buffer packed, raw;
     tr_buffer lse;     /* F..I f32 (batch, h, seq) */
     tr_buffer y;       /* F..W (R, h D) */
     tr_buffer dy;      /* scratch (R, h D): gradient of y */

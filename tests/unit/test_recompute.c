@@ -16,8 +16,11 @@ enum { BLOCKS = 4, ROWS = 64, WIDTH = 64, HEADS = 4, MLP = 256 };
 
 static const char *const modes[] = {"none", "selective", "full"};
 
-/* Makes a GPT-2, or a Llama, with tensors of multiples of TR_ALIGN bytes. */
-static tr_model *make(const char *recompute, bool gated, double dropout) {
+typedef enum kind { GPT2, LLAMA, QWEN3, KINDS } kind;
+
+/* Makes a model with tensors of multiples of TR_ALIGN bytes. */
+static tr_model *make(const char *recompute, kind family, double dropout) {
+    static const char *const names[] = {"gpt2", "llama", "qwen3"};
     tr_model_config config = {.layers = BLOCKS,
                               .width = WIDTH,
                               .heads = HEADS,
@@ -27,7 +30,8 @@ static tr_model *make(const char *recompute, bool gated, double dropout) {
                               .dropout = dropout};
     const tr_model_shape shape = {.batch = 1, .seq = ROWS, .dtype = TR_F32, .tp_size = 1};
     tr_model *model;
-    (void)snprintf(config.family, sizeof config.family, "%s", gated ? "llama" : "gpt2");
+    (void)snprintf(config.family, sizeof config.family, "%s", names[family]);
+    config.qk_norm = family == QWEN3 ? TR_YES : 0;
     (void)snprintf(config.recompute, sizeof config.recompute, "%s", recompute);
     if (tr_model_create(&config, &shape, &model) != TR_OK) fail_msg("%s", tr_error_message());
     return model;
@@ -41,26 +45,30 @@ typedef struct kept {
     int64_t fi, fw, iw, unkept;
 } kept;
 
-static kept expected(int mode, bool gated, bool drops) {
+static kept expected(int mode, kind family, bool drops) {
+    const bool gated = family != GPT2;
     const int64_t C = ROWS * WIDTH, m = ROWS * MLP, lse = ROWS * HEADS;
     const int64_t n = (gated ? 1 : 2) * ROWS, gradients = (drops ? 4 : 3) * C + 3 * C;
     const int64_t in = gated ? 2 * m : m, din = gated ? 0 : m;
     const int64_t fi = 3 * C + lse + (gated ? 0 : in);
     /* Both norms with their numbers, attention, h, and the MLP. */
     const int64_t fw = 2 * (C + n) + 2 * C + m + (gated ? in : 0);
-    if (mode == TR_RECOMPUTE_NONE) return (kept){fi, fw, gradients + din, 0};
-    if (mode == TR_RECOMPUTE_FULL) return (kept){0, 0, gradients + din + fw, fi + fw};
-    return (kept){fi, fw - 2 * C - m, gradients + din + m, 2 * C + m};
+    /* Norms of heads: queries and keys before them, with a number for each head. */
+    const int64_t heads = family == QWEN3 ? 2 * C + 2 * ROWS * HEADS : 0;
+    const int64_t iw = gradients + (family == QWEN3 ? 2 * C : 0), qkv = heads ? 3 * C : 0;
+    if (mode == TR_RECOMPUTE_NONE) return (kept){fi, fw + heads, iw + din, 0};
+    if (mode == TR_RECOMPUTE_FULL) return (kept){0, 0, iw + din + fw + heads, fi + fw + heads};
+    return (kept){fi, fw - 2 * C - m, iw + din + m + heads, 2 * C + m + heads + qkv};
 }
 
 static void test_bytes_of_a_block(void **state) {
     (void)state;
     for (int mode = 0; mode < TR_RECOMPUTE_MODES; mode++)
-        for (int gated = 0; gated < 2; gated++)
+        for (kind family = GPT2; family < KINDS; family++)
             for (int drops = 0; drops < 2; drops++) {
-                tr_model *model = make(modes[mode], gated, drops ? 0.1 : 0);
+                tr_model *model = make(modes[mode], family, drops ? 0.1 : 0);
                 const tr_layer *block = model->layers[1];
-                const kept want = expected(mode, gated, drops);
+                const kept want = expected(mode, family, drops);
                 assert_int_equal(block->bytes[TR_LIFE_FI], want.fi * 4);
                 assert_int_equal(block->bytes[TR_LIFE_FW], want.fw * 4);
                 /* With dropout: two gradients of parts instead of that of h. */
@@ -74,7 +82,7 @@ static void test_bytes_of_a_block(void **state) {
 static void test_flops_of_a_block(void **state) {
     (void)state;
     tr_model *model[TR_RECOMPUTE_MODES];
-    for (int mode = 0; mode < TR_RECOMPUTE_MODES; mode++) model[mode] = make(modes[mode], false, 0);
+    for (int mode = 0; mode < TR_RECOMPUTE_MODES; mode++) model[mode] = make(modes[mode], GPT2, 0);
     const tr_layer *none = model[0]->layers[1], *full = model[TR_RECOMPUTE_FULL]->layers[1];
     const double down = 2.0 * ROWS * WIDTH * MLP;
     assert_true(full->flops_f == none->flops_f && full->flops_w == none->flops_w);
@@ -87,12 +95,12 @@ static void test_flops_of_a_block(void **state) {
 static void test_stage_has_room_for_one_block(void **state) {
     (void)state;
     static const int first[] = {0, 3, BLOCKS + 2};
-    tr_model *model = make("full:0-1,selective:3", false, 0);
+    tr_model *model = make("full:0-1,selective:3", GPT2, 0);
     tr_stage_table table;
     assert_int_equal(tr_layer_table_make(model, first, 2, &table), TR_OK);
-    assert_int_equal(table.cost[0].unkept, expected(TR_RECOMPUTE_FULL, false, false).unkept * 4);
+    assert_int_equal(table.cost[0].unkept, expected(TR_RECOMPUTE_FULL, GPT2, false).unkept * 4);
     assert_int_equal(table.cost[1].unkept,
-                     expected(TR_RECOMPUTE_SELECTIVE, false, false).unkept * 4);
+                     expected(TR_RECOMPUTE_SELECTIVE, GPT2, false).unkept * 4);
     /* Of the first stage's blocks only the inputs are kept: outputs of earlier layers. */
     assert_int_equal(table.cost[0].bytes[TR_LIFE_FI] + table.cost[0].bytes[TR_LIFE_FW],
                      2 * ROWS * WIDTH * 4);
