@@ -82,6 +82,12 @@ same_as_zero0 3 lora 2 parallel.dp=2 model.lora.rank=4
 # A measurement of the gradients.
 same_as_zero0 2 tied-noise 4 parallel.pp=2 parallel.dp=2 log.noise_scale=true
 
+# What follows does not depend on the storage type.
+[[ $precision == fp32 ]] || {
+    finish
+    exit
+}
+
 # A run continues with the other value, and with other data ranks, as one continues that never divided anything.
 # continued RUN REFERENCE RANKS ARGUMENTS...: continues REFERENCE from its step 10 as RUN.
 continued() {
