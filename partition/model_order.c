@@ -12,6 +12,7 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 /* --- costs ------------------------------------------------------------------------------------ */
 
@@ -81,8 +82,7 @@ static void describe_costs(const tr_config *c, const tr_model *model, tr_schedul
 
 /* --- memory ----------------------------------------------------------------------------------- */
 
-/* Sets the memory of a micro-batch, in units of its largest share on a rank of the plain cut, and
- * the cap of 1F1B. */
+/* Sets the memory of a micro-batch, in units of its largest share on a rank of the plain cut. */
 static tr_status describe_memory(const tr_model *model, tr_schedule_request *r) {
     cut x;
     TR_TRY(cut_open(model, NULL, (tr_optim_memory){.kind = TR_OPTIM_ADAMW}, r->ranks, &x));
@@ -94,7 +94,6 @@ static tr_status describe_memory(const tr_model *model, tr_schedule_request *r) 
     cut_close(&x);
     r->share.m_b = 1;
     r->share.m_w = kept / whole;
-    r->cap = r->ranks * fmax(1, r->share.m_w);
     return TR_OK;
 }
 
@@ -184,30 +183,42 @@ out:
     return status;
 }
 
+/* Makes the order auto: within device.memory, or, without that key, with the memory of 1f1b. */
+static tr_status make_auto(const tr_config *c, tr_model *model, tr_schedule_request *request,
+                           tr_schedule **out) {
+    const double known = 0.95; /* the remaining part is for scratch, tokens and the norm */
+    const tr_mesh mesh = mesh_of(c);
+    const tr_optim_config optimizer = tr_optim_of(c);
+    const int64_t most = c->model.layers / request->ranks;
+    tr_config_offloads offload;
+    (void)tr_config_offload(c, &offload); /* tr_config_check refuses a bad one */
+    request->describe = describe;
+    request->context = model;
+    request->most_chunks = most < 1 ? 1 : most > INT32_MAX ? INT32_MAX : (int)most;
+    request->cap = request->ranks * fmax(1, request->share.m_w);
+    if (!c->device.memory) return tr_schedule_make(request, out);
+    return make_under(model, tr_memory_divided(&mesh, (int)c->parallel.zero),
+                      tr_optim_memory_of(&optimizer), &offload, known * (double)c->device.memory,
+                      request, out);
+}
+
+bool tr_order_is_made(const tr_config *c) {
+    return strcmp(c->parallel.schedule, "auto") == 0 || tr_schedule_is_capped(c->parallel.schedule);
+}
+
 tr_status tr_order_make(const tr_config *c, tr_schedule_request *request, tr_schedule **out) {
     tr_model_shape shape = {.batch = c->train.micro_batch,
                             .seq = c->model.context,
                             .dtype = tr_config_dtype(c),
                             .documents = tr_config_packed(c),
                             .tp_size = (int)c->parallel.tp};
-    tr_config_offloads offload;
-    (void)tr_config_offload(c, &offload); /* tr_config_check refuses a bad one */
-    const double known = 0.95; /* the remaining part is for scratch, tokens and the norm */
     tr_model *model;
     TR_TRY(tr_model_create(&c->model, &shape, &model));
     describe_costs(c, model, request);
-    request->describe = describe;
-    request->context = model;
-    int64_t most = c->model.layers / request->ranks;
-    request->most_chunks = most < 1 ? 1 : most > INT32_MAX ? INT32_MAX : (int)most;
     tr_status status = describe_memory(model, request);
-    const tr_mesh mesh = mesh_of(c);
-    const tr_optim_config optimizer = tr_optim_of(c);
-    if (status == TR_OK && c->device.memory)
-        status = make_under(model, tr_memory_divided(&mesh, (int)c->parallel.zero),
-                            tr_optim_memory_of(&optimizer), &offload,
-                            known * (double)c->device.memory, request, out);
-    else if (status == TR_OK) status = tr_schedule_make(request, out);
+    if (status == TR_OK)
+        status = tr_schedule_is_capped(request->name) ? tr_schedule_make(request, out)
+                                                      : make_auto(c, model, request, out);
     tr_model_destroy(model);
     return status;
 }

@@ -16,7 +16,7 @@ static tr_status open_order(const tr_config *c, int64_t batch, const tr_schedule
         .chunks = like ? like->stages / like->ranks : (int)c->parallel.virtual_stages,
         .rank_of = like ? like->rank_of : NULL};
     tr_schedule *schedule;
-    if (tr_request_is_auto(c)) TR_TRY(tr_order_make(c, &request, &schedule));
+    if (tr_order_is_made(c)) TR_TRY(tr_order_make(c, &request, &schedule));
     else TR_TRY(tr_schedule_open(&request, &schedule));
     tr_status status = tr_config_check_offload_stages(c, schedule->stages);
     if (status == TR_OK) status = tr_schedule_check(schedule, NULL, report);

@@ -7,11 +7,11 @@
 #include "partition/layout.h"
 #include "pipeline/orders/check.h"
 
-/* Returns true when parallel.schedule is auto, so that the order is made for the model. */
+/* Returns true when parallel.schedule is auto. Its order takes long to make. */
 bool tr_request_is_auto(const tr_config *config);
-/* Opens and checks the order of a step on one data rank; for auto, tr_order_make makes it. Fails
- * like tr_schedule_open, tr_schedule_check and tr_config_check_offload_stages. The caller releases
- * *out with tr_schedule_destroy. */
+/* Opens and checks the order of a step on one data rank; tr_order_make makes those that depend on
+ * the model. Fails like tr_schedule_open, tr_schedule_check and tr_config_check_offload_stages. The
+ * caller releases *out with tr_schedule_destroy. */
 tr_status tr_request_schedule(const tr_config *config, tr_schedule **out,
                               tr_schedule_report *report);
 /* The orders of a run's training steps: of train.batch, and of the smaller batches of

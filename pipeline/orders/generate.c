@@ -82,6 +82,10 @@ double tr_generate_most_held(const char *name, int p) {
     return INFINITY;
 }
 
+bool tr_schedule_is_capped(const char *name) {
+    return tr_generate_most_held(name, 1) < INFINITY;
+}
+
 void tr_share_complete(tr_stage_cost *share) {
     if (share->f == 0 && share->i == 0 && share->w == 0) share->f = share->i = share->w = 1;
     if (share->m_b > 0) return;

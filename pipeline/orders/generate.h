@@ -31,6 +31,10 @@ tr_stage_cost tr_share_stage(const tr_stage_cost *share, int chunks);
  * when it has no backward. */
 const char *tr_schedule_name(int index, bool *trains);
 
+/* Returns true when the schedule's definition limits what a rank holds. Its order depends on the
+ * costs and the memory of the request. */
+bool tr_schedule_is_capped(const char *name);
+
 /* Makes the forward-only schedule of micro_batches on the stages and ranks of `like`, for
  * validation. table: the edges; NULL for the chain. */
 tr_status tr_schedule_forward_of(const tr_schedule *like, const tr_stage_table *table,

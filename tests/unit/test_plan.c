@@ -5,7 +5,6 @@
 #include "partition/recompute_choice.h"
 #include "partition/request.h"
 #include "partition/run_plan.h"
-#include "pipeline/orders/csv.h"
 #include "train/engine.h"
 
 #include <pthread.h>
@@ -267,110 +266,6 @@ static void test_time_of_a_step(void **state) {
     tr_device_close(device);
 }
 
-/* The order of auto has at most as many stages as the model has layers, is the same every time, and
- * is not slower by estimate than a named schedule. */
-static void test_auto_is_made_for_the_model(void **state) {
-    (void)state;
-    static const char *const layouts[][2] = {{"parallel.pp=2", "model.layers=4"},
-                                             {"parallel.pp=4", "model.layers=5"},
-                                             {"parallel.pp=2", "model.layers=6"}};
-    tr_device *device;
-    assert_int_equal(tr_device_open("ref", &one_thread, &device), TR_OK);
-    for (size_t k = 0; k < sizeof layouts / sizeof *layouts; k++) {
-        double makespan[3];
-        char *text[2];
-        tr_config config;
-        for (int n = 0; n < 3; n++) {
-            static const char *const names[] = {"parallel.schedule=auto", "parallel.schedule=1f1b",
-                                                "parallel.schedule=zb-h1"};
-            tr_run_plan *plan;
-            read_config(&config, 3, (const char *[]){layouts[k][0], layouts[k][1], names[n]});
-            assert_int_equal(tr_run_plan_make(&config, device, &plan), TR_OK);
-            makespan[n] = plan->time->makespan;
-            tr_run_plan_destroy(plan);
-        }
-        assert_true(makespan[0] <= makespan[1] && makespan[0] <= makespan[2]);
-        read_config(&config, 3,
-                    (const char *[]){layouts[k][0], layouts[k][1], "parallel.schedule=auto"});
-        for (int n = 0; n < 2; n++) {
-            tr_schedule *s;
-            tr_schedule_report report;
-            assert_int_equal(tr_request_schedule(&config, &s, &report), TR_OK);
-            assert_true(report.sums_ascending && s->stages <= config.model.layers);
-            assert_int_equal(tr_schedule_print(s, false, &text[n]), TR_OK);
-            tr_schedule_destroy(s);
-        }
-        assert_string_equal(text[0], text[1]);
-        free(text[0]);
-        free(text[1]);
-    }
-    tr_device_close(device);
-}
-
-/* auto stays within device.memory: where 1f1b just fits, auto is faster; with a quarter less for
- * activations, auto fits and 1f1b does not; when activations are offloaded, auto is faster there.
- */
-static void test_auto_keeps_to_the_memory(void **state) {
-    (void)state;
-    tr_device *device;
-    tr_config config;
-    tr_run_plan *plan, *other;
-    char limit[64];
-    const char *overrides[] = {"parallel.schedule=1f1b", "parallel.pp=4",   "model.layers=12",
-                               "model.context=64",       "model.vocab=256", "train.batch=32"};
-    enum { OVERRIDES = sizeof overrides / sizeof *overrides };
-    assert_int_equal(tr_device_open("ref", &one_thread, &device), TR_OK);
-    read_config(&config, OVERRIDES, overrides);
-    assert_int_equal(tr_run_plan_make(&config, device, &plan), TR_OK);
-    const tr_memory_plan *most = &plan->memory[tr_run_plan_largest(plan)];
-    for (int part = 0; part <= 4; part += 4) {
-        const char *with_limit[OVERRIDES + 1];
-        memcpy(with_limit, overrides, sizeof overrides);
-        (void)snprintf(limit, sizeof limit, "device.memory=%zu",
-                       most->total - (part ? most->of[TR_MEMORY_ACTIVATIONS] / (size_t)part : 0));
-        with_limit[OVERRIDES] = limit;
-        read_config(&config, OVERRIDES + 1, with_limit);
-        assert_int_equal(tr_run_plan_make(&config, device, &other), TR_OK);
-        assert_int_equal(tr_run_plan_fits(other), part == 0);
-        tr_run_plan_destroy(other);
-        with_limit[0] = "parallel.schedule=auto";
-        read_config(&config, OVERRIDES + 1, with_limit);
-        assert_int_equal(tr_run_plan_make(&config, device, &other), TR_OK);
-        assert_true(tr_run_plan_fits(other));
-        const double makespan = other->time->makespan;
-        if (!part) assert_true(makespan < plan->time->makespan);
-        tr_run_plan_destroy(other);
-        if (!part) continue;
-        (void)strcpy(config.device.name, "guarded");
-        (void)strcpy(config.device.offload, "activations");
-        assert_int_equal(tr_run_plan_make(&config, device, &other), TR_OK);
-        assert_true(tr_run_plan_fits(other) && other->time->makespan < makespan);
-        tr_run_plan_destroy(other);
-    }
-    tr_run_plan_destroy(plan);
-    tr_device_close(device);
-}
-
-/* auto measures the owners of whole tensors on the run's mesh, where tensor ranks share key
- * heads. */
-static void test_auto_with_shared_key_heads(void **state) {
-    (void)state;
-    static const char *const names[] = {"optim.name=muon", "optim.name=adafactor"};
-    for (int k = 0; k < 2; k++) {
-        tr_config config;
-        tr_schedule *s;
-        tr_schedule_report report;
-        const char *const overrides[] = {
-            "model.family=llama",  "model.kv_heads=2",       "parallel.pp=2",
-            "parallel.dp=2",       "parallel.tp=4",          "parallel.zero=1",
-            "device.memory=64MiB", "parallel.schedule=auto", names[k]};
-        read_config(&config, sizeof overrides / sizeof *overrides, overrides);
-        if (tr_request_schedule(&config, &s, &report) != TR_OK)
-            fail_msg("%s: %s", names[k], tr_error_message());
-        tr_schedule_destroy(s);
-    }
-}
-
 static void plan_with_limit(const char *limit, tr_device *device, tr_config *config,
                             tr_run_plan **plan) {
     const char *const overrides[] = {"parallel.pp=2", "model.vocab=256", limit};
@@ -587,9 +482,6 @@ int main(void) {
         cmocka_unit_test(test_units_of_receives),
         cmocka_unit_test(test_tensor_ranks_cut_the_same_stages),
         cmocka_unit_test(test_time_of_a_step),
-        cmocka_unit_test(test_auto_is_made_for_the_model),
-        cmocka_unit_test(test_auto_keeps_to_the_memory),
-        cmocka_unit_test(test_auto_with_shared_key_heads),
         cmocka_unit_test(test_what_fits),
         cmocka_unit_test(test_auto_takes_the_cheapest_that_fits),
         cmocka_unit_test(test_hopeless_plans_do_not_fit),
