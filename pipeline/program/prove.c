@@ -13,11 +13,11 @@ typedef struct prover {
     int buckets;       /* most of a stage */
     int meetings;      /* collectives */
     int **meeting;     /* [ranks][count]: number of the instruction's collective, or -1 */
-    int *missing; /* [meetings]: ranks that have not started it; of FINISH: that have not entered */
-    int *members; /* [meetings]: ranks that start it */
-    int **line;   /* [ranks]: the rank's sums and gathers in the order of its starts */
+    int *members;      /* [meetings]: ranks that start it */
+    int **line;        /* [ranks]: the rank's sums and gathers in the order of its starts */
     int *begun, *over; /* [ranks]: of these, those that it has started; that have ended */
-    bool *arrived;     /* [ranks]: has entered FINISH */
+    int absent;        /* ranks that have not entered FINISH */
+    bool *arrived;     /* [ranks]: has entered it */
 } prover;
 
 static size_t channel_of(const prover *p, int from, int to) {
@@ -87,16 +87,15 @@ static tr_status step(void *context, int rank, int at, int *done) {
     case TR_ACTION_WAIT_SENT: *done = instr->message < p->taken[to]; return TR_OK;
     case TR_ACTION_REDUCE_START:
     case TR_ACTION_GATHER_START:
-        p->missing[meeting]--;
         p->line[rank][p->begun[rank]++] = meeting;
         end_collectives(p);
         return TR_OK;
     case TR_ACTION_REDUCE_WAIT:
     case TR_ACTION_GATHER_WAIT: *done = is_over(p, rank, meeting); return TR_OK;
     case TR_ACTION_FINISH:
-        if (!p->arrived[rank]) p->missing[meeting]--;
-        p->arrived[rank] = p->missing[meeting] > 0;
-        *done = !p->arrived[rank];
+        p->absent -= !p->arrived[rank];
+        p->arrived[rank] = true;
+        *done = p->absent == 0;
         return TR_OK;
     default: return TR_OK;
     }
@@ -109,8 +108,8 @@ static int missing_rank(const prover *p, int rank, int meeting) {
         for (int k = p->walk.next[r]; k < p->walk.count[r]; k++) {
             const tr_instr *instr = instr_of(p, r, k);
             if (p->meeting[r][k] != meeting || ends_collective(instr->action)) continue;
-            if (k > p->walk.next[r] || !p->arrived[r]) return r;
-            break;
+            if (k > p->walk.next[r]) return r;
+            break; /* it is in FINISH */
         }
     for (int r = 0; r < p->set->ranks; r++)
         for (int k = p->over[r]; r != rank && k < p->begun[r]; k++)
@@ -173,14 +172,15 @@ static tr_status check_reductions(const prover *p, int rank) {
 /* How far the offload of a micro-batch is: F has run, ..., a gradient has used what F has kept. */
 enum { BEFORE_F, KEPT, GOING, GONE, COMING, BACK, USED };
 
-/* Returns the state in which the instruction finds its micro-batch; -1: any. *next: after it. */
+/* Returns the state in which the instruction must find its micro-batch; BEFORE_F: any but those of
+ * an offload under way. *next: after it. */
 static int needed_state(tr_action_type type, int *next) {
     switch (type) {
     case TR_ACTION_OFFLOAD: *next = GOING; return KEPT;
     case TR_ACTION_OFFLOAD_WAIT: *next = GONE; return GOING;
     case TR_ACTION_FETCH: *next = COMING; return GONE;
     case TR_ACTION_FETCH_WAIT: *next = BACK; return COMING;
-    default: return -1;
+    default: return BEFORE_F;
     }
 }
 
@@ -200,17 +200,16 @@ static tr_status check_offload(int rank, const tr_program *program) {
         if (!tr_action_computes(a) && !tr_action_offloads(a)) continue;
         char *at = &state[a.stage * micro_batches + a.micro_batch];
         const int need = needed_state(a.type, &next);
-        if (need >= 0 && *at != need)
+        if (need && *at != need)
             TR_TRY_OUT(fail_order(rank, &program->instr[k], "the offload has another order"));
-        if (need < 0 && *at >= GOING && *at <= COMING)
+        if (!need && *at >= GOING && *at <= COMING)
             TR_TRY_OUT(fail_order(rank, &program->instr[k], "what it uses is offloaded"));
-        *at = (char)(need >= 0 ? next : a.type == TR_ACTION_F ? KEPT : USED);
+        *at = (char)(need ? next : a.type == TR_ACTION_F ? KEPT : USED);
     }
     for (int k = 0; k < program->count; k++) {
         const tr_action a = program->instr[k].action;
         if (!tr_action_offloads(a)) continue;
-        const char at = state[a.stage * micro_batches + a.micro_batch];
-        if (at >= GOING && at <= COMING)
+        if (state[a.stage * micro_batches + a.micro_batch] < BACK)
             TR_TRY_OUT(fail_order(rank, &program->instr[k], "the offload does not end"));
     }
 out:
@@ -300,15 +299,13 @@ static tr_status number_meetings(prover *p, int rank) {
 
 /* Counts the ranks of every collective. */
 static tr_status count_members(prover *p) {
-    TR_TRY(tr_calloc((size_t)p->meetings, sizeof *p->missing, &p->missing));
     TR_TRY(tr_calloc((size_t)p->meetings, sizeof *p->members, &p->members));
     for (int r = 0; r < p->set->ranks; r++)
         for (int k = 0; k < p->set->program[r].count; k++) {
             const int meeting = p->meeting[r][k];
-            if (meeting < 0 || ends_collective(instr_of(p, r, k)->action)) continue;
-            p->missing[meeting]++;
-            p->members[meeting]++;
+            if (meeting >= 0 && !ends_collective(instr_of(p, r, k)->action)) p->members[meeting]++;
         }
+    p->absent = p->members[0];
     return TR_OK;
 }
 
@@ -353,7 +350,6 @@ out:
     free(p.over);
     free(p.begun);
     free(p.members);
-    free(p.missing);
     free(p.taken);
     free(p.sent);
     free(p.arrived);

@@ -9,7 +9,7 @@
 
 #include <cmocka.h>
 
-enum { MOST = 8, RANKS = 3 };
+enum { MOST = 9, RANKS = 3 };
 
 typedef struct rows {
     int count[RANKS];
@@ -29,18 +29,21 @@ static void expect(int ranks, rows *r, const char *want) {
 
 #define INSTR(kind, of, n)                                                                         \
     { .action = {.type = TR_ACTION_##kind, .micro_batch = (n)}, .peer = (of), .message = (n) }
-#define STEP            INSTR(F, 0, 0)
-#define SEND(to, n)     INSTR(SEND, to, n)
-#define RECV(from, n)   INSTR(RECV, from, n)
-#define SENT(to, n)     INSTR(WAIT_SENT, to, n)
-#define START(group)    INSTR_OF(REDUCE_START, group)
-#define WAIT(group)     INSTR_OF(REDUCE_WAIT, group)
-#define GATHER(group)   INSTR_OF(GATHER_START, group)
-#define GATHERED(group) INSTR_OF(GATHER_WAIT, group)
-#define INSTR_OF(kind, group)                                                                      \
+#define STEP                  INSTR(F, 0, 0)
+#define SEND(to, n)           INSTR(SEND, to, n)
+#define RECV(from, n)         INSTR(RECV, from, n)
+#define SENT(to, n)           INSTR(WAIT_SENT, to, n)
+#define START(group)          INSTR_OF(REDUCE_START, group)
+#define WAIT(group)           INSTR_OF(REDUCE_WAIT, group)
+#define GATHER(group)         INSTR_OF(GATHER_START, group)
+#define GATHERED(group)       INSTR_OF(GATHER_WAIT, group)
+#define INSTR_OF(kind, group) INSTR_AT(kind, group, 0)
+/* Of a stage, and its micro-batch or bucket. */
+#define INSTR_AT(kind, of, n)                                                                      \
     {                                                                                              \
-        .action = {.stage = (group), .type = TR_ACTION_##kind }                                    \
+        .action = {.stage = (of), .type = TR_ACTION_##kind, .micro_batch = (n) }                   \
     }
+#define END INSTR_AT(FINISH, -1, -1)
 
 static void test_transfers(void **state) {
     (void)state;
@@ -104,11 +107,74 @@ static void test_reductions_in_one_order(void **state) {
     expect(2, &(rows){{3, 3}, {{START(0), WAIT(0), SEND(1, 0)}, {RECV(0, 0), START(0), WAIT(0)}}},
            "the program cannot run to its end: rank 0 at 0REDUCE_WAIT0 waits for rank 1; rank 1 at "
            "0RECV_F0 waits for rank 0");
+    /* The end of one sum is not that of a later one. */
+    expect(2,
+           &(rows){{5, 5},
+                   {{START(0), START(1), WAIT(1), SEND(1, 0), WAIT(0)},
+                    {START(0), RECV(0, 0), START(1), WAIT(0), WAIT(1)}}},
+           "the program cannot run to its end: rank 0 at 1REDUCE_WAIT0 waits for rank 1; rank 1 at "
+           "0RECV_F0 waits for rank 0");
+    /* Sum 1 ends on ranks 0 and 1 when sum 0, which rank 2 starts last, has ended on rank 1. */
+    expect(3,
+           &(rows){{3, 5, 4},
+                   {{START(1), SEND(2, 0), WAIT(1)},
+                    {START(0), START(1), SEND(2, 0), WAIT(1), WAIT(0)},
+                    {RECV(0, 0), RECV(1, 0), START(0), WAIT(0)}}},
+           NULL);
+    /* Rank 0 waits for rank 2, since rank 1 has started the sum. */
+    expect(3,
+           &(rows){{3, 3, 4},
+                   {{START(0), WAIT(0), SEND(2, 0)},
+                    {START(0), RECV(2, 0), WAIT(0)},
+                    {RECV(0, 0), START(0), WAIT(0), SEND(1, 0)}}},
+           "the program cannot run to its end: rank 2 at 0RECV_F0 waits for rank 0; rank 0 at "
+           "0REDUCE_WAIT0 waits for rank 2");
+    /* The end of sum 0 is not that of sum 1 on a rank that does not take part in sum 0. */
+    expect(3,
+           &(rows){{3, 5, 2},
+                   {{START(1), WAIT(1), SEND(1, 0)},
+                    {START(0), WAIT(0), RECV(0, 0), START(1), WAIT(1)},
+                    {START(0), WAIT(0)}}},
+           "the program cannot run to its end: rank 1 at 0RECV_F0 waits for rank 0; rank 0 at "
+           "1REDUCE_WAIT0 waits for rank 1");
+}
+
+/* Two buckets of a stage, and one of the next stage. */
+static void test_buckets(void **state) {
+    (void)state;
+    const tr_instr w = INSTR_OF(W, 0), second = INSTR_AT(REDUCE_START, 0, 1),
+                   second_wait = INSTR_AT(REDUCE_WAIT, 0, 1);
+    expect(1, &(rows){{6}, {{w, START(0), second, WAIT(0), second_wait, END}}}, NULL);
+    expect(1, &(rows){{5}, {{w, START(0), second, WAIT(0), END}}},
+           "the program: rank 0, 0REDUCE_START1: nothing waits for the sum");
+    expect(2,
+           &(rows){{4, 4},
+                   {{second, START(1), second_wait, WAIT(1)},
+                    {START(1), second, second_wait, WAIT(1)}}},
+           "the program cannot run to its end: rank 0 at 0REDUCE_WAIT1 waits for rank 1; rank 1 at "
+           "0REDUCE_WAIT1 waits for rank 0");
+    const tr_instr first = INSTR_AT(GATHER_START, 0, 1), first_wait = INSTR_AT(GATHER_WAIT, 0, 1);
+    expect(1, &(rows){{5}, {{first, GATHER(1), first_wait, GATHERED(1), END}}}, NULL);
+}
+
+/* FINISH waits for all ranks, each of which arrives once. */
+static void test_finish(void **state) {
+    (void)state;
+    expect(2, &(rows){{2, 1}, {{STEP, END}, {END}}}, NULL);
+    expect(
+        3, &(rows){{2, 1, 2}, {{END, SEND(2, 0)}, {END}, {RECV(0, 0), END}}},
+        "the program cannot run to its end: rank 2 at 0RECV_F0 waits for rank 0; rank 0 at FINISH "
+        "waits for rank 2");
+    expect(
+        3,
+        &(rows){{2, 3, 2}, {{END, SEND(1, 0)}, {RECV(2, 0), RECV(0, 0), END}, {SEND(1, 0), END}}},
+        "the program cannot run to its end: rank 1 at 0RECV_F0 waits for rank 0; rank 0 at FINISH "
+        "waits for rank 1");
 }
 
 static void test_reductions_are_complete(void **state) {
     (void)state;
-    const tr_instr w = INSTR_OF(W, 0), start = START(0), wait = WAIT(0), end = INSTR_OF(FINISH, -1);
+    const tr_instr w = INSTR_OF(W, 0), start = START(0), wait = WAIT(0), end = END;
     expect(1, &(rows){{4}, {{w, start, wait, end}}}, NULL);
     expect(1, &(rows){{4}, {{start, w, wait, end}}},
            "the program: rank 0, 0REDUCE_START0: a weight gradient of the stage comes later");
@@ -140,12 +206,21 @@ static void test_offload(void **state) {
            "the program: rank 0, 0OFFLOAD0: the offload has another order");
     expect(1, &(rows){{3}, {{f, out, gone}}},
            "the program: rank 0, 0OFFLOAD0: the offload does not end");
+    expect(1, &(rows){{2}, {{f, out}}}, "the program: rank 0, 0OFFLOAD0: the offload does not end");
+    expect(1, &(rows){{4}, {{f, out, gone, in}}},
+           "the program: rank 0, 0OFFLOAD0: the offload does not end");
+    expect(1, &(rows){{3}, {{f, out, b}}}, "the program: rank 0, 0B0: what it uses is offloaded");
+    /* Two micro-batches of two stages. */
+    const tr_instr other = INSTR_OF(F, 1), f1 = INSTR_AT(F, 0, 1), out1 = INSTR_AT(OFFLOAD, 0, 1),
+                   gone1 = INSTR_AT(OFFLOAD_WAIT, 0, 1), in1 = INSTR_AT(FETCH, 0, 1),
+                   back1 = INSTR_AT(FETCH_WAIT, 0, 1), b1 = INSTR_AT(B, 0, 1);
+    expect(1, &(rows){{8}, {{f1, out1, gone1, f, other, in1, back1, b1}}}, NULL);
+    expect(1, &(rows){{9}, {{f1, out1, gone1, f, other, in1, back1, b1, END}}}, NULL);
 }
 
 static void test_gathers(void **state) {
     (void)state;
-    const tr_instr f = INSTR_OF(F, 0), start = GATHER(0), wait = GATHERED(0),
-                   end = INSTR_OF(FINISH, -1);
+    const tr_instr f = INSTR_OF(F, 0), start = GATHER(0), wait = GATHERED(0), end = END;
     expect(1, &(rows){{8}, {{start, wait, f, f, start, wait, f, end}}}, NULL);
     expect(1, &(rows){{4}, {{f, start, wait, end}}},
            "the program: rank 0, 0F0: the values of the stage have not been gathered");
@@ -184,6 +259,8 @@ int main(void) {
         cmocka_unit_test(test_transfers),
         cmocka_unit_test(test_waits_for_buffers),
         cmocka_unit_test(test_reductions_in_one_order),
+        cmocka_unit_test(test_buckets),
+        cmocka_unit_test(test_finish),
         cmocka_unit_test(test_reductions_are_complete),
         cmocka_unit_test(test_offload),
         cmocka_unit_test(test_gathers),
