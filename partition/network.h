@@ -21,9 +21,11 @@ tr_link tr_network_sum(const tr_config *config, const tr_mesh *mesh, tr_axis axi
                        double flops_per_s);
 /* Returns the link over which near data ranks (tr_mesh.near) sum and gather. */
 tr_link tr_network_near(const tr_config *config, const tr_mesh *mesh, double flops_per_s);
-/* Returns the link over which the data ranks sum gradients. When they divide the updates
- * (parallel.zero), each gets the sums of its portion: half the bytes, in one round. With two
- * factors near ranks sum, and then each its portion across. */
+/* Returns the link over which the data ranks sum gradients, for a byte of a message. When they
+ * divide the updates (parallel.zero), each gets the sums of its portion: half the bytes, in one
+ * round. With two factors near ranks sum, and then each its portion across. The gathers of these
+ * sums (train/sums.c) copy elements of the gradient's type, which may be wider than a message's
+ * (parallel.reduce). */
 tr_link tr_network_reduce(const tr_config *config, const tr_mesh *mesh, double flops_per_s);
 /* Returns the link over which the data ranks gather values: the second half of a sum. */
 tr_link tr_network_gather(const tr_config *config, const tr_mesh *mesh, double flops_per_s);

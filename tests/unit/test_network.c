@@ -1,7 +1,9 @@
 /* Tests the links between ranks: which are between hosts, and what messages and sums take on them.
  */
+#include "layers/param_layout.h"
 #include "partition/network.h"
 #include "partition/request.h"
+#include "support/engine_ranks.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -131,9 +133,123 @@ static void test_auto_knows_the_links(void **state) {
     assert_true(stages[0] > stages[1]);
 }
 
+/* --- the bytes of sums ------------------------------------------------------------------------ */
+
+/* A rank of a step, and the bytes that it sends for sums of gradients. */
+typedef struct summing {
+    const tr_config *config;
+    const tr_schedule *schedule;
+    int64_t near, across; /* groups */
+    int runs;
+    bool ends;    /* the end of the step runs, with sums of its own */
+    double sent;  /* to the other near ranks, and across */
+    double price; /* of its program's sums */
+} summing;
+
+/* A delay of the world, which only sees every collective and its bytes: a first or a second round,
+ * except those of an all-reduce, and of a sum across two runs, which has the bytes of both. */
+static double see_collective(void *context, int group, size_t bytes) {
+    summing *s = context;
+    const int near = (int)tr_config_near(s->config);
+    const bool across = group == s->across && s->runs > 1;
+    const int n = across ? s->runs : near;
+    const bool both = across ? n == 2 : s->runs == 1 && s->config->parallel.zero == 0;
+    if (s->ends || n == 1) return 0;
+    assert_true(across || group == s->near);
+    s->sent += (both ? 2 : 1) * (double)bytes * (n - 1) / n;
+    return 0;
+}
+
+static void see_instr(void *context, const tr_instr *instr, bool begin) {
+    summing *s = context;
+    (void)begin;
+    s->ends |= instr->action.type == TR_ACTION_FINISH;
+    if (begin && instr->action.type == TR_ACTION_REDUCE_START) s->price += (double)instr->bytes;
+}
+
+static tr_status fetch_zeros(void *context, bool validation, int64_t sample, const tr_fetch *wanted,
+                             int count) {
+    (void)context, (void)validation, (void)sample;
+    for (int k = 0; k < count; k++) memset(wanted[k].to, 0, 16 * sizeof(int32_t));
+    return TR_OK;
+}
+
+static tr_status take_step(engine_rank *r, void *state) {
+    summing *s = state;
+    const tr_config *c = s->config;
+    tr_step_result result;
+    tr_engine_desc desc = {.world = r->world,
+                           .device = r->device,
+                           .model = c->model,
+                           .batch = c->train.batch,
+                           .micro_batch = c->train.micro_batch,
+                           .dtype = tr_config_dtype(c),
+                           .schedule = s->schedule,
+                           .zero = (int)c->parallel.zero,
+                           .reduce = tr_request_reduce(c),
+                           .fetch = fetch_zeros,
+                           .observe = see_instr,
+                           .observe_context = s,
+                           .optimizer = {.beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f}};
+    desc.optimizer.gradients = strcmp(c->optim.gradients, "bf16") ? TR_F32 : TR_BF16;
+    TR_TRY(tr_mesh_make(1, r->ranks, 1, r->rank, r->ranks, &desc.mesh));
+    desc.mesh.near = tr_config_near(c);
+    TR_TRY(tr_engine_create(&desc, &r->engine));
+    const tr_store *store = tr_engine_store(r->engine);
+    TR_TRY(tr_store_init(tr_engine_store(r->engine), 1, NULL));
+    s->near = tr_mesh_part_id(&store->mesh, &store->slot[0].layout.sum);
+    s->across = tr_mesh_part_id(&store->mesh, &store->slot[0].layout.across);
+    s->runs = tr_mesh_part_size(&store->slot[0].layout.across);
+    tr_world_set_delay(r->world, see_collective, s);
+    TR_TRY(tr_engine_step(r->engine, 1, 1, 0, 1e-3, &result));
+    tr_world_set_delay(r->world, NULL, NULL);
+    s->price *= tr_network_reduce(c, &store->mesh, 1e9).per_byte; /* of a link of 1 GB/s */
+    return TR_OK;
+}
+
+/* Fails unless the data ranks of a step send the bytes that the link prices, on average. All sizes
+ * are whole blocks of memory, since sums of adjacent gradients also send what rounds them up. */
+static void compare_sums(const char *dp, const char *zero, const char *reduce, const char *grads) {
+    static const char text[] = "data.path: x\n"
+                               "model: {layers: 2, width: 128, heads: 4, context: 16, vocab: 100}\n"
+                               "train: {batch: 12, micro_batch: 1, threads: 1}\n"
+                               "device: {link: 1}\n";
+    const char *const overrides[] = {dp, zero, reduce, grads};
+    summing rank[MOST_ENGINE_RANKS];
+    tr_config config;
+    tr_schedule *schedule;
+    tr_schedule_report report;
+    double sent = 0, price = 0;
+    assert_int_equal(tr_config_parse(text, strlen(text), "x.yaml", overrides, 4, &config), TR_OK);
+    assert_int_equal(tr_request_schedule(&config, &schedule, &report), TR_OK);
+    const int ranks = (int)config.parallel.dp;
+    for (int r = 0; r < ranks; r++) rank[r] = (summing){.config = &config, .schedule = schedule};
+    run_engine_ranks(ranks, "cpu", take_step, rank, sizeof *rank);
+    for (int r = 0; r < ranks; r++) {
+        sent += rank[r].sent;
+        price += rank[r].price;
+    }
+    if (sent < price * (1 - 1e-9) || sent > price * (1 + 1e-9) || sent <= 0)
+        fail_msg("%s %s %s %s: %.0f bytes sent, %.0f priced", dp, zero, reduce, grads, sent, price);
+    tr_schedule_destroy(schedule);
+}
+
+static void test_sums_send_the_priced_bytes(void **state) {
+    (void)state;
+    static const char *const dp[] = {"parallel.dp=2", "parallel.dp=2x2", "parallel.dp=3x2"};
+    static const char *const types[][2] = {{"parallel.reduce=fp32", "optim.gradients=fp32"},
+                                           {"parallel.reduce=bf16", "optim.gradients=fp32"},
+                                           {"parallel.reduce=bf16", "optim.gradients=bf16"}};
+    for (int k = 0; k < 9; k++) {
+        compare_sums(dp[k % 3], "parallel.zero=0", types[k / 3][0], types[k / 3][1]);
+        compare_sums(dp[k % 3], "parallel.zero=1", types[k / 3][0], types[k / 3][1]);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_which_links_are_between_hosts),
                                        cmocka_unit_test(test_what_links_take),
-                                       cmocka_unit_test(test_auto_knows_the_links)};
+                                       cmocka_unit_test(test_auto_knows_the_links),
+                                       cmocka_unit_test(test_sums_send_the_priced_bytes)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
