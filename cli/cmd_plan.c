@@ -355,18 +355,14 @@ static tr_status print_recompute(const tr_config *c, tr_device *device, const tr
     return TR_OK;
 }
 
-static tr_status judge(const tr_config *c, tr_device *device, const tr_run_plan *p) {
+/* Fails with TR_ERR_FIT, because the rank that needs most exceeds the limit. */
+static tr_status refuse_rank(const tr_config *c, tr_device *device, const tr_run_plan *p) {
     char parts[TR_MEMORY_TEXT], advice[512];
-    int rank = tr_run_plan_largest(p);
+    const int rank = tr_run_plan_largest(p);
     const tr_memory_plan *m = &p->memory[rank];
-    if (tr_run_plan_fits(p)) {
-        (void)printf("\nfits     rank %d needs most: %.1f of %.1f MiB\n", rank,
-                     (double)m->total / MIB, (double)p->limit / MIB);
-        return TR_OK;
-    }
+    list stages, layers;
     (void)fflush(stdout); /* the search for advice may take a while */
     TR_TRY(tr_advice_make(c, device, advice, sizeof advice));
-    list stages, layers;
     list_stages(p, rank, &stages, &layers);
     tr_memory_text(m, parts);
     return TR_FAIL(
@@ -375,6 +371,23 @@ static tr_status judge(const tr_config *c, tr_device *device, const tr_run_plan 
         "(%s); %s",
         stages.text, rank, parts, (double)(m->total - p->limit) / MIB, (double)p->limit / MIB,
         c->device.memory ? "device.memory" : "free memory", advice);
+}
+
+static tr_status judge(const tr_config *c, tr_device *device, const tr_run_plan *p) {
+    const int rank = tr_run_plan_largest(p);
+    const size_t total = p->memory[rank].total;
+    if (total > p->limit) return refuse_rank(c, device, p);
+    if (!tr_run_plan_fits(p))
+        return TR_FAIL(TR_ERR_FIT,
+                       "device.offload %s keeps %.1f MiB in the memory of a host, %.1f MiB more "
+                       "than the %.1f MiB that its ranks may take there (%s); offload fewer "
+                       "stages, set optim.moments to int8 or parallel.zero to 1, or use more hosts",
+                       c->device.offload, (double)p->host_bytes / MIB,
+                       (double)(p->host_bytes - p->host_limit) / MIB, (double)p->host_limit / MIB,
+                       c->device.host_memory ? "device.host_memory" : "free memory");
+    (void)printf("\nfits     rank %d needs most: %.1f of %.1f MiB\n", rank, (double)total / MIB,
+                 (double)p->limit / MIB);
+    return TR_OK;
 }
 
 /* Opens the config's device. For a GPU that this machine does not have, opens the cpu device, and

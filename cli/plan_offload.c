@@ -41,7 +41,8 @@ void cli_plan_offload(const tr_config *c, const tr_run_plan *p) {
     for (int r = 0; r < p->ranks; r++)
         if (p->memory[r].of[TR_MEMORY_OFFLOAD] > bytes) bytes = p->memory[r].of[TR_MEMORY_OFFLOAD];
     if (bytes > 0)
-        (void)printf("\noffload  at most %.1f MiB a rank in host memory\n", (double)bytes / MIB);
+        (void)printf("\noffload  at most %.1f MiB a rank in host memory, %.1f MiB of a host\n",
+                     (double)bytes / MIB, (double)p->host_bytes / MIB);
     if (l->desc.optimizer.offload) print_steps(c, l);
     if (l->desc.offload_stages > 0 && !copies_activations(l))
         (void)printf(

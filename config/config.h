@@ -6,7 +6,7 @@
 
 #include <stdio.h>
 
-enum { TR_CONFIG_KEYS = 106, TR_CONFIG_PATH = 1024, TR_CONFIG_PATHS = 4096 };
+enum { TR_CONFIG_KEYS = 107, TR_CONFIG_PATH = 1024, TR_CONFIG_PATHS = 4096 };
 
 /* Where a key got its value. line 0: by default or from the preset; line < 0: override number
  * -line. */
@@ -94,8 +94,9 @@ typedef struct tr_config {
         /* Between ranks of a host, and between hosts: GB/s, and microseconds. 0: the device's usual
          * one, or none; and those of ranks of a host. */
         double link, link_latency, network, network_latency;
-        int64_t host_ranks; /* 0: all ranks are on one host */
-        char offload[128];  /* what is kept in the host's memory (tr_config_offload) */
+        int64_t host_ranks;  /* 0: all ranks are on one host */
+        int64_t host_memory; /* bytes of a host that offloads may take; 0: its free memory */
+        char offload[128];   /* what is kept in the host's memory (tr_config_offload) */
     } device;
 
     char source[256];                      /* the file, for messages */

@@ -394,6 +394,11 @@ const tr_key tr_schema[] = {
     {"device.host_ranks", INT(device.host_ranks, 0, 1 << 20), .fallback = "0", .example = "8",
      .help = "Ranks of a host, for the plan and the order auto, which fill one host after another; "
              "0: all are on one host."},
+    {"device.host_memory", TR_KEY_BYTES, AT(device.host_memory), .min = 0, .max = 1e15,
+     .fallback = "0", .example = "512GiB",
+     .help =
+         "Memory of a host that device.offload of all its ranks may take, for the plan; 0: what "
+         "is free on this machine, if it has the device."},
 };
 const int tr_schema_count = sizeof tr_schema / sizeof *tr_schema;
 _Static_assert(sizeof tr_schema / sizeof *tr_schema <= TR_CONFIG_KEYS, "tr_config.place is short");

@@ -1,4 +1,5 @@
 #include "base/memory.h"
+#include "device/host_impl.h"
 #include "device/queue.h"
 
 #include <stdio.h>
@@ -79,6 +80,10 @@ void tr_device_close(tr_device *device) {
 
 tr_status tr_device_memory(tr_device *device, size_t *free_bytes, size_t *total_bytes) {
     return device->ops->memory(device, free_bytes, total_bytes);
+}
+
+tr_status tr_device_host_memory(size_t *free_bytes, size_t *total_bytes) {
+    return tr_host_memory(NULL, free_bytes, total_bytes);
 }
 
 tr_status tr_device_identity(tr_device *device, char *text, size_t size) {

@@ -62,6 +62,9 @@ void tr_device_close(tr_device *device);
 /* Gets the free and total bytes of the device's memory (host: MemAvailable and MemTotal). */
 tr_status tr_device_memory(tr_device *device, size_t *free_bytes, size_t *total_bytes);
 
+/* Gets the same of the host's memory. */
+tr_status tr_device_host_memory(size_t *free_bytes, size_t *total_bytes);
+
 /* Writes a name of the hardware to text[size]: processes of one machine that compute on the same
  * hardware get the same text. "host" for host devices. */
 tr_status tr_device_identity(tr_device *device, char *text, size_t size);

@@ -7,9 +7,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Tries a change. One that the schedule or the model refuses, or that overflows a size, does not
- * fit either. */
-static tr_status try_change(const tr_config *c, tr_device *device, bool *fits) {
+/* Tries a change, and counts the stages of its plan if it has one. A change that the schedule or
+ * the model refuses, or that overflows a size, does not fit either. */
+static tr_status try_stages(const tr_config *c, tr_device *device, bool *fits, int *stages) {
     bool hopeless;
     tr_run_plan *plan;
     *fits = false;
@@ -18,10 +18,16 @@ static tr_status try_change(const tr_config *c, tr_device *device, bool *fits) {
         status = tr_run_plan_make(c, device, &plan);
         if (status == TR_OK) {
             *fits = tr_run_plan_fits(plan);
+            *stages = plan->layout->desc.schedule->stages;
             tr_run_plan_destroy(plan);
         }
     }
     return status == TR_ERR_CONFIG || status == TR_ERR_FIT ? TR_OK : status;
+}
+
+static tr_status try_change(const tr_config *c, tr_device *device, bool *fits) {
+    int stages;
+    return try_stages(c, device, fits, &stages);
 }
 
 /* Each of these finds the first value of one key that fits, starting at the config's, and sets it
@@ -80,9 +86,41 @@ static tr_status find_zero(tr_config *c, tr_device *device, bool *fits) {
     return TR_OK;
 }
 
-/* Keeps the optimizer's state in the host's memory, if the device has another one, or activations,
- * or both, besides what is there already; or the state, with the cheapest recompute that it needs
- * then. */
+/* Offloads the activations of the stages first to last. */
+static void set_range(tr_config *c, bool optimizer, int first, int last) {
+    const int used = snprintf(c->device.offload, sizeof c->device.offload, "%sactivations:%d",
+                              optimizer ? "optimizer," : "", first);
+    if (last > first)
+        (void)snprintf(c->device.offload + used, sizeof c->device.offload - (size_t)used, "-%d",
+                       last);
+}
+
+/* When it fits with the activations of all stages in the host's memory: names only as many
+ * neighbours as are needed, by halving the stages after them, and then those before them. */
+static tr_status narrow_stages(tr_config *c, tr_device *device, bool optimizer, int stages) {
+    int first = 0, last = stages - 1;
+    bool fits;
+    for (int low = 0; low < last;) {
+        const int middle = (low + last) / 2;
+        set_range(c, optimizer, 0, middle);
+        TR_TRY(try_change(c, device, &fits));
+        if (fits) last = middle;
+        else low = middle + 1;
+    }
+    for (int high = last; first < high;) {
+        const int middle = (first + high + 1) / 2;
+        set_range(c, optimizer, middle, last);
+        TR_TRY(try_change(c, device, &fits));
+        if (fits) first = middle;
+        else high = middle - 1;
+    }
+    set_range(c, optimizer, first, last);
+    return TR_OK;
+}
+
+/* Keeps the optimizer's state in the host's memory, if the device has another one, or activations
+ * of as few neighbouring stages as suffice, or both, besides what is there already; or the state,
+ * with the cheapest recompute that it needs then. */
 static tr_status find_offload(tr_config *c, tr_device *device, bool *fits) {
     static const struct {
         const char *text;
@@ -93,17 +131,20 @@ static tr_status find_offload(tr_config *c, tr_device *device, bool *fits) {
     const bool on_host = !strcmp(c->device.name, "cpu") || !strcmp(c->device.name, "ref");
     char from[sizeof c->device.offload];
     tr_config_offloads has;
+    int stages = 0;
     (void)snprintf(from, sizeof from, "%s", c->device.offload);
     *fits = false;
     if (on_host || !tr_config_offload(c, &has)) return TR_OK;
-    for (size_t k = 0; k < sizeof choices / sizeof *choices && !*fits; k++) {
+    for (size_t k = 0; k < sizeof choices / sizeof *choices; k++) {
         const bool drops =
             (has.optimizer && !choices[k].optimizer) || (has.stages > 0 && !choices[k].activations);
         if (drops || !strcmp(from, choices[k].text)) continue;
         (void)snprintf(c->device.offload, sizeof c->device.offload, "%s", choices[k].text);
-        TR_TRY(try_change(c, device, fits));
+        TR_TRY(try_stages(c, device, fits, &stages));
+        if (!*fits) continue;
+        return choices[k].activations ? narrow_stages(c, device, choices[k].optimizer, stages)
+                                      : TR_OK;
     }
-    if (*fits) return TR_OK;
     if (!has.optimizer && has.stages == 0) {
         (void)snprintf(c->device.offload, sizeof c->device.offload, "%s", choices[0].text);
         TR_TRY(find_recompute(c, device, fits));

@@ -135,3 +135,12 @@ tr_status tr_request_memory(const tr_config *config, tr_device *device, int shar
     *out /= (size_t)sharers;
     return TR_OK;
 }
+
+tr_status tr_request_host_memory(const tr_config *config, tr_device *device, size_t *out) {
+    size_t total;
+    *out = (size_t)config->device.host_memory;
+    if (*out) return TR_OK;
+    *out = SIZE_MAX;
+    if (tr_config_on_gpu(config) && tr_device_on_host(device)) return TR_OK;
+    return tr_device_host_memory(out, &total);
+}

@@ -42,3 +42,7 @@ tr_plane tr_request_plane(const tr_config *config);
 /* Computes the bytes that a rank may plan: device.memory, or an equal part of the free memory of
  * the device, which `sharers` ranks share. */
 tr_status tr_request_memory(const tr_config *config, tr_device *device, int sharers, size_t *out);
+/* Computes the bytes of a host's memory that the offloads of its ranks may take:
+ * device.host_memory, or what is free on this one. SIZE_MAX: not known, because `device` only
+ * stands for a GPU of another machine. */
+tr_status tr_request_host_memory(const tr_config *config, tr_device *device, size_t *out);

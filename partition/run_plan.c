@@ -48,6 +48,16 @@ static tr_status plan_ranks(tr_run_plan *p, const tr_layout *l, tr_device *devic
     return TR_OK;
 }
 
+/* Sums what hosts keep for their ranks. */
+static void count_host_bytes(tr_run_plan *p, const tr_config *c) {
+    const int host = c->device.host_ranks ? (int)c->device.host_ranks : p->ranks;
+    size_t bytes = 0;
+    for (int r = 0; r < p->ranks; r++) {
+        bytes = (r % host ? bytes : 0) + p->memory[r].of[TR_MEMORY_OFFLOAD];
+        if (bytes > p->host_bytes) p->host_bytes = bytes;
+    }
+}
+
 static tr_status take_time(tr_run_plan *p) {
     const tr_layout *l = p->layout;
     TR_TRY(tr_simulate(l->program[TR_LAYOUT_TRAIN], l->table.cost, NULL, &p->time));
@@ -99,6 +109,7 @@ tr_status tr_run_plan_make(const tr_config *config, tr_device *device, tr_run_pl
     receive_units = tr_world_expected_units(device, tr_request_plane(config), p->ranks);
     if (receive_units > 0) own = tr_request_own_sums(config); /* NCCL is expected */
     TR_TRY_OUT(tr_request_memory(config, device, p->ranks, &p->limit));
+    TR_TRY_OUT(tr_request_host_memory(config, device, &p->host_limit));
     TR_TRY_OUT(tr_request_orders(config, &p->orders, &report));
     TR_TRY_OUT(tr_calloc((size_t)p->ranks, sizeof *p->memory, &p->memory));
     TR_TRY_OUT(tr_calloc((size_t)p->ranks, sizeof *p->parameters, &p->parameters));
@@ -111,6 +122,7 @@ tr_status tr_run_plan_make(const tr_config *config, tr_device *device, tr_run_pl
         else tr_layout_destroy(l);
         l = NULL;
     }
+    count_host_bytes(p, config);
     TR_TRY_OUT(take_time(p));
     TR_TRY_OUT(take_steps(p, config));
 out:
@@ -138,7 +150,7 @@ int tr_run_plan_largest(const tr_run_plan *p) {
 }
 
 bool tr_run_plan_fits(const tr_run_plan *p) {
-    return p->memory[tr_run_plan_largest(p)].total <= p->limit;
+    return p->memory[tr_run_plan_largest(p)].total <= p->limit && p->host_bytes <= p->host_limit;
 }
 
 /* Sets *out to true when the known bytes of a rank, with the most that its actions hold before they

@@ -20,6 +20,8 @@ typedef struct tr_run_plan {
     tr_memory_plan *memory; /* [ranks]: of each world rank */
     int64_t *parameters; /* [ranks]: parameters of each rank, tied ones on one rank counted once */
     size_t limit;        /* bytes that each rank may take */
+    size_t host_bytes;   /* most bytes that the offloads of a host's ranks take of its memory */
+    size_t host_limit;   /* that they may take; SIZE_MAX: not known */
     /* One step with actions that take the layers' FLOPs, and transfers that take no time; times in
      * FLOPs of a rank. */
     tr_simulation *time;
@@ -36,7 +38,8 @@ typedef struct tr_run_plan {
 tr_status tr_run_plan_make(const tr_config *config, tr_device *device, tr_run_plan **out);
 void tr_run_plan_destroy(tr_run_plan *plan);
 
-/* Returns the rank that takes most; and true when it fits, so that the plan fits. */
+/* Returns the rank that takes most; and true when it fits, and what every host keeps for its ranks
+ * does, so that the plan fits. */
 int tr_run_plan_largest(const tr_run_plan *plan);
 bool tr_run_plan_fits(const tr_run_plan *plan);
 

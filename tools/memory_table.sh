@@ -15,6 +15,7 @@ row() {
     output=$("$trireme" plan "$dir/x.yaml" --rate 1 "$@")
     awk -v settings="$*" '
         $1 == "fits" { rank = $3 }
+        $1 == "offload" { host = $11 }
         $1 ~ /^[0-9,]+$/ && NF == 12 { line[++lines] = $0 }
         END {
             for (k = lines; k > 0; k--) {
@@ -22,14 +23,14 @@ row() {
                 split(f[2], ranks, "-")
                 if (ranks[1] <= rank) break
             }
-            printf "| %s | %d | %s | %s | %s | %s | %s | %s | %s | %s |\n", settings == "" ? "one rank" : "`" settings "`", rank, f[3],
-                f[5], f[6], f[7], f[8], f[10], f[11], f[12]
+            printf "| %s | %d | %s | %s | %s | %s | %s | %s | %s | %s | %.1f |\n", settings == "" ? "one rank" : "`" settings "`", rank,
+                f[3], f[5], f[6], f[7], f[8], f[10], f[11], f[12], host
         }' <<<"$output"
 }
 
 table() {
-    printf '\n| settings | rank | layers | parameters | gradients | optimizer | activations | transfers | data | all |\n'
-    printf '|---|---|---|---|---|---|---|---|---|---|\n'
+    printf '\n| settings | rank | layers | parameters | gradients | optimizer | activations | transfers | data | all | host |\n'
+    printf '|---|---|---|---|---|---|---|---|---|---|---|\n'
     row
     row parallel.dp=2
     row parallel.dp=2 parallel.zero=1
@@ -64,6 +65,10 @@ table() {
     row parallel.dp=4 parallel.zero=1 optim.name=muon
     row train.precision=bf16 optim.name=adafactor
     row parallel.dp=4 parallel.zero=1 train.precision=bf16 optim.name=adafactor
+    row device.offload=optimizer device.name=guarded
+    row parallel.dp=4 parallel.zero=1 device.offload=optimizer device.name=guarded
+    row parallel.pp=4 device.offload=activations device.name=guarded
+    row parallel.pp=4 parallel.schedule=gpipe device.offload=activations device.name=guarded
 }
 
 if [[ ${2:-} == --write ]]; then table | bash "$here/put_table.sh" "$page"; else table; fi

@@ -26,7 +26,7 @@ of() {
 params=4 parameters=5 gradients=6 optimizer=7 activations=8 transfers=10 data=11
 
 # host SETTINGS...: prints the MiB in host memory.
-host() { "$trireme" plan "$scratch/x.yaml" --rate 1 "$@" | sed -n 's/^offload  at most \([0-9.]*\) MiB a rank in host memory$/\1/p'; }
+host() { "$trireme" plan "$scratch/x.yaml" --rate 1 "$@" | sed -n 's/^offload  at most \([0-9.]*\) MiB a rank in host memory, .*/\1/p'; }
 
 # less A B: prints A - B.
 less() { awk "BEGIN { print $1 - $2 }"; }

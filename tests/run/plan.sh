@@ -152,6 +152,13 @@ grep -q '^offload  no activations: ' "$scratch/stays.out" || fail "stays: $(grep
 plan 0 goes device.name=guarded device.offload=activations parallel.schedule=gpipe
 grep -q '^offload  at most [0-9.]* MiB a rank in host memory' "$scratch/goes.out" && ! grep -q 'no activations' "$scratch/goes.out" ||
     fail "goes: $(grep '^offload' "$scratch/goes.out")"
+# What all ranks of a host keep in its memory.
+plan 0 kept parallel.dp=2 device.name=guarded device.offload=optimizer device.host_memory=1GiB
+rank=$(sed -n 's/^offload  at most \([0-9.]*\) MiB a rank in host memory, .*/\1/p' "$scratch/kept.out")
+host=$(sed -n 's/^offload .* host memory, \([0-9.]*\) MiB of a host$/\1/p' "$scratch/kept.out")
+awk -v rank="$rank" -v host="$host" 'BEGIN { exit !(rank > 0 && host > 1.99 * rank && host < 2.01 * rank) }' || fail "kept: $rank, $host MiB"
+plan 76 full parallel.dp=2 device.name=guarded device.offload=optimizer device.host_memory=1MiB
+says full ".*device.offload optimizer keeps $host MiB in the memory of a host, [0-9.]* MiB more than the 1.0 MiB that its ranks may take there \(device.host_memory\); offload fewer stages"
 plan 78 beyond device.name=guarded device.offload=activations:1-2 parallel.pp=2
 says beyond '.*device.offload names stage 2, but parallel.schedule 1f1b has 2 stages, numbered from 0'
 

@@ -307,11 +307,80 @@ static void test_what_fits(void **state) {
     config.device.memory = (int64_t)plan->memory[tr_run_plan_largest(plan)].total - 1;
     tr_run_plan_destroy(plan);
     assert_int_equal(tr_advice_make(&config, device, advice, sizeof advice), TR_OK);
-    assert_non_null(strstr(advice, "device.offload=optimizer,activations, or"));
+    assert_non_null(strstr(advice, "device.offload=optimizer,activations:1, or"));
     config.device.memory = 1000;
     assert_int_equal(tr_advice_make(&config, device, advice, sizeof advice), TR_OK);
     assert_non_null(strstr(advice, "no larger parallel.pp"));
     assert_int_equal(tr_memory_taken(device), 0);
+    tr_device_close(device);
+}
+
+/* The advice to offload activations names the stages of the ranks that need more than the limit,
+ * and those between them: of four ranks the last one, and then also the first one. */
+static void test_which_stages_to_offload(void **state) {
+    (void)state;
+    static const char *const overrides[] = {"parallel.pp=4", "parallel.schedule=gpipe",
+                                            "model.vocab=256"};
+    static const char *const advised[] = {"device.offload=optimizer,activations:3, or",
+                                          "device.offload=optimizer,activations:0-3, or"};
+    tr_config config;
+    tr_device *device;
+    tr_run_plan *plan;
+    char advice[512];
+    size_t total[4];
+    assert_int_equal(tr_device_open("cpu", &one_thread, &device), TR_OK);
+    read_config(&config, 3, overrides);
+    (void)strcpy(config.device.name, "guarded");
+    (void)strcpy(config.device.offload, "optimizer");
+    assert_int_equal(tr_run_plan_make(&config, device, &plan), TR_OK);
+    for (int r = 0; r < 4; r++) total[r] = plan->memory[r].total;
+    tr_run_plan_destroy(plan);
+    assert_true(total[3] > total[0] && total[0] > total[1] && total[1] == total[2]);
+    for (int k = 0; k < 2; k++) {
+        config.device.memory = (int64_t)total[k];
+        assert_int_equal(tr_advice_make(&config, device, advice, sizeof advice), TR_OK);
+        if (!strstr(advice, advised[k])) fail_msg("%s", advice);
+    }
+    tr_device_close(device);
+}
+
+/* What ranks keep in the memory of a host: no host may have more than the limit. */
+static void test_host_memory(void **state) {
+    (void)state;
+    static const char *const overrides[] = {"parallel.pp=4", "model.vocab=256"};
+    tr_config config;
+    tr_device *device;
+    assert_int_equal(tr_device_open("cpu", &one_thread, &device), TR_OK);
+    read_config(&config, 2, overrides);
+    (void)strcpy(config.device.name, "guarded");
+    (void)strcpy(config.device.offload, "optimizer");
+    for (int host = 0; host <= 4; host++) {
+        size_t most = 0, bytes = 0;
+        tr_run_plan *plan;
+        config.device.host_ranks = host; /* the last host may have fewer ranks */
+        config.device.host_memory = 0;
+        assert_int_equal(tr_run_plan_make(&config, device, &plan), TR_OK);
+        for (int r = 0; r < 4; r++) {
+            if (host && r % host == 0) bytes = 0;
+            bytes += plan->memory[r].of[TR_MEMORY_OFFLOAD];
+            if (bytes > most) most = bytes;
+        }
+        assert_true(most > 0 && plan->host_bytes == most);
+        tr_run_plan_destroy(plan);
+        for (int less = 0; less < 2; less++) {
+            config.device.host_memory = (int64_t)most - less;
+            assert_int_equal(tr_run_plan_make(&config, device, &plan), TR_OK);
+            assert_int_equal(tr_run_plan_fits(plan), !less);
+            tr_run_plan_destroy(plan);
+        }
+    }
+    (void)strcpy(config.device.name, "cuda"); /* of another machine */
+    config.device.memory = 1 << 30;
+    config.device.host_memory = 0;
+    tr_run_plan *plan;
+    assert_int_equal(tr_run_plan_make(&config, device, &plan), TR_OK);
+    assert_true(plan->host_limit == SIZE_MAX && tr_run_plan_fits(plan));
+    tr_run_plan_destroy(plan);
     tr_device_close(device);
 }
 
@@ -483,6 +552,8 @@ int main(void) {
         cmocka_unit_test(test_tensor_ranks_cut_the_same_stages),
         cmocka_unit_test(test_time_of_a_step),
         cmocka_unit_test(test_what_fits),
+        cmocka_unit_test(test_which_stages_to_offload),
+        cmocka_unit_test(test_host_memory),
         cmocka_unit_test(test_auto_takes_the_cheapest_that_fits),
         cmocka_unit_test(test_hopeless_plans_do_not_fit),
         cmocka_unit_test(test_gradients_in_the_arena),
