@@ -85,12 +85,20 @@ static tr_stored_rows qkv_rows(const head_shape *h, const void *qkv, int64_t off
     return (tr_stored_rows){h->dtype, qkv, offset, h->qkv_step};
 }
 
-/* Turns a row of n scores into exp(scale score - largest), zeros up to `end`; returns their sum. */
-static float exponentials(const tr_cpu_kernels *kernels, float scale, float *score, int64_t n,
-                          int64_t end, float *largest) {
-    float top = tr_vec_max(score, n) * scale;
-    kernels->exponential(n, score, scale, top, 1.0f, score);
+/* Turns n of a row's scores into exp(scale score - shift), and the others, up to `end`, into zeros.
+ * Whole panels are computed where there is room, because their last numbers would take longer one
+ * by one. */
+static void exponentials(const tr_cpu_kernels *kernels, float scale, float shift, int64_t n,
+                         int64_t end, float *score) {
+    kernels->exponential(tr_min_i64(tr_panel_up(n), end), score, scale, shift, 1.0f, score);
     for (int64_t i = n; i < end; i++) score[i] = 0;
+}
+
+/* Turns a row of n scores into exp(scale score - largest), zeros up to `end`; returns their sum. */
+static float softmax_row(const tr_cpu_kernels *kernels, float scale, float *score, int64_t n,
+                         int64_t end, float *largest) {
+    float top = tr_vec_max(score, n) * scale;
+    exponentials(kernels, scale, top, n, end, score);
     *largest = top;
     return tr_vec_sum(score, n);
 }
@@ -163,8 +171,8 @@ static void head_forward(const tr_op *op, const head_queries *q, const forward_w
             float top, *scores = w->scores + r * h.score_step;
             const int64_t unseen = first[r] - from;
             for (int64_t i = 0; i < unseen; i++) scores[i] = 0;
-            sums[r] = exponentials(kernels, h.scale, scores + unseen, t + r + 1 - first[r],
-                                   width - unseen, &top);
+            sums[r] = softmax_row(kernels, h.scale, scores + unseen, t + r + 1 - first[r],
+                                  width - unseen, &top);
             if (q->lse) q->lse[row + r] = top + logf(sums[r]);
             if (h.rounds)
                 (void)kernels->round_row(width / TR_PANEL, scores,
@@ -296,11 +304,12 @@ static void row_backward(const tr_op *op, const head_shape *h, const tr_op_args 
                        (b->batch * op->desc.attention.heads + b->head) * h->seq;
     const float *y = args->t[TR_ATTENTION_DGRAD_Y].data;
     const int64_t t = b->t + row, unseen = b->first[row] - b->from, n = t + 1 - b->first[row];
+    const int64_t end = tr_panel_up(b->end) - b->from;
     for (int64_t i = 0; i < unseen; i++) p[i] = ds[i] = 0;
-    tr_cpu_kernels_of(op)->exponential(n, p + unseen, h->scale, lse[t], 1.0f, p + unseen);
+    exponentials(tr_cpu_kernels_of(op), h->scale, lse[t], n, end - unseen, p + unseen);
     score_gradient(h, n, dy, h->dtype != TR_F32 ? NULL : y + b->out + row * h->y_step, p + unseen,
                    ds + unseen);
-    for (int64_t i = unseen + n; i < tr_panel_up(b->end) - b->from; i++) p[i] = ds[i] = 0;
+    for (int64_t i = unseen + n; i < end; i++) ds[i] = 0;
 }
 
 /* Takes sum times a mean key from DQ[dim] of one row. The gradients of a row's scores add up to
@@ -348,8 +357,8 @@ static void group_backward(const tr_op *op, const head_shape *h, const tr_op_arg
         }
         for (int64_t r = 0; r < rows; r += 2) {
             const int64_t to = (g + r) / 2 * step;
-            kernels->round_rows(width, p + r * step, p + (r + 1) * step, w->p + to);
-            kernels->round_rows(width, ds + r * step, ds + (r + 1) * step, w->ds + to);
+            kernels->round_rows(width / TR_PANEL, p + r * step, p + (r + 1) * step, w->p + to);
+            kernels->round_rows(width / TR_PANEL, ds + r * step, ds + (r + 1) * step, w->ds + to);
         }
         for (int64_t r = 0; r < rows; r++)
             sums[r] = kernels->round_row(width / TR_PANEL, ds + r * step,
@@ -474,7 +483,7 @@ static void head_decode(const tr_op *op, const tr_op_args *args, int64_t batch, 
         scores[j] = tr_vec_dot(q, k, d->head_size);
     }
     const float factor =
-        1.0f / exponentials(tr_cpu_kernels_of(op), tr_attention_scale(d), scores, seen, seen, &top);
+        1.0f / softmax_row(tr_cpu_kernels_of(op), tr_attention_scale(d), scores, seen, seen, &top);
     for (int64_t j = 0; j < seen; j++) {
         const float *v = tr_row_load(d->dtype, args->t[TR_DECODE_VCACHE].data, cache + j * width,
                                      d->head_size, in);

@@ -30,8 +30,8 @@ typedef struct tr_cpu_kernels {
                         float *y);
     /* y[16 * panels] = x rounded to BF16. Returns the sum of y, lane by lane as tr_vec_sum. */
     float (*round_row)(int64_t panels, const float *x, uint16_t *y);
-    /* y[n] = the words of two rows, rounded to BF16. */
-    void (*round_rows)(int64_t n, const float *first, const float *second, tr_word *y);
+    /* y[16 * panels] = the words of two rows, rounded to BF16. */
+    void (*round_rows)(int64_t panels, const float *first, const float *second, tr_word *y);
     /* bits[4 * quads]: Philox4x32-10 of the counters (first + i, high) under key; bits has room for
      * TR_CPU_PHILOX_MORE more. */
     void (*philox)(uint64_t key, uint64_t first, uint64_t high, int64_t quads, uint32_t *bits);

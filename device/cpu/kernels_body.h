@@ -37,12 +37,6 @@ static void exponential(int64_t n, const float *x, float scale, float shift, flo
     for (int64_t i = 0; i < n; i++) y[i] = tr_expf(x[i] * scale - shift) * factor;
 }
 
-static void round_rows(int64_t n, const float *first, const float *second, tr_word *y) {
-#pragma omp simd
-    for (int64_t i = 0; i < n; i++)
-        y[i] = (uint32_t)tr_f32_to_bf16(first[i]) | (uint32_t)tr_f32_to_bf16(second[i]) << 16;
-}
-
 /* Numbers of 32 bits in lanes of 64, one counter a lane. */
 #if defined __AVX512F__
 enum { LANES = 8 };
@@ -183,6 +177,17 @@ enum { STRIP = TR_PANEL / STRIPS };
 typedef uint32_t words __attribute__((vector_size(4 * STRIP)));
 typedef uint32_t words_any __attribute__((vector_size(4 * STRIP), aligned(4), may_alias));
 
+/* The numbers of x rounded to BF16, in the low halves of words. */
+static inline __attribute__((always_inline)) words round_strip(strip x) {
+#if defined __AVX512BF16__
+    return (words)_mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh((__m512)x));
+#else
+    const words bits = (words)x, nan = (words)((bits & 0x7fffffffu) > 0x7f800000u);
+    const words up = bits + 0x7fffu + (bits >> 16 & 1u);
+    return ((nan & (bits | 0x400000u)) | (~nan & up)) >> 16;
+#endif
+}
+
 static float round_row(int64_t panels, const float *x, uint16_t *y) {
     typedef uint16_t halves __attribute__((vector_size(2 * STRIP), aligned(2), may_alias));
     strip sum[STRIPS] = {0};
@@ -190,16 +195,21 @@ static float round_row(int64_t panels, const float *x, uint16_t *y) {
     for (int64_t i = 0; i < panels * TR_PANEL; i += TR_PANEL) {
 #pragma GCC unroll 2
         for (int s = 0; s < STRIPS; s++) {
-            const words bits = *(const words_any *)(x + i + s * STRIP);
-            const words nan = (words)((bits & 0x7fffffffu) > 0x7f800000u);
-            const words up = bits + 0x7fffu + (bits >> 16 & 1u);
-            const words rounded = ((nan & (bits | 0x400000u)) | (~nan & up)) & 0xffff0000u;
-            sum[s] += (strip)rounded;
-            *(halves *)(y + i + s * STRIP) = __builtin_convertvector(rounded >> 16, halves);
+            const words rounded = round_strip(*(const strip_any *)(x + i + s * STRIP));
+            sum[s] += (strip)(rounded << 16);
+            *(halves *)(y + i + s * STRIP) = __builtin_convertvector(rounded, halves);
         }
     }
     memcpy(parts, sum, sizeof parts);
     return tr_vec_sum(parts, TR_PANEL);
+}
+
+static void round_rows(int64_t panels, const float *first, const float *second, tr_word *y) {
+    for (int64_t i = 0; i < panels * TR_PANEL; i += STRIP) {
+        const words low = round_strip(*(const strip_any *)(first + i));
+        const words high = round_strip(*(const strip_any *)(second + i));
+        *(words_any *)(y + i) = low | high << 16;
+    }
 }
 
 /* Widens the low 16 bits of each word as tr_half_widen (base/half.h). */

@@ -89,11 +89,10 @@ static inline float tr_vec_max(const float *x, int64_t n) {
 /* e^x within 1.5 ulp, subnormal results and overflow included; NaN stays NaN. x = k ln 2 + r with
  * |r| <= ln 2 / 2 (ln 2 in two parts, so that k times the first is exact), then the Taylor series
  * to r^7, with a remainder r^8/8! of at most 0.09 ulp, and 2^k in two factors, each of which is a
- * normal number. */
+ * normal number. The bounds are applied at the end, where compilers turn them into blends. */
 static inline __attribute__((always_inline)) float tr_expf(float x) {
-    x = x > 89.0f ? 89.0f : x;
-    x = x < -104.0f ? -104.0f : x;
-    const float magic = 12582912.0f; /* 1.5 * 2^23: adding it rounds to an integer */
+    /* Adding 1.5 * 2^23 rounds to an integer, which the low bits of `shifted` hold. */
+    const float magic = 12582912.0f + 2 * 127;
     float shifted = x * 1.44269504f + magic, k = shifted - magic;
     float r = fmaf(k, -0x1.62ep-1f, x);      /* ln 2, first 12 bits */
     r = fmaf(k, -0x1.0bfbe8e7bcd5ep-15f, r); /* ln 2, the rest */
@@ -105,16 +104,17 @@ static inline __attribute__((always_inline)) float tr_expf(float x) {
     p = fmaf(p, r, 0.5f);
     p = fmaf(p, r, 1.0f);
     p = fmaf(p, r, 1.0f);
-    int32_t bits, half;
+    /* The integer is k + 2 * 127. Half of it, rounded down, is the first factor's exponent with its
+     * bias, and the rest the second's. */
+    uint32_t bits;
     memcpy(&bits, &shifted, sizeof bits);
-    int32_t exponent = bits - 0x4B400000; /* the integer k */
-    half = exponent >> 1;
-    int32_t first = (int32_t)((uint32_t)(half + 127) << 23);
-    int32_t second = (int32_t)((uint32_t)(exponent - half + 127) << 23);
+    const uint32_t first = bits << 22 & 0xff800000u, second = (bits << 23) - first;
     float scale1, scale2;
     memcpy(&scale1, &first, sizeof scale1);
     memcpy(&scale2, &second, sizeof scale2);
-    return p * scale1 * scale2;
+    float y = p * scale1 * scale2;
+    y = x > 89.0f ? INFINITY : y;
+    return x < -104.0f ? 0.0f : y;
 }
 
 /* to[n] = FP16 from[n], and back, rounded to nearest. The instructions do what base/half.h does,

@@ -233,7 +233,7 @@ static void test_kernels(void **state) {
         sum[s] = sets[s]->round_row(PANELS * K, x, rounded[s]);
         for (int i = 0; i < PANELS * TR_PANEL * K; i++)
             assert_int_equal(rounded[s][i], tr_f32_to_bf16(x[i]));
-        sets[s]->round_rows(N, x, x + N, pairs[s]);
+        sets[s]->round_rows(N / TR_PANEL, x, x + N, pairs[s]);
         for (int64_t rows = 1; rows <= TR_GEMM_ROWS; rows++) {
             sets[s]->gemm[TR_F32](rows, PANELS, K, (const tr_word *)x, K, 1, (const tr_word *)x,
                                   K * TR_PANEL, product[s][0], PANELS * TR_PANEL, rows > 1);
@@ -258,6 +258,33 @@ static void test_kernels(void **state) {
         assert_memory_equal(&sum[s], &sum[0], sizeof sum[0]);
         assert_memory_equal(product[s], product[0], sizeof product[0]);
         assert_memory_equal(row[s], row[0], sizeof row[0]);
+    }
+}
+
+/* The exponential is within 1.5 ulp of every number tried, a sample of all bit patterns and those
+ * around its bounds; of a NaN it is a NaN. */
+static void test_exponential(void **state) {
+    (void)state;
+    enum { N = 1 << 20 };
+    static float x[N], y[N];
+    static const float edges[] = {0.0f,      -0.0f,    88.72284f, 88.7229f, 89.0f,
+                                  89.0001f,  -87.5f,   -103.5f,   -104.0f,  -104.0001f,
+                                  -INFINITY, INFINITY, 180.0f,    -180.0f};
+    enum { EDGES = sizeof edges / sizeof *edges };
+    for (uint32_t i = 0; i < N; i++) {
+        const uint32_t bits = i * 4096 + (uint32_t)seed % 4096;
+        memcpy(x + i, &bits, sizeof bits);
+    }
+    memcpy(x, edges, sizeof edges);
+    for (int s = 0; s < known_sets(); s++) {
+        sets[s]->exponential(N, x, 1.0f, 0.0f, 1.0f, y);
+        for (int i = 0; i < N; i++) {
+            const double want = exp((double)x[i]);
+            if (isnan(x[i])) assert_true(isnan(y[i]));
+            else if (want >= 0x1.ffffffp127) assert_true(y[i] == INFINITY);
+            else if (fabs((double)y[i] - want) > 1.5 * ldexp(1.5, ilogb(fmax(want, 0x1p-126)) - 23))
+                fail_msg("set %d: exp(%a) = %a, not %a", s, (double)x[i], (double)y[i], want);
+        }
     }
 }
 
@@ -419,10 +446,15 @@ static void test_residual_is_rounded_once(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_table),   cmocka_unit_test(test_large),
-        cmocka_unit_test(test_random),  cmocka_unit_test(test_mixed_matmul),
-        cmocka_unit_test(test_kernels), cmocka_unit_test(test_rounding_kernels),
-        cmocka_unit_test(test_tiles),   cmocka_unit_test(test_residual_is_rounded_once),
+        cmocka_unit_test(test_table),
+        cmocka_unit_test(test_large),
+        cmocka_unit_test(test_random),
+        cmocka_unit_test(test_mixed_matmul),
+        cmocka_unit_test(test_kernels),
+        cmocka_unit_test(test_exponential),
+        cmocka_unit_test(test_rounding_kernels),
+        cmocka_unit_test(test_tiles),
+        cmocka_unit_test(test_residual_is_rounded_once),
     };
     return cmocka_run_group_tests(tests, open_devices, close_devices);
 }
