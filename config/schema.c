@@ -277,20 +277,19 @@ const tr_key tr_schema[] = {
      .help = "Type in which the optimizer's moments are kept; bf16 takes half of their memory, and "
              "int8 (8 bits, with a scale for every 256) about a quarter. Each is rounded up or "
              "down at random, so that the mean is exact. Not with optim.name adafactor, and sgd "
-             "without momentum, which have no such moments, and "
-             "train.precision fp64; int8 not with muon."},
+             "without momentum, which have no such moments, and train.precision fp64; int8 not "
+             "with muon."},
     {"optim.gradients", TR_KEY_CHOICE, AT(optim.gradients), .fallback = "fp32",
      .choices = "fp32 bf16",
      .help =
          "Type in which gradients are summed over the micro-batches of a step; bf16 halves their "
          "memory and adds one fp32 buffer of the size of the largest layer's gradients. Each sum "
-         "is rounded up or down at random, so that the mean is exact. bf16 not with optim.name "
-         "lamb, muon and adafactor, and train.precision fp64."},
+         "is rounded up or down at random, so that the mean is exact. bf16 not with "
+         "train.precision fp64."},
     {"optim.master", TR_KEY_CHOICE, AT(optim.master), .fallback = "fp32", .choices = "fp32 none",
      .help = "With train.precision bf16: fp32 keeps a copy of the parameters that has all bits of "
              "small steps; none steps the bf16 parameters themselves, each rounded up or down at "
-             "random, so that the mean is exact, and saves two thirds of their memory. none not "
-             "with optim.name lamb, muon and adafactor."},
+             "random, so that the mean is exact, and saves two thirds of their memory."},
 
     {"parallel.pp", INT(parallel.pp, 1, 4096), .fallback = "1",
      .help = "Pipeline-parallel ranks: each has some of the layers."},
@@ -375,10 +374,10 @@ const tr_key tr_schema[] = {
      .example = "optimizer activations:0-1",
      .help =
          "What a GPU keeps in its host's memory: none; optimizer (the optimizer's state, and in "
-         "bf16 and fp16 the fp32 copies of parameters, which the host's cores step; not with "
-         "optim.name lamb, muon and adafactor); activations (what forward keeps for backward, "
-         "of all stages, or with :FIRST-LAST or :NUMBER of these), which go out and come back "
-         "while the GPU computes; or both. The same bits. In a file also a list. Not on CPUs."},
+         "bf16 and fp16 the fp32 copies of parameters, which the host's cores step); activations "
+         "(what forward keeps for backward, of all stages, or with :FIRST-LAST or :NUMBER of "
+         "these), which go out and come back while the GPU computes; or both. The same bits. In a "
+         "file also a list. Not on CPUs."},
     {"device.link", FLOAT(device.link, 0, 1e6), .fallback = "0", .example = "300",
      .help =
          "GB/s from a rank to another one on its host, for the plan and the order auto; 0: 1 on "

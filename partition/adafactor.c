@@ -1,5 +1,7 @@
 #include "partition/adafactor.h"
 
+#include "base/memory.h"
+
 tr_status tr_adafactor_make(const tr_param *param, const tr_param_layout *layout,
                             tr_adafactor *out) {
     const tr_global *global = &param->tensor[0];
@@ -20,6 +22,11 @@ tr_status tr_adafactor_make(const tr_param *param, const tr_param_layout *layout
                           .shares_rows = rows_whole,
                           .dtype = tr_dtype_acc(param->dtype)};
     return TR_OK;
+}
+
+size_t tr_adafactor_moments_bytes(const tr_adafactor *m) {
+    const size_t size = tr_dtype_size(m->dtype);
+    return tr_align_up((size_t)m->rows * size) + tr_align_up((size_t)m->cols * size);
 }
 
 static tr_op_desc describe(const tr_adafactor *m, tr_op_kind kind) {

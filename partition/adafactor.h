@@ -21,6 +21,8 @@ typedef struct tr_adafactor {
 tr_status tr_adafactor_make(const tr_param *param, const tr_param_layout *layout,
                             tr_adafactor *out);
 
+/* Returns the bytes of both moments, each aligned. */
+size_t tr_adafactor_moments_bytes(const tr_adafactor *matrix);
 /* Describe FACTOR_SUMS and FACTOR of the matrix. */
 tr_op_desc tr_adafactor_sums(const tr_adafactor *matrix);
 tr_op_desc tr_adafactor_scale(const tr_adafactor *matrix);

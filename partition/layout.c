@@ -352,11 +352,9 @@ tr_status tr_layout_memory(const tr_layout *l, tr_device *device, int pp_rank, i
 tr_status tr_layout_check_fit(const tr_layout *l, tr_device *device, int pp_rank,
                               const tr_memory_plan *plan, size_t limit) {
     char parts[TR_MEMORY_TEXT];
-    const tr_optim_memory optimizer = l->desc.optimizer;
     const bool trains = !l->desc.forward_only;
     const bool may_divide = trains && !l->desc.zero && tr_mesh_near(&l->desc.mesh) > 1;
-    const bool may_offload = trains && !tr_device_on_host(device) && !optimizer.offload &&
-                             !tr_optim_row_of(optimizer.kind)->by_tensor;
+    const bool may_offload = trains && !tr_device_on_host(device) && !l->desc.optimizer.offload;
     if (!limit || plan->total <= limit) return TR_OK;
     tr_memory_text(plan, parts);
     return TR_FAIL(

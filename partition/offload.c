@@ -23,12 +23,18 @@ size_t tr_offload_value_bytes(tr_dtype dtype, int64_t part) {
     return tr_align_up((size_t)part * tr_dtype_size(dtype));
 }
 
+size_t tr_offload_direction_bytes(tr_optim_memory optimizer, tr_dtype dtype, int64_t part) {
+    if (!tr_optim_row_of(optimizer.kind)->by_tensor || !tr_optim_narrow_grads(optimizer)) return 0;
+    return tr_align_up((size_t)part * tr_dtype_size(tr_dtype_acc(dtype)));
+}
+
 size_t tr_offload_bytes(const tr_param_memory *memory, tr_dtype dtype) {
     const int64_t part = tr_offload_part(memory);
     if (!memory->optimizer.offload) return 0;
     return tr_memory_masters_bytes(memory, dtype) + tr_memory_states_bytes(memory, dtype) +
            TR_OFFLOAD_BUFFERS * (tr_offload_gradient_bytes(memory->optimizer, dtype, part) +
-                                 tr_offload_value_bytes(dtype, part)) +
+                                 tr_offload_value_bytes(dtype, part) +
+                                 tr_offload_direction_bytes(memory->optimizer, dtype, part)) +
            tr_align_up(sizeof(tr_step_state)) +
            tr_quantized_bytes(true, memory->optimizer, memory->largest);
 }
@@ -40,15 +46,22 @@ void tr_offload_mark(int64_t first, int64_t stages, tr_stage_table *table) {
 
 tr_offload_traffic tr_offload_traffic_of(const tr_param_memory *memory, tr_dtype dtype) {
     const tr_optim_memory optimizer = memory->optimizer;
-    const double value = memory->updates * (double)tr_dtype_size(dtype);
+    const double value_size = (double)tr_dtype_size(dtype);
+    const double acc_size = (double)tr_dtype_size(tr_dtype_acc(dtype));
+    const double value = memory->updates * value_size;
     const double grad =
         memory->updates * (double)tr_dtype_size(tr_optim_grad_dtype(optimizer, dtype));
     const bool steps_value = dtype == tr_dtype_acc(dtype) || optimizer.no_master;
     const double kept =
         (double)(tr_memory_masters_bytes(memory, dtype) + tr_memory_states_bytes(memory, dtype));
-    return (tr_offload_traffic){.down = grad + (steps_value ? value : 0),
-                                .up = value,
-                                .host = grad + 2 * kept + (steps_value ? 2 : 1) * value};
+    /* A direction returns, and comes again with what is stepped. */
+    const double direction = memory->directed * acc_size;
+    const double again = memory->directed * (steps_value ? value_size : 0);
+    const double stepped = memory->directed * (steps_value ? value_size : acc_size);
+    return (tr_offload_traffic){.down = grad + (steps_value ? value : 0) + direction + again,
+                                .up = value + direction,
+                                .host = grad + 2 * kept + (steps_value ? 2 : 1) * value +
+                                        2 * direction + stepped};
 }
 
 double tr_offload_seconds(const tr_config *config, tr_offload_traffic t) {

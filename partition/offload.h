@@ -1,6 +1,6 @@
 /* What is kept in the host's memory (device.offload). Of the optimizer: masters and states, and the
  * memory through which gradients and values travel; the plan counts here, and train/store.c,
- * train/hosted.c and train/moments.c allocate the same. Of activations: the stages. */
+ * train/hosted.c and train/updates.c allocate the same. Of activations: the stages. */
 #pragma once
 
 #include "config/config.h"
@@ -14,9 +14,11 @@ enum { TR_OFFLOAD_BUFFERS = 3 };
 /* Returns how many elements travel and are stepped at a time: a multiple of the elements that are
  * quantized at a time, or all. */
 int64_t tr_offload_part(const tr_param_memory *memory);
-/* Return the bytes that the gradients, and the values, of one part take. */
+/* Return the bytes that the gradients, and the values, of one part take, and its directions, if the
+ * optimizer steps by tensor, apart from FP32 gradients, which these replace. */
 size_t tr_offload_gradient_bytes(tr_optim_memory optimizer, tr_dtype dtype, int64_t part);
 size_t tr_offload_value_bytes(tr_dtype dtype, int64_t part);
+size_t tr_offload_direction_bytes(tr_optim_memory optimizer, tr_dtype dtype, int64_t part);
 /* Returns all bytes of the host's memory that a rank's offload takes; 0 without offload. */
 size_t tr_offload_bytes(const tr_param_memory *memory, tr_dtype dtype);
 

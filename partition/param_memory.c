@@ -69,6 +69,7 @@ static tr_status measure_param(void *context, int stage, tr_param *param, bool s
     if (!m->optimizer.no_master)
         sum->masters = tr_memory_states_begin(param, m->divided, sum->masters) + own;
     const tr_optim_kind kind = tr_optim_kind_for(m->optimizer.kind, param);
+    if (tr_optim_row_of(kind)->by_tensor) sum->directed += (double)own;
     for (int k = 0; k < tr_optim_states(kind); k++)
         sum->state[k] =
             tr_memory_moments_begin(param, m->divided, m->optimizer.moments, sum->state[k]) +

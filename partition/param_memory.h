@@ -15,6 +15,7 @@ typedef struct tr_param_memory {
     int params;    /* parameters of the rank, every use counted */
     int64_t largest; /* elements of the largest trained parameter */
     double updates;  /* elements that this rank updates */
+    double directed; /* those of them that are stepped along directions (tr_optim_row.by_tensor) */
     tr_optim_memory optimizer;
 } tr_param_memory;
 

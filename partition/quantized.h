@@ -2,7 +2,7 @@
  * (optim.moments, optim.gradients), or of BF16 parameters without masters (optim.master none):
  * these numbers of a part of a parameter are widened to FP32, stepped, and all except gradients
  * rounded again, part by part. The plan measures here, and
- * train/moments.c allocates the same. */
+ * train/updates.c allocates the same. */
 #pragma once
 
 #include "layers/rounding.h"

@@ -170,6 +170,7 @@ typedef struct measure {
     int64_t norms;       /* of its tensors */
     int64_t largest;     /* elements of the largest parameter that it updates */
     int64_t sums;        /* of rows and columns of adafactor's matrices */
+    size_t moments;      /* of the largest of these, while the host has them */
     size_t part, square; /* of the largest of muon's matrices */
     const tr_step_end_vector *vector;
     const tr_mesh *divided;
@@ -208,13 +209,15 @@ static tr_status measure_factors(measure *sum, const tr_param *param,
     TR_TRY(tr_adafactor_make(param, layout, &m));
     const tr_op_desc sums = tr_adafactor_sums(&m), scale = tr_adafactor_scale(&m);
     sum->sums += m.rows + m.cols;
+    if (sum->optimizer.offload && tr_adafactor_moments_bytes(&m) > sum->moments)
+        sum->moments = tr_adafactor_moments_bytes(&m);
     TR_TRY(measure_op(sum, &sums));
     return measure_op(sum, &scale);
 }
 
 /* Measures the norms of a tensor's blocks that data ranks divide. */
 static tr_status measure_tensor_blocks(measure *sum, const tr_param *param) {
-    const tr_op_desc part = tr_step_end_blocks_op(param, sum->divided, sum->gradients),
+    const tr_op_desc part = tr_step_end_blocks_op(param, sum->divided, tr_dtype_acc(param->dtype)),
                      total = tr_step_end_total_op(param);
     sum->tensor_blocks += tr_sumsq_blocks(param->count);
     if (part.sumsq.count > 0) TR_TRY(measure_op(sum, &part));
@@ -233,10 +236,10 @@ static tr_status measure_tensor(measure *sum, const tr_param *param,
     sum->norms += norms;
     if (counted && !alone) TR_TRY(measure_tensor_blocks(sum, param));
     if (own == 0) return TR_OK;
-    const tr_op_desc sumsq = tr_step_end_sumsq_op(param, sum->gradients),
+    const tr_op_desc sumsq = tr_step_end_sumsq_op(param, tr_dtype_acc(param->dtype)),
                      descend = tr_optim_descend(own, layout->parts, param->dtype, 1);
     if (counted && alone) TR_TRY(measure_op(sum, &sumsq));
-    TR_TRY(measure_op(sum, &descend));
+    if (!sum->optimizer.offload) TR_TRY(measure_op(sum, &descend));
     if (kind == TR_OPTIM_ADAFACTOR) return measure_factors(sum, param, layout);
     return kind == TR_OPTIM_MUON ? measure_matrix(sum, param, layout) : TR_OK;
 }
@@ -299,7 +302,8 @@ tr_status tr_step_end_bytes(tr_device *device, const tr_model *model, const tr_p
              tr_align_up((size_t)sum.blocks * sizeof(double)) +
              tr_align_up((size_t)sum.noise_blocks * sizeof(double)) +
              2 * tr_align_up((size_t)sum.tensor_blocks * sizeof(double)) +
-             tr_align_up((size_t)sum.sums * sizeof(double)) + 2 * (sum.part + sum.square) +
+             tr_align_up((size_t)sum.sums * sizeof(double)) + sum.moments +
+             2 * (sum.part + sum.square) +
              (forward_only || optimizer.offload
                   ? 0
                   : tr_quantized_bytes(tr_device_on_host(device), optimizer, sum.largest));

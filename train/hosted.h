@@ -1,16 +1,23 @@
 /* The steps of parameters on the host's cores, when masters and states are in its memory
  * (device.offload: optimizer). After the end of a step gradients come to the host part by part, the
  * operators of the cpu device step them, with the bits of the device's own, and the new values
- * return. A value that is stepped itself, because it has no master, comes with its gradient. */
+ * return. A value that is stepped itself, because it has no master, comes with its gradient.
+ *
+ * Of an optimizer that steps by tensor the directions return; when the device has completed those
+ * of a lap (train/pace.h), they come to the host part by part, which steps along them. */
 #pragma once
 
-#include "train/moments.h"
+#include "train/pace.h"
+#include "train/store.h"
 
 typedef struct tr_hosted tr_hosted;
 
-/* Makes the steps of the store's parameters; *out is NULL when the device takes them. */
-tr_status tr_hosted_create(const tr_store *store, const tr_optim_config *config, tr_hosted **out);
+/* Makes the steps of the store's parameters; *out is NULL when the device takes them. pace:
+ * completes the directions; NULL: there are none. */
+tr_status tr_hosted_create(const tr_store *store, const tr_optim_config *config, tr_pace *pace,
+                           tr_hosted **out);
 void tr_hosted_destroy(tr_hosted *hosted);
 /* Steps all parameters after the work of `stream`, which has written the step state in device
- * memory, unless the state says to skip. Waits until the values have returned. */
-tr_status tr_hosted_run(tr_hosted *hosted, tr_stream *stream, const tr_step_state *state);
+ * memory, unless the state says to skip. Waits until the values have returned. scratch: the
+ * device's, for pace. */
+tr_status tr_hosted_run(tr_hosted *hosted, tr_stream *stream, tr_step_state *state, void *scratch);

@@ -112,7 +112,7 @@ tr_status tr_noise_take_part(tr_noise *n, tr_stream *stream, double *vector, int
 }
 
 tr_status tr_noise_take_whole(tr_noise *n, tr_stream *stream, double *vector, void *scratch) {
-    return n ? tr_norms_take(n->tied, stream, vector, scratch) : TR_OK;
+    return n ? tr_norms_take(n->tied, 0, stream, vector, scratch) : TR_OK;
 }
 
 tr_noise_estimate tr_noise_of(const tr_step_end_vector *map, int64_t losses, const double *vector,

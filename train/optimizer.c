@@ -16,12 +16,11 @@ typedef struct finish_op {
 struct tr_optimizer {
     tr_optimizer_desc desc;
     tr_op **tie;         /* [store->slots]: adds this shared use's gradient to use 0's; or NULL */
-    tr_op **step;        /* [store->runs] */
     tr_sums *sums;       /* of gradients; forward_only: NULL, as are the norms */
     tr_norms *norms;     /* of those sums that this rank counts */
-    tr_moments *moments; /* NULL: all numbers are in FP32, and `step` steps them */
-    tr_hosted *hosted;   /* NULL: the device steps; else this and not `moments` or `step` */
-    tr_pace *pace;       /* NULL: `step` does all */
+    tr_updates *updates; /* NULL: the host steps */
+    tr_hosted *hosted;   /* NULL: the device steps */
+    tr_pace *pace;       /* NULL: no tensor is stepped by itself */
     tr_noise *noise;     /* NULL: not measured */
     finish_op *finish;   /* [1 + desc.smaller_count]: the whole batch's, then those of `smaller` */
     finish_op *now;      /* of the step in progress */
@@ -73,14 +72,6 @@ static tr_status prepare_norms(tr_optimizer *o, size_t *scratch) {
     return status;
 }
 
-static tr_status prepare_update(tr_device *device, const tr_optim_config *config, tr_dtype dtype,
-                                const tr_run *run, size_t *scratch, tr_op **out) {
-    tr_optim_config own = *config;
-    own.kind = run->optimizer;
-    const tr_op_desc desc = tr_optim_update(&own, run->count, dtype, run->decay, run->lr_scale);
-    return prepare(device, &desc, scratch, out);
-}
-
 static tr_status prepare_finish(tr_optimizer *o, int micro_batches, size_t *scratch,
                                 finish_op *out) {
     const tr_mesh *mesh = o->desc.mesh;
@@ -95,16 +86,12 @@ static tr_status prepare_finish(tr_optimizer *o, int micro_batches, size_t *scra
 static tr_status prepare_training(tr_optimizer *o, size_t *scratch) {
     const tr_optimizer_desc *desc = &o->desc;
     const tr_store *store = desc->store;
-    TR_TRY(tr_calloc((size_t)store->runs + 1, sizeof *o->step, &o->step));
-    TR_TRY(tr_hosted_create(store, &desc->config, &o->hosted));
-    if (!o->hosted) TR_TRY(tr_moments_create(store, &desc->config, scratch, &o->moments));
-    for (int i = 0; i < store->runs && !o->moments && !o->hosted; i++)
-        TR_TRY(prepare_update(desc->device, &desc->config, store->dtype, &store->run[i], scratch,
-                              &o->step[i]));
+    TR_TRY(tr_pace_create(store, desc->mesh, desc->tensor, scratch, &o->pace));
+    TR_TRY(tr_hosted_create(store, &desc->config, o->pace, &o->hosted));
+    if (!o->hosted) TR_TRY(tr_updates_create(store, &desc->config, scratch, &o->updates));
     TR_TRY(prepare_ties(o, scratch));
     TR_TRY(prepare_norms(o, scratch));
-    TR_TRY(tr_sums_create(store, desc->reduce, &o->sums));
-    return tr_pace_create(store, &desc->config, desc->mesh, desc->tensor, scratch, &o->pace);
+    return tr_sums_create(store, desc->reduce, &o->sums);
 }
 
 tr_status tr_optimizer_create(const tr_optimizer_desc *desc, tr_optimizer **out) {
@@ -142,10 +129,9 @@ out:
 void tr_optimizer_destroy(tr_optimizer *o) {
     if (!o) return;
     for (int i = 0; o->tie && i < o->desc.store->slots; i++) tr_op_release(o->tie[i]);
-    for (int i = 0; o->step && i < o->desc.store->runs; i++) tr_op_release(o->step[i]);
     tr_sums_destroy(o->sums);
     tr_norms_destroy(o->norms);
-    tr_moments_destroy(o->moments);
+    tr_updates_destroy(o->updates);
     tr_hosted_destroy(o->hosted);
     tr_pace_destroy(o->pace);
     tr_noise_destroy(o->noise);
@@ -158,7 +144,6 @@ void tr_optimizer_destroy(tr_optimizer *o) {
     tr_device_staging_free(o->desc.device, o->spoil);
     tr_step_end_vector_free(&o->map);
     free(o->tie);
-    free(o->step);
     free(o);
 }
 
@@ -240,30 +225,9 @@ static tr_status sum_ties(tr_optimizer *o, tr_stream *stream) {
     return TR_OK;
 }
 
-static tr_status step_runs(tr_optimizer *o, tr_stream *stream) {
-    const tr_dtype acc = o->desc.store->acc;
-    for (int i = 0; i < o->desc.store->runs; i++) {
-        const tr_run *run = &o->desc.store->run[i];
-        const int64_t n = run->count;
-        tr_op_args args = {
-            .t = {[TR_UPDATE_GRAD] = tr_tensor_vector(run->grad, acc, n),
-                  [TR_UPDATE_MASTER] = tr_tensor_vector(run->master, acc, n),
-                  [TR_UPDATE_M] = tr_tensor_vector(run->state[0], acc, n),
-                  [TR_UPDATE_V] = tr_tensor_vector(run->state[1], acc, n),
-                  [TR_UPDATE_VALUE] = tr_tensor_vector(run->value, o->desc.store->dtype, n)},
-            .scratch = o->scratch,
-            .state = o->desc.state};
-        if (o->step[i]->desc.kind == TR_OP_DIRECTION) args.t[TR_UPDATE_VALUE] = (tr_tensor){0};
-        TR_TRY(tr_op_run(o->step[i], stream, &args));
-    }
-    return TR_OK;
-}
-
 static tr_status update_parameters(tr_optimizer *o, tr_stream *stream) {
-    if (o->hosted) TR_TRY(tr_hosted_run(o->hosted, stream, o->desc.state));
-    else if (o->moments) TR_TRY(tr_moments_run(o->moments, stream, o->desc.state, o->scratch));
-    else TR_TRY(step_runs(o, stream));
-    if (o->pace) TR_TRY(tr_pace_run(o->pace, stream, o->desc.state, o->scratch));
+    if (o->hosted) TR_TRY(tr_hosted_run(o->hosted, stream, o->desc.state, o->scratch));
+    else TR_TRY(tr_updates_run(o->updates, o->pace, stream, o->desc.state, o->scratch));
     o->desc.store->outdated = o->desc.store->gathers != NULL;
     return TR_OK;
 }
@@ -273,7 +237,7 @@ tr_status tr_optimizer_finish(tr_optimizer *o, bool update) {
     if (update) {
         TR_TRY(tr_noise_take_whole(o->noise, stream, o->vector, o->scratch));
         TR_TRY(sum_ties(o, stream));
-        TR_TRY(tr_norms_take(o->norms, stream, o->vector, o->scratch));
+        TR_TRY(tr_norms_take(o->norms, 0, stream, o->vector, o->scratch));
     }
     /* In stream order, so that a request applies to this step until its end runs. */
     TR_TRY(tr_stream_copy(stream, o->vector + o->map.length - 1, (const void *)o->asks,

@@ -11,10 +11,10 @@
 
 #include "partition/step_end.h"
 #include "train/hosted.h"
-#include "train/moments.h"
 #include "train/noise.h"
 #include "train/pace.h"
 #include "train/sums.h"
+#include "train/updates.h"
 
 typedef struct tr_optimizer tr_optimizer;
 

@@ -7,9 +7,9 @@
 
 #include <stdlib.h>
 
-/* Of a slot; without operators where another one has the parameter, or nothing is trained. */
+/* Of a slot; without norms where another one has the parameter, or nothing is trained, and without
+ * operators, too, where another rank owns all of it. */
 typedef struct slot_step {
-    tr_op *descend;
     tr_muon muon;
     tr_op *rescale, *product[TR_MUON_STEPS], *square, *sum, *apply; /* NULL: not muon's */
     tr_adafactor factor;
@@ -19,18 +19,24 @@ typedef struct slot_step {
     bool counted;                /* this rank computes the norms of its part */
 } slot_step;
 
+/* What the tensor ranks add in a lap: the norms, and adafactor's sums. */
+typedef struct lap_sums {
+    int64_t norm, norms, sum, sums; /* the first one, and how many */
+} lap_sums;
+
 struct tr_pace {
     const tr_store *store;
     tr_group *tensor;   /* NULL: a single tensor rank */
     slot_step *slot;    /* [store->slots] */
     double *norms;      /* device: of all slots */
     tr_norms *taken[2]; /* of parameters and of directions */
+    lap_sums *lap;      /* [store->laps] */
     /* Muon's, device: two parts of a matrix and two products of it with itself, one after the other
      */
     char *part[2], *square[2];
     /* Adafactor's, device: sums of rows or columns, first those that the tensor ranks add */
     double *sums;
-    int64_t shared;
+    char *moments; /* device: of a matrix, while the host has them; else NULL */
     int64_t count;
 };
 
@@ -64,26 +70,10 @@ static tr_status prepare_factor(const tr_store *store, const tr_store_slot *slot
     return prepare(store, tr_adafactor_scale(&out->factor), scratch, &out->scale);
 }
 
-/* Describes the step along the slot's direction. */
-static tr_op_desc descend_of(const tr_store *store, const tr_optim_config *config,
-                             const tr_store_slot *slot, const tr_muon *muon) {
-    const tr_param *param = slot->param;
-    const bool is_muon = slot->optimizer == TR_OPTIM_MUON;
-    tr_op_desc desc = tr_optim_descend(slot->portion.extent, is_muon ? 0 : slot->layout.parts,
-                                       store->dtype, param->lr_scale);
-    if (is_muon) desc.descend.factor = muon->length;
-    if (slot->optimizer == TR_OPTIM_ADAFACTOR || slot->optimizer == TR_OPTIM_ADAFACTOR_VECTOR)
-        desc.descend.whole = tr_global_count(&param->tensor[0]);
-    if (tr_optim_row_of(slot->optimizer)->decays_last)
-        desc.descend.weight_decay = param->decay ? config->weight_decay : 0;
-    return desc;
-}
-
 /* Prepares the step of a slot with the norms at `norms`. Only tensor ranks may hold different
  * parts, since only they sum norms; data ranks may have different portions of a part. */
-static tr_status prepare_slot(const tr_store *store, const tr_optim_config *config,
-                              const tr_mesh *mesh, int i, double *norms, size_t *scratch,
-                              slot_step *out) {
+static tr_status prepare_slot(const tr_store *store, const tr_mesh *mesh, int i, double *norms,
+                              size_t *scratch, slot_step *out) {
     const tr_store_slot *slot = &store->slot[i];
     const tr_param *param = slot->param;
     const tr_param_layout *layout = &slot->layout;
@@ -97,7 +87,7 @@ static tr_status prepare_slot(const tr_store *store, const tr_optim_config *conf
     if (slot->portion.extent == 0) return TR_OK;
     if (slot->optimizer == TR_OPTIM_MUON) TR_TRY(prepare_muon(store, slot, scratch, out));
     if (slot->optimizer == TR_OPTIM_ADAFACTOR) TR_TRY(prepare_factor(store, slot, scratch, out));
-    return prepare(store, descend_of(store, config, slot, &out->muon), scratch, &out->descend);
+    return TR_OK;
 }
 
 /* Prepares the norms of the slots' parameters and of their directions. Data ranks that have
@@ -111,12 +101,15 @@ static tr_status prepare_norms(tr_pace *s, size_t *scratch) {
     for (int k = 0; k < 2 && status == TR_OK; k++) {
         for (int i = 0; i < store->slots; i++) {
             const slot_step *x = &s->slot[i];
-            const bool takes = x->counted && (!alone || x->descend);
+            const bool takes = x->counted && (!alone || store->slot[i].portion.extent > 0);
             entry[i] =
                 takes ? x->norms - s->norms + 2 * store->slot[i].layout.part + k : TR_NORM_NONE;
         }
         status = tr_norms_create(
-            &(tr_norms_desc){.store = store, .entry = entry, .masters = k == 0, .alone = alone},
+            &(tr_norms_desc){.store = store,
+                             .entry = entry,
+                             .of = k == 0 ? TR_NORMS_OF_MASTERS : TR_NORMS_OF_DIRECTIONS,
+                             .alone = alone},
             scratch, &s->taken[k]);
     }
     free(entry);
@@ -142,24 +135,28 @@ static tr_status alloc_work(tr_pace *s) {
     return TR_OK;
 }
 
-/* Allocates the sums of all matrices' rows and columns: first those that the tensor ranks add. */
+/* Allocates the sums of all matrices' rows and columns: first those that the tensor ranks add, lap
+ * by lap. */
 static tr_status alloc_sums(tr_pace *s) {
-    int64_t own = 0;
+    int64_t shared = 0, own = 0;
     for (int i = 0; i < s->store->slots; i++) {
-        if (!s->slot[i].sums) continue;
         const tr_adafactor *m = &s->slot[i].factor;
-        s->shared += m->shared;
+        lap_sums *lap = &s->lap[s->store->slot[i].lap];
+        if (!s->slot[i].sums) continue;
+        if (lap->sums == 0) lap->sum = shared;
+        lap->sums += m->shared;
+        shared += m->shared;
         own += m->rows + m->cols - m->shared;
     }
     if (own == 0) return TR_OK;
     TR_TRY(tr_device_alloc(s->store->device, TR_MEMORY_DATA,
-                           (size_t)(s->shared + own) * sizeof(double), (void **)&s->sums));
-    double *shared = s->sums, *rest = s->sums + s->shared;
+                           (size_t)(shared + own) * sizeof(double), (void **)&s->sums));
+    double *next = s->sums, *rest = s->sums + shared;
     for (int i = 0; i < s->store->slots; i++) {
         slot_step *x = &s->slot[i];
         if (!x->sums) continue;
-        double **rows = x->factor.shared > 0 && x->factor.shares_rows ? &shared : &rest;
-        double **cols = x->factor.shared > 0 && !x->factor.shares_rows ? &shared : &rest;
+        double **rows = x->factor.shared > 0 && x->factor.shares_rows ? &next : &rest;
+        double **cols = x->factor.shared > 0 && !x->factor.shares_rows ? &next : &rest;
         x->row_sums = *rows;
         *rows += x->factor.rows;
         x->col_sums = *cols;
@@ -168,8 +165,34 @@ static tr_status alloc_sums(tr_pace *s) {
     return TR_OK;
 }
 
-tr_status tr_pace_create(const tr_store *store, const tr_optim_config *config, const tr_mesh *mesh,
-                         tr_group *tensor, size_t *scratch, tr_pace **out) {
+/* Allocates memory of the device for moments that are the host's. */
+static tr_status alloc_moments(tr_pace *s) {
+    size_t most = 0;
+    for (int i = 0; i < s->store->slots && s->store->host; i++)
+        if (s->slot[i].scale && tr_adafactor_moments_bytes(&s->slot[i].factor) > most)
+            most = tr_adafactor_moments_bytes(&s->slot[i].factor);
+    if (most == 0) return TR_OK;
+    return tr_device_alloc(s->store->device, TR_MEMORY_DATA, most, (void **)&s->moments);
+}
+
+/* Places the norms of all slots, lap by lap: a lap's slots are adjacent. */
+static tr_status alloc_norms(tr_pace *s) {
+    const tr_store *store = s->store;
+    for (int i = 0; i < store->slots; i++) {
+        const tr_store_slot *slot = &store->slot[i];
+        if (!steps_slot(slot)) continue;
+        const int64_t own = tr_step_end_tensor_norms(store->optimizer, slot->param, &slot->layout);
+        if (s->lap[slot->lap].norms == 0) s->lap[slot->lap].norm = s->count;
+        s->lap[slot->lap].norms += own;
+        s->count += own;
+    }
+    if (s->count == 0) return TR_OK;
+    return tr_device_alloc(store->device, TR_MEMORY_DATA, (size_t)s->count * sizeof(double),
+                           (void **)&s->norms);
+}
+
+tr_status tr_pace_create(const tr_store *store, const tr_mesh *mesh, tr_group *tensor,
+                         size_t *scratch, tr_pace **out) {
     tr_status status = TR_OK;
     tr_pace *s = NULL;
     *out = NULL;
@@ -178,23 +201,19 @@ tr_status tr_pace_create(const tr_store *store, const tr_optim_config *config, c
     s->store = store;
     s->tensor = mesh->degree[TR_AXIS_TP] > 1 ? tensor : NULL;
     TR_TRY_OUT(tr_calloc((size_t)store->slots, sizeof *s->slot, &s->slot));
-    for (int i = 0; i < store->slots; i++)
-        if (steps_slot(&store->slot[i]))
-            s->count += tr_step_end_tensor_norms(store->optimizer, store->slot[i].param,
-                                                 &store->slot[i].layout);
-    if (s->count > 0)
-        TR_TRY_OUT(tr_device_alloc(store->device, TR_MEMORY_DATA, (size_t)s->count * sizeof(double),
-                                   (void **)&s->norms));
+    TR_TRY_OUT(tr_calloc((size_t)store->laps, sizeof *s->lap, &s->lap));
+    TR_TRY_OUT(alloc_norms(s));
     double *norms = s->norms;
     for (int i = 0; i < store->slots; i++) {
         if (!steps_slot(&store->slot[i])) continue;
-        TR_TRY_OUT(prepare_slot(store, config, mesh, i, norms, scratch, &s->slot[i]));
+        TR_TRY_OUT(prepare_slot(store, mesh, i, norms, scratch, &s->slot[i]));
         norms += tr_step_end_tensor_norms(store->optimizer, store->slot[i].param,
                                           &store->slot[i].layout);
     }
     TR_TRY_OUT(prepare_norms(s, scratch));
     TR_TRY_OUT(alloc_work(s));
     TR_TRY_OUT(alloc_sums(s));
+    TR_TRY_OUT(alloc_moments(s));
 out:
     if (status != TR_OK) tr_pace_destroy(s);
     else *out = s;
@@ -205,15 +224,16 @@ void tr_pace_destroy(tr_pace *s) {
     if (!s) return;
     for (int i = 0; s->slot && i < s->store->slots; i++) {
         slot_step *x = &s->slot[i];
-        tr_op *const once[] = {x->descend, x->rescale, x->square, x->sum,
-                               x->apply,   x->sums,    x->scale};
+        tr_op *const once[] = {x->rescale, x->square, x->sum, x->apply, x->sums, x->scale};
         for (size_t k = 0; k < sizeof once / sizeof *once; k++) tr_op_release(once[k]);
         for (int k = 0; k < TR_MUON_STEPS; k++) tr_op_release(x->product[k]);
     }
     for (int k = 0; k < 2; k++) tr_norms_destroy(s->taken[k]);
     if (s->norms) tr_device_free(s->store->device, s->norms);
     if (s->sums) tr_device_free(s->store->device, s->sums);
+    if (s->moments) tr_device_free(s->store->device, s->moments);
     if (s->part[0]) tr_device_free(s->store->device, s->part[0]);
+    free(s->lap);
     free(s->slot);
     free(s);
 }
@@ -247,7 +267,7 @@ static tr_status muon_step(const tr_pace *s, int i, int k, tr_tensor from, tr_te
     return tr_op_run(x->apply, stream, &apply);
 }
 
-/* Makes the direction of a matrix orthogonal, in its gradient's memory. */
+/* Makes the direction of a matrix orthogonal, in its memory. */
 static tr_status make_orthogonal(const tr_pace *s, int i, tr_stream *stream, void *scratch) {
     const tr_store_slot *slot = &s->store->slot[i];
     const tr_muon *m = &s->slot[i].muon;
@@ -259,17 +279,17 @@ static tr_status make_orthogonal(const tr_pace *s, int i, tr_stream *stream, voi
               [TR_RESCALE_NORMS] =
                   tr_tensor_matrix(s->slot[i].norms, TR_F64, slot->layout.parts, 2)},
         .scratch = scratch};
-    /* Products need aligned memory, which a gradient has not that is joined to another. */
-    TR_TRY(tr_stream_copy(stream, s->part[0], slot->grad, bytes));
+    /* Products need aligned memory, which a direction has not that is joined to another. */
+    TR_TRY(tr_stream_copy(stream, s->part[0], slot->direction, bytes));
     TR_TRY(tr_op_run(s->slot[i].rescale, stream, &rescale));
     for (int k = 0; k < TR_MUON_STEPS; k++)
         TR_TRY(muon_step(s, i, k, part[k % 2], part[(k + 1) % 2], stream, scratch));
-    return tr_stream_copy(stream, slot->grad, s->part[TR_MUON_STEPS % 2], bytes);
+    return tr_stream_copy(stream, slot->direction, s->part[TR_MUON_STEPS % 2], bytes);
 }
 
 static tr_tensor matrix_of(const tr_pace *s, int i) {
     const tr_adafactor *m = &s->slot[i].factor;
-    return tr_tensor_matrix(s->store->slot[i].grad, m->dtype, m->rows, m->cols);
+    return tr_tensor_matrix(s->store->slot[i].direction, m->dtype, m->rows, m->cols);
 }
 
 /* Sums the squares of this rank's part of a matrix along both axes. */
@@ -287,62 +307,70 @@ static tr_status take_sums(const tr_pace *s, int i, tr_stream *stream, void *scr
                           (size_t)x->factor.shared * sizeof(double));
 }
 
-/* Divides the gradient of a matrix by the root of its second moments. */
+/* Divides the gradient of a matrix by the root of its second moments. The host's moments come to
+ * the device for that. */
 static tr_status scale(const tr_pace *s, int i, tr_stream *stream, tr_step_state *state,
                        void *scratch) {
     const slot_step *x = &s->slot[i];
     const tr_store_slot *slot = &s->store->slot[i];
+    const size_t size = tr_dtype_size(s->store->acc);
+    const size_t bytes[] = {(size_t)x->factor.rows * size, (size_t)x->factor.cols * size};
+    void *moment[] = {slot->state[0], slot->state[1]};
+    for (int k = 0; k < 2 && s->moments; k++) {
+        moment[k] = k == 0 ? s->moments : s->moments + tr_align_up(bytes[0]);
+        TR_TRY(tr_stream_copy(stream, moment[k], slot->state[k], bytes[k]));
+    }
     const tr_op_args args = {
         .t = {[TR_FACTOR_X] = matrix_of(s, i),
               [TR_FACTOR_ROWS] = tr_tensor_vector(x->row_sums, TR_F64, x->factor.rows),
               [TR_FACTOR_COLS] = tr_tensor_vector(x->col_sums, TR_F64, x->factor.cols),
-              [TR_FACTOR_R] = tr_tensor_vector(slot->state[0], s->store->acc, x->factor.rows),
-              [TR_FACTOR_C] = tr_tensor_vector(slot->state[1], s->store->acc, x->factor.cols)},
+              [TR_FACTOR_R] = tr_tensor_vector(moment[0], s->store->acc, x->factor.rows),
+              [TR_FACTOR_C] = tr_tensor_vector(moment[1], s->store->acc, x->factor.cols)},
         .scratch = scratch,
         .state = state};
-    return tr_op_run(x->scale, stream, &args);
+    TR_TRY(tr_op_run(x->scale, stream, &args));
+    for (int k = 0; k < 2 && s->moments; k++)
+        TR_TRY(tr_stream_copy(stream, slot->state[k], moment[k], bytes[k]));
+    return TR_OK;
 }
 
-static tr_status make_factored(const tr_pace *s, tr_stream *stream, tr_step_state *state,
+static tr_status make_factored(const tr_pace *s, int lap, tr_stream *stream, tr_step_state *state,
                                void *scratch) {
-    for (int i = 0; i < s->store->slots; i++)
-        if (s->slot[i].sums) TR_TRY(take_sums(s, i, stream, scratch));
-    if (s->tensor && s->shared > 0)
-        TR_TRY(tr_group_all_reduce(s->tensor, stream, s->sums, s->shared, TR_F64, TR_REDUCE_SUM));
-    for (int i = 0; i < s->store->slots; i++)
-        if (s->slot[i].scale) TR_TRY(scale(s, i, stream, state, scratch));
-    return TR_OK;
-}
-
-static tr_status descend(const tr_pace *s, int i, tr_stream *stream, tr_step_state *state,
-                         void *scratch) {
     const tr_store *store = s->store;
-    const tr_store_slot *slot = &store->slot[i];
-    const tr_range own = slot->portion;
-    tr_op_args args = {
-        .t = {[TR_DESCEND_U] = tr_tensor_vector(slot->grad, store->acc, own.extent),
-              [TR_DESCEND_NORMS] =
-                  tr_tensor_matrix(s->slot[i].norms, TR_F64, slot->layout.parts, 2),
-              [TR_DESCEND_MASTER] = tr_tensor_vector(slot->master, store->acc, own.extent),
-              [TR_DESCEND_VALUE] = tr_tensor_vector(slot->value, store->dtype, own.extent)},
-        .scratch = scratch,
-        .state = state};
-    if (slot->optimizer == TR_OPTIM_MUON) args.t[TR_DESCEND_NORMS] = (tr_tensor){0};
-    return tr_op_run(s->slot[i].descend, stream, &args);
+    const lap_sums *sums = &s->lap[lap];
+    for (int i = 0; i < store->slots; i++)
+        if (s->slot[i].sums && store->slot[i].lap == lap) TR_TRY(take_sums(s, i, stream, scratch));
+    if (s->tensor && sums->sums > 0)
+        TR_TRY(tr_group_all_reduce(s->tensor, stream, s->sums + sums->sum, sums->sums, TR_F64,
+                                   TR_REDUCE_SUM));
+    for (int i = 0; i < store->slots; i++)
+        if (s->slot[i].scale && store->slot[i].lap == lap)
+            TR_TRY(scale(s, i, stream, state, scratch));
+    return TR_OK;
 }
 
-tr_status tr_pace_run(tr_pace *s, tr_stream *stream, tr_step_state *state, void *scratch) {
-    const int slots = s->store->slots;
-    if (s->count == 0) return TR_OK;
-    TR_TRY(make_factored(s, stream, state, scratch));
-    TR_TRY(tr_stream_zero(stream, s->norms, (size_t)s->count * sizeof(double)));
+tr_status tr_pace_run(tr_pace *s, int lap, tr_stream *stream, tr_step_state *state, void *scratch) {
+    const int slots = s ? s->store->slots : 0;
+    if (!s || s->lap[lap].norms == 0) return TR_OK;
+    double *norms = s->norms + s->lap[lap].norm;
+    TR_TRY(make_factored(s, lap, stream, state, scratch));
+    TR_TRY(tr_stream_zero(stream, norms, (size_t)s->lap[lap].norms * sizeof(double)));
     /* Each norm is written by one tensor rank and is zero elsewhere, so the sum is exact. */
-    for (int k = 0; k < 2; k++) TR_TRY(tr_norms_take(s->taken[k], stream, s->norms, scratch));
+    for (int k = 0; k < 2; k++) TR_TRY(tr_norms_take(s->taken[k], lap, stream, s->norms, scratch));
     if (s->tensor)
-        TR_TRY(tr_group_all_reduce(s->tensor, stream, s->norms, s->count, TR_F64, TR_REDUCE_SUM));
+        TR_TRY(tr_group_all_reduce(s->tensor, stream, norms, s->lap[lap].norms, TR_F64,
+                                   TR_REDUCE_SUM));
     for (int i = 0; i < slots; i++)
-        if (s->slot[i].apply) TR_TRY(make_orthogonal(s, i, stream, scratch));
-    for (int i = 0; i < slots; i++)
-        if (s->slot[i].descend) TR_TRY(descend(s, i, stream, state, scratch));
+        if (s->slot[i].apply && s->store->slot[i].lap == lap)
+            TR_TRY(make_orthogonal(s, i, stream, scratch));
     return TR_OK;
+}
+
+const double *tr_pace_norms(const tr_pace *s, int slot) {
+    return s->slot[slot].norms;
+}
+
+const double *tr_pace_all_norms(const tr_pace *s, int64_t *count) {
+    *count = s ? s->count : 0;
+    return s ? s->norms : NULL;
 }

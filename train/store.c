@@ -117,6 +117,9 @@ static void place_grad(place *at, tr_store_slot *slot) {
         }
     }
     if (!owns) slot->grad = NULL;
+    slot->direction = !owns           ? NULL
+                      : param->addend ? element(at, param->addend, (size_t)slot->portion.begin)
+                                      : slot->grad;
     if (param->frozen) at->span_ends = true;
     else add_to_span(at, slot, slot->place + (size_t)param->count);
 }
@@ -127,18 +130,20 @@ static void add_to_run(place *at, const tr_store_slot *slot) {
     const tr_param *param = slot->param;
     if (slot->portion.extent == 0) return;
     tr_run *run = store->runs ? &store->run[store->runs - 1] : NULL;
+    const tr_optim_row *row = tr_optim_row_of(slot->optimizer);
     if (!run || at->run_ends || store->divided || store->state_dtype != store->acc ||
-        store->no_master || run->decay != param->decay || run->lr_scale != param->lr_scale ||
-        run->optimizer != slot->optimizer) {
+        store->no_master || row->by_tensor || run->decay != param->decay ||
+        run->lr_scale != param->lr_scale || run->optimizer != slot->optimizer) {
         run = &store->run[store->runs++];
         *run = (tr_run){.slot = (int)(slot - store->slot),
                         .grad = slot->grad,
+                        .direction = slot->direction,
                         .master = slot->master,
                         .value = slot->value,
                         .optimizer = slot->optimizer,
                         .decay = param->decay,
                         .lr_scale = param->lr_scale};
-        const int states = tr_update_states(tr_optim_row_of(slot->optimizer)->rule);
+        const int states = tr_update_states(row->rule);
         for (int k = 0; k < states; k++) run->state[k] = slot->state[k];
     }
     at->run_ends = false;
@@ -254,12 +259,24 @@ static void place_stage(place *at, int stage, bool *placed) {
                 place_group(at, i, placed);
 }
 
+/* Numbers the laps: directions that cannot be in the memory of gradients are in that of the
+ * addends, which has room for those of one bucket. */
+static void count_laps(place *at) {
+    tr_store *store = at->store;
+    const bool by_tensor = tr_optim_row_of(store->optimizer)->by_tensor;
+    store->laps = by_tensor && at->addend ? store->stages * at->buckets : 1;
+    for (int i = 0; i < store->slots; i++)
+        store->slot[i].lap =
+            store->laps > 1 ? store->slot[i].stage * at->buckets + store->slot[i].bucket : 0;
+}
+
 static tr_status place_all(place *at) {
     const tr_store *store = at->store;
     tr_status status = TR_OK;
     bool *placed = NULL;
     for (int i = 0; i < store->slots; i++)
         if (store->slot[i].bucket >= at->buckets) at->buckets = store->slot[i].bucket + 1;
+    count_laps(at);
     const size_t buckets = (size_t)(store->stages * at->buckets);
     TR_TRY_OUT(tr_calloc(buckets, sizeof *at->used, &at->used));
     TR_TRY_OUT(tr_calloc(buckets, sizeof *at->used_values, &at->used_values));

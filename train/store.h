@@ -4,7 +4,8 @@
  * FP32 master (not with optim.master none) and the states of the optimizer
  * (partition/optim_row.h) in FP32 or fewer bits; in an FP64 model all are FP64. In FP32 and FP64
  * the value is the master. With gradients in BF16 all layers write theirs of one micro-batch to the
- * same FP32 memory, the addends. Data ranks may divide the updates (parallel.zero): then a rank has
+ * same FP32 memory, the addends, where an optimizer that steps by tensor later has its directions.
+ * Data ranks may divide the updates (parallel.zero): then a rank has
  * master and states of its portion of each parameter, and gathers the values of the others after
  * every step, when the next one or other work needs them (train/values.h). A frozen parameter has
  * only its value, and a gradient that is not read if it has_grad. Every use of a tied parameter has
@@ -42,13 +43,16 @@ typedef struct tr_store_slot {
      */
     void *master, *state[TR_OPTIM_STATES];
     void *value; /* the portion's; NULL if it is empty */
-    /* The portion's gradient, after its sum; NULL when the portion is empty or frozen. */
-    void *grad;
+    /* The portion's gradient, after its sum, and its direction in the store's acc (device/op.h,
+     * DIRECTION): in the gradient's memory, or in the addend's. NULL when the portion is empty or
+     * frozen. */
+    void *grad, *direction;
     size_t place; /* the gradient's first element in its bucket in the arena, or in the store's
                      gradients */
     size_t value_place; /* the whole value's in its bucket in the arena, if values are divided */
     int stage;          /* of this rank's: 0, 1, ... */
     int bucket;         /* of its stage: what is reduced and gathered at the same time */
+    int lap;            /* in which it is stepped */
     tr_optim_kind optimizer; /* that steps it */
     int shares;              /* slot of the use on this rank that has its value and state, or -1 */
     tr_group *sum; /* group that sums its gradient; NULL without gradients, and if frozen */
@@ -69,13 +73,13 @@ typedef struct tr_span {
 } tr_span;
 
 /* Adjacent trained parameters of one stage that all decay, or all do not, and have one optimizer
- * and lr_scale; if updates are divided, states are not in acc or there are no masters, the portion
- * of one parameter.
- * They have the same offsets from the first in each kind of memory, with zeros between them, so the
- * optimizer steps them as one. States: those of the rule (device/op.h). */
+ * and lr_scale; if updates are divided, states are not in acc, there are no masters or the
+ * optimizer steps by tensor, the portion of one parameter. They have the same offsets from the
+ * first in each kind of memory, with zeros between them, so the optimizer steps them as one.
+ * States: those of the rule (device/op.h). */
 typedef struct tr_run {
     int slot; /* of the first parameter */
-    char *grad, *master, *state[TR_OPTIM_STATES];
+    char *grad, *direction, *master, *state[TR_OPTIM_STATES];
     void *value;
     int64_t count;
     tr_optim_kind optimizer;
@@ -104,6 +108,7 @@ typedef struct tr_store {
     bool outdated;       /* values of other ranks' portions are those before the last update */
     tr_run *run;         /* [runs] */
     int runs;
+    int laps; /* of the optimizer's step: 1, or of directions in the addends one for each bucket */
     char *values;         /* masters and values in the model's dtype */
     char *grads, *states; /* gradients, then the addends; states: one after the other */
     tr_device *host;      /* the cpu device, which steps with offload; NULL: `device` steps */

@@ -78,7 +78,11 @@ train 78 1 offload-cpu device.offload=optimizer
 says offload-cpu ".*device.offload optimizer moves memory of the device to the host, where device.name cpu has it anyway: leave"
 train 78 1 offload-what device.name=guarded device.offload=optimiser
 says offload-what ".*device.offload must be none, optimizer, activations, activations:FIRST-LAST .*, not 'optimiser'"
-train 78 1 offload-lamb "${offload[@]}" optim.name=lamb
-says offload-lamb ".*optim.name lamb steps whole tensors, for which device.offload optimizer is not available: leave device.offload out"
+# Directions go to the device, which completes them, and back.
+train 0 2 adafactor device.name=guarded train.precision=bf16 optim.name=adafactor parallel.tp=2
+train 0 2 offload-adafactor "${offload[@]}" optim.name=adafactor parallel.tp=2
+same_curve offload-adafactor adafactor
+same_tensors offload-adafactor adafactor 20
+as_planned offload-adafactor
 
 finish

@@ -41,9 +41,10 @@ near tp2 one loss 0.02
 train 0 1 small "${options[@]}" optim.moments=bf16
 same small-pp2 small 2 parallel.pp=2 optim.moments=bf16
 is_part "a checkpoint of BF16" "$(payload small)" "$(payload wide)" 0.5
-train 0 1 sgd "${options[@]}" optim.name=sgd optim.momentum=0 optim.lr=0.1
-as_planned sgd
-same sgd-pp2 sgd 2 parallel.pp=2 optim.name=sgd optim.momentum=0 optim.lr=0.1
+# An optimizer with directions of whole matrices, which one data rank owns.
+train 0 2 muon "${options[@]}" optim.name=muon parallel.dp=2
+as_planned muon
+same muon-pp2 muon 4 parallel.pp=2 optim.name=muon parallel.dp=2 parallel.zero=1
 
 # continued RUN REFERENCE RANKS ARGUMENTS...: continues REFERENCE from its step 10 as RUN.
 continued() {
@@ -70,6 +71,4 @@ train 0 1 from "${options[@]}" model.init_from="$scratch/hf" train.steps=1 optim
 
 train 78 1 f32 "${options[@]}" train.precision=fp32
 says f32 ".*optim.master none works with train.precision bf16, not fp32: leave optim.master out, or set train.precision to bf16"
-train 78 1 lamb "${options[@]}" optim.name=lamb
-says lamb ".*optim.name lamb steps whole tensors, for which optim.master none is not available"
 finish

@@ -51,18 +51,21 @@ for a in plain sgd lion adam adamw lamb muon adafactor; do
 done
 
 # Tensor ranks sum the norms of their parts, the products of muon's matrices with themselves, or the sums of adafactor's
-# rows and columns; one rank and data ranks continue their checkpoint.
+# rows and columns; data ranks continue their checkpoint, with fewer bits of parameters and gradients, and one rank theirs.
 for name in lamb muon adafactor; do
     one=("${options[@]}" optim.name=$name)
     train 0 2 $name-tensor "${one[@]}" train.steps=3 train.precision=bf16 parallel.tp=2
     as_planned $name-tensor
     cp -r $name-tensor $name-zero
-    train 0 2 $name-tensor "${one[@]}" train.steps=6 train.precision=bf16 parallel.dp=2 --resume
-    train 0 2 $name-zero "${one[@]}" train.steps=6 train.precision=bf16 parallel.dp=2 parallel.zero=1 --resume
+    narrow=(train.steps=6 train.precision=bf16 optim.master=none optim.gradients=bf16 parallel.dp=2)
+    train 0 2 $name-tensor "${one[@]}" "${narrow[@]}" --resume
+    train 0 2 $name-zero "${one[@]}" "${narrow[@]}" parallel.zero=1 --resume
     as_planned $name-zero
     same_curve $name-zero $name-tensor
     same_tensors $name-zero $name-tensor 6
     as_planned $name-tensor
+    says $name-tensor "warning: optim.master is none: the checkpoint's parameters, which were kept in fp32, are rounded to bf16 and lose bits"
+    train 0 1 $name-tensor "${one[@]}" train.steps=7 train.precision=bf16 --resume
     [[ ! -s $name-tensor.err ]] || fail "$name-tensor: said '$(<$name-tensor.err)'"
 done
 

@@ -18,8 +18,6 @@ pick precision fp32 fp32 bf16 bf16 bf16 fp16 fp16 fp64
 pick moments fp32 fp32 bf16 int8
 pick gradients fp32 fp32 bf16
 pick master fp32 fp32 none
-pick types drawn fp32 # lamb, muon and adafactor refuse most others
-[[ $types == drawn ]] || moments=fp32 gradients=fp32 master=fp32
 pick reduce fp32 fp32 bf16
 pick recompute none selective full full:2-3,selective:1
 pick sequence true false
@@ -54,9 +52,6 @@ excluded() {
     [[ $precision != fp64 || $device == ref ]] || return 0
     [[ $precision != fp64 || ($reduce == fp32 && $moments == fp32 && $gradients == fp32) ]] || return 0
     [[ $master == fp32 || $precision == bf16 ]] || return 0
-    case $optimizer in
-        lamb | muon | adafactor) [[ $master == fp32 && $gradients == fp32 && $offload != *optimizer* ]] || return 0 ;;
-    esac
     case $optimizer in
         "sgd optim.momentum=0" | adafactor) [[ $moments == fp32 ]] || return 0 ;;
         muon) [[ $moments != int8 ]] || return 0 ;;

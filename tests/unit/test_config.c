@@ -334,9 +334,6 @@ static void checks_name_place_and_remedy(void **state) {
         {"device.offload: activations\n", 1,
          "x.yaml:2:17: device.offload activations moves memory of the device to the host, where "
          "device.name cpu has it anyway: leave device.offload out"},
-        {"device: {name: cuda, offload: optimizer}\noptim.name: muon\n", 1,
-         "x.yaml:2:31: optim.name muon steps whole tensors, for which device.offload optimizer is "
-         "not available: leave device.offload out"},
         {"optim.restarts: 10 900\ntrain.steps: 900\n", 1,
          "x.yaml:2:17: optim.restarts has step 900, but the schedule ends at step 900 "
          "(optim.horizon, which is train.steps unless it is set): raise optim.horizon, or leave "

@@ -4,8 +4,7 @@
  * (ref, cpu) within 2e-5 of the parameters' norm.
  */
 #include "device/device.h"
-#include "train/moments.h"
-#include "train/pace.h"
+#include "train/updates.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -54,27 +53,16 @@ static void config_of(const char *keys, tr_config *config) {
         fail_msg("%s: %s", keys, tr_error_message());
 }
 
-/* A number of FP64 or FP32 memory. */
+/* A number of FP64, FP32 or BF16 memory. */
 static double get(const void *memory, tr_dtype dtype, int i) {
+    if (dtype == TR_BF16) return (double)tr_bf16_to_f32(((const uint16_t *)memory)[i]);
     return dtype == TR_F64 ? ((const double *)memory)[i] : (double)((const float *)memory)[i];
 }
 
 static void set(void *memory, tr_dtype dtype, int i, double x) {
     if (dtype == TR_F64) ((double *)memory)[i] = x;
+    else if (dtype == TR_BF16) ((uint16_t *)memory)[i] = tr_f32_to_bf16((float)x);
     else ((float *)memory)[i] = (float)x;
-}
-
-/* Runs an operator of this description. */
-static void run(tr_device *device, const tr_op_desc *desc, tr_op_args args) {
-    tr_op *op;
-    if (tr_op_prepare(&(tr_op_context){.device = device}, desc, &op) != TR_OK)
-        fail_msg("%s", tr_error_message());
-    void *scratch = op->scratch_bytes ? malloc(op->scratch_bytes) : NULL;
-    args.scratch = scratch;
-    assert_int_equal(tr_op_run(op, tr_device_compute(device), &args), TR_OK);
-    assert_int_equal(tr_stream_sync(tr_device_compute(device)), TR_OK);
-    free(scratch);
-    tr_op_release(op);
 }
 
 /* The tensors of make_optimizers.py, which has the same; a vector has one row. */
@@ -89,92 +77,87 @@ typedef struct owned {
     tr_global global[TENSORS];
     tr_box box[TENSORS];
     tr_run run[TENSORS];
-    double grad[MOST], state[TR_OPTIM_STATES][MOST]; /* of any type */
+    double grad[MOST], addend[MOST], state[TR_OPTIM_STATES][MOST]; /* of any type */
 } owned;
 
+static void own_tensor(owned *o, int k, tr_dtype dtype) {
+    const int64_t rows = shapes[k][0], cols = shapes[k][1];
+    o->box[k] = (tr_box){.extent = {rows, cols}, .local_stride = {cols, 1}};
+    o->global[k] = (tr_global){.name = {'t', (char)('0' + k)},
+                               .rank = 2,
+                               .shape = {rows, cols},
+                               .boxes = 1,
+                               .box = &o->box[k]};
+    if (rows == 1) {
+        o->global[k].rank = 1;
+        o->global[k].shape[0] = cols;
+        o->box[k] = (tr_box){.extent = {cols}, .local_stride = {1}};
+    }
+    o->param[k] = (tr_param){.tensors = 1,
+                             .tensor = &o->global[k],
+                             .local = {rows, cols},
+                             .count = rows * cols,
+                             .decay = true,
+                             .is_linear = rows > 1,
+                             .lr_scale = 1,
+                             .dtype = dtype};
+}
+
+/* w: the parameters, of type dtype. */
 static void own(owned *o, tr_device *device, tr_dtype dtype, tr_optim_memory optimizer, char *w) {
-    const tr_optim_kind kind = optimizer.kind;
+    const tr_dtype acc = tr_dtype_acc(dtype), grad = tr_optim_grad_dtype(optimizer, dtype);
     size_t at = 0;
     o->store = (tr_store){.device = device,
                           .dtype = dtype,
-                          .acc = dtype,
-                          .optimizer = kind,
-                          .grad_dtype = dtype,
-                          .slot = o->slot,
+                          .acc = acc,
+                          .optimizer = optimizer.kind,
+                          .grad_dtype = grad,
                           .state_dtype = tr_optim_state_dtype(optimizer, dtype),
+                          .no_master = optimizer.no_master,
+                          .slot = o->slot,
                           .slots = TENSORS,
+                          .laps = 1,
                           .run = o->run,
                           .runs = TENSORS};
     for (int k = 0; k < TENSORS; k++) {
-        const int64_t rows = shapes[k][0], cols = shapes[k][1];
-        o->box[k] = (tr_box){.extent = {rows, cols}, .local_stride = {cols, 1}};
-        o->global[k] = (tr_global){.name = {'t', (char)('0' + k)},
-                                   .rank = 2,
-                                   .shape = {rows, cols},
-                                   .boxes = 1,
-                                   .box = &o->box[k]};
-        if (rows == 1) {
-            o->global[k].rank = 1;
-            o->global[k].shape[0] = cols;
-            o->box[k] = (tr_box){.extent = {cols}, .local_stride = {1}};
-        }
-        o->param[k] = (tr_param){.tensors = 1,
-                                 .tensor = &o->global[k],
-                                 .local = {rows, cols},
-                                 .count = rows * cols,
-                                 .decay = true,
-                                 .is_linear = rows > 1,
-                                 .lr_scale = 1,
-                                 .dtype = dtype,
-                                 .value = w + at,
-                                 .grad = (char *)o->grad + at};
-        o->slot[k] = (tr_store_slot){.param = &o->param[k],
-                                     .layout = {.replicas = {.count = {1, 1, 1}}, .parts = 1},
-                                     .portion = {.extent = rows * cols},
-                                     .grad = o->param[k].grad,
-                                     .master = w + at,
-                                     .optimizer = tr_optim_kind_for(kind, &o->param[k]),
-                                     .shares = -1};
-        for (int s = 0; s < tr_optim_states(o->slot[k].optimizer); s++)
-            o->slot[k].state[s] = (char *)o->state[s] + at;
+        own_tensor(o, k, dtype);
+        tr_store_slot *slot = &o->slot[k];
+        const size_t numbers = at * tr_dtype_size(acc);
+        char *const value = w + at * tr_dtype_size(dtype);
+        char *const sum = (char *)o->grad + at * tr_dtype_size(grad);
+        *slot = (tr_store_slot){.param = &o->param[k],
+                                .layout = {.replicas = {.count = {1, 1, 1}}, .parts = 1},
+                                .portion = {.extent = o->param[k].count},
+                                .grad = sum,
+                                .direction = grad == acc ? sum : (char *)o->addend + numbers,
+                                .master = dtype == acc ? value : NULL,
+                                .value = value,
+                                .optimizer = tr_optim_kind_for(optimizer.kind, &o->param[k]),
+                                .shares = -1};
+        for (int i = 0; i < tr_optim_states(slot->optimizer); i++)
+            slot->state[i] = (char *)o->state[i] + numbers;
         o->run[k] = (tr_run){.slot = k,
-                             .grad = o->param[k].grad,
-                             .master = w + at,
-                             .state = {o->slot[k].state[0], o->slot[k].state[1]},
-                             .value = w + at,
-                             .count = rows * cols,
-                             .optimizer = o->slot[k].optimizer,
+                             .grad = slot->grad,
+                             .direction = slot->direction,
+                             .master = slot->master,
+                             .state = {slot->state[0], slot->state[1]},
+                             .value = value,
+                             .count = o->param[k].count,
+                             .optimizer = slot->optimizer,
                              .decay = true,
                              .lr_scale = 1};
-        at += (size_t)(rows * cols) * tr_dtype_size(dtype);
+        at += (size_t)o->param[k].count;
     }
 }
 
-/* Updates the elements of a tensor, or computes their directions. */
-static void update(const owned *o, int k, const tr_optim_config *config, tr_step_state *step) {
-    const tr_store_slot *slot = &o->slot[k];
-    const tr_dtype dtype = o->store.dtype;
-    const int64_t n = slot->param->count;
-    tr_optim_config its = *config;
-    its.kind = slot->optimizer;
-    const tr_op_desc desc = tr_optim_update(&its, n, dtype, true, 1);
-    tr_op_args args = {.t = {[TR_UPDATE_GRAD] = tr_tensor_vector(slot->param->grad, dtype, n),
-                             [TR_UPDATE_MASTER] = tr_tensor_vector(slot->master, dtype, n)},
-                       .state = step};
-    if (desc.kind == TR_OP_UPDATE)
-        args.t[TR_UPDATE_VALUE] = tr_tensor_vector(slot->master, dtype, n);
-    for (int s = 0; s < tr_update_states(tr_optim_row_of(its.kind)->rule); s++)
-        args.t[TR_UPDATE_M + s] = tr_tensor_vector(slot->state[s], dtype, n);
-    run(o->store.device, &desc, args);
-}
-
-/* Takes the steps of the config's optimizer from given.start to w; path: how far each went. */
+/* Takes the steps of the config's optimizer from given.start to w, of type dtype; path: how far
+ * each went. */
 static void take_steps(const char *device_name, tr_dtype dtype, const tr_config *c, void *w,
                        double path[MOST]) {
     tr_device *device;
     tr_mesh mesh;
     tr_pace *pace;
-    tr_moments *moments;
+    tr_updates *updates;
     size_t bytes = 0;
     double before[MOST];
     const tr_optim_config config = tr_optim_of(c);
@@ -184,9 +167,8 @@ static void take_steps(const char *device_name, tr_dtype dtype, const tr_config 
     assert_int_equal(tr_device_open(device_name, &(tr_device_options){.threads = 1}, &device),
                      TR_OK);
     own(o, device, dtype, tr_optim_memory_of(&config), w);
-    if (tr_moments_create(&o->store, &config, &bytes, &moments) != TR_OK)
-        fail_msg("%s", tr_error_message());
-    if (tr_pace_create(&o->store, &config, &mesh, NULL, &bytes, &pace) != TR_OK)
+    if (tr_updates_create(&o->store, &config, &bytes, &updates) != TR_OK ||
+        tr_pace_create(&o->store, &mesh, NULL, &bytes, &pace) != TR_OK)
         fail_msg("%s", tr_error_message());
     void *scratch = malloc(bytes + 1);
     for (int i = 0; i < given.count; i++) {
@@ -201,18 +183,15 @@ static void take_steps(const char *device_name, tr_dtype dtype, const tr_config 
                               .bias_correction1 = 1 - pow(config.beta1, t),
                               .bias_correction2 = 1 - pow(config.beta2, t),
                               .square_weight = pow(t, -0.8)};
-        for (int i = 0; i < given.count; i++) set(o->grad, dtype, i, given.gradient[t - 1][i]);
+        for (int i = 0; i < given.count; i++)
+            set(o->grad, o->store.grad_dtype, i, given.gradient[t - 1][i]);
         for (int i = 0; i < given.count; i++) before[i] = get(w, dtype, i);
-        for (int k = 0; k < TENSORS && !moments; k++) update(o, k, &config, &step);
-        if (moments)
-            assert_int_equal(tr_moments_run(moments, tr_device_compute(device), &step, scratch),
-                             TR_OK);
-        if (pace)
-            assert_int_equal(tr_pace_run(pace, tr_device_compute(device), &step, scratch), TR_OK);
+        assert_int_equal(tr_updates_run(updates, pace, tr_device_compute(device), &step, scratch),
+                         TR_OK);
         assert_int_equal(tr_stream_sync(tr_device_compute(device)), TR_OK);
         for (int i = 0; i < given.count; i++) path[i] += fabs(get(w, dtype, i) - before[i]);
     }
-    tr_moments_destroy(moments);
+    tr_updates_destroy(updates);
     tr_pace_destroy(pace);
     free(scratch);
     free(o);
@@ -257,9 +236,10 @@ static void equal_the_references(void **state) {
         if (!seen[k]) fail_msg("no case of optimizer %d", k);
 }
 
-/* Takes the steps of every optimizer with these moments, which may end within `limit` of the way's
- * length from the references. */
-static void check_moments(const char *moments, double limit) {
+/* Takes the steps of every optimizer with another value of a key, in a model of type dtype. They
+ * may end within `limit` of the way's length from the references, or if that is 0, as far as
+ * rounded parameters (parameters_round). */
+static void check_rounding(const char *key, tr_dtype dtype, double limit) {
     static tr_config config;
     char keys[512], with[600];
     double after[MOST];
@@ -269,21 +249,22 @@ static void check_moments(const char *moments, double limit) {
         keys[strcspn(keys, "\n")] = '\0';
         config_of(keys, &config);
         const tr_optim_kind kind = tr_optim_of(&config).kind;
-        if (kind == TR_OPTIM_SGD || kind == TR_OPTIM_ADAFACTOR ||
-            (kind == TR_OPTIM_MUON && !strcmp(moments, "int8")))
-            continue;
-        (void)snprintf(with, sizeof with, "%s; optim.moments=%s", keys, moments);
+        const bool stateless = kind == TR_OPTIM_SGD || kind == TR_OPTIM_ADAFACTOR;
+        if (stateless && strstr(key, "moments")) continue;
+        if (kind == TR_OPTIM_MUON && strstr(key, "int8")) continue;
+        (void)snprintf(with, sizeof with, "%s; %s", keys, key);
         config_of(with, &config);
         for (int on_cpu = 0; on_cpu < 2; on_cpu++) {
-            float w[2 * MOST];
-            double path[MOST], off = 0, way = 0;
-            take_steps(on_cpu ? "cpu" : "ref", TR_F32, &config, w, path);
+            double w[MOST], path[MOST], off = 0, most = 0;
+            take_steps(on_cpu ? "cpu" : "ref", dtype, &config, w, path);
             for (int i = 0; i < given.count; i++) {
-                off += pow((double)w[i] - after[i], 2);
-                way += path[i] * path[i];
+                const double size = fmax(fabs(given.start[i]), fabs(after[i]));
+                off += pow(get(w, dtype, i) - after[i], 2);
+                most += limit > 0 ? pow(limit * path[i], 2)
+                                  : 2.06 / 1.6 * (0x1p-7 * size * path[i] + pow(0x1p-9 * size, 2));
             }
-            if (!(off > 0 && sqrt(off) <= limit * sqrt(way)))
-                fail_msg("%s: off by %g of the way, not %g", with, sqrt(off / way), limit);
+            if (!(off > 0 && off <= most))
+                fail_msg("%s: off by %g, not %g", with, sqrt(off), sqrt(most));
         }
     }
     (void)fclose(f);
@@ -298,8 +279,24 @@ static void check_moments(const char *moments, double limit) {
  * where the mean is smaller than its error, which happens to as few steps. */
 static void moments_round(void **state) {
     (void)state;
-    check_moments("bf16", 2.06 * 0x1p-7);
-    check_moments("int8", 2.06 / 8);
+    check_rounding("optim.moments=bf16", TR_F32, 2.06 * 0x1p-7);
+    check_rounding("optim.moments=int8", TR_F32, 2.06 / 8);
+}
+
+/* A gradient is off by at most 2^-8 of itself, and so by less than a moment of BF16 that remembers
+ * one step. */
+static void gradients_round(void **state) {
+    (void)state;
+    check_rounding("optim.gradients=bf16", TR_F32, 2.06 * 0x1p-7);
+}
+
+/* A step of d moves a parameter of size w, of which numbers are at most 2^-7 w apart, with a
+ * variance of at most 2^-7 w d, and so its way with one of 2^-7 w times its length; at the start it
+ * is rounded by at most 2^-9 w. 4 sigma are as above. */
+static void parameters_round(void **state) {
+    (void)state;
+    check_rounding("train.precision=bf16; optim.master=none", TR_BF16, 0);
+    check_rounding("train.precision=bf16; optim.master=none; optim.gradients=bf16", TR_BF16, 0);
 }
 
 static void rows_are_whole(void **state) {
@@ -348,6 +345,8 @@ static void decay_is_of_matrices(void **state) {
                        names[i]);
         config_of(keys, &config);
         const tr_optim_config o = tr_optim_of(&config);
+        /* The layers keep tensors apart for those that step each by itself. */
+        assert_int_equal(config.model.tuning.apart, tr_optim_row_of(o.kind)->by_tensor);
         const tr_update_desc none = tr_optim_update(&o, 1, TR_F32, false, 1).update;
         assert_true(none.weight_decay == 0 && none.l1 == 0 && none.l2 == 0);
         const tr_update_desc all = tr_optim_update(&o, 1, TR_F32, true, 1).update;
@@ -362,6 +361,7 @@ static void decay_is_of_matrices(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(equal_the_references), cmocka_unit_test(moments_round),
-        cmocka_unit_test(rows_are_whole), cmocka_unit_test(decay_is_of_matrices)};
+        cmocka_unit_test(gradients_round),      cmocka_unit_test(parameters_round),
+        cmocka_unit_test(rows_are_whole),       cmocka_unit_test(decay_is_of_matrices)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

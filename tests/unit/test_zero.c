@@ -116,7 +116,7 @@ typedef struct optimizer {
     tr_optim_kind kind;
     tr_dtype dtype, moments, gradients;
     const char *freeze, *family; /* NULL: nothing, gpt2 */
-    bool noise;
+    bool noise, no_master;
 } optimizer;
 
 /* What a run is, and from which checkpoint it begins; NULL: from the start. */
@@ -216,7 +216,8 @@ static tr_status train(engine_rank *r, void *state) {
                                          .l2 = 0.001,
                                          .kind = j->optimizer.kind,
                                          .moments = j->optimizer.moments,
-                                         .gradients = j->optimizer.gradients},
+                                         .gradients = j->optimizer.gradients,
+                                         .no_master = j->optimizer.no_master},
                            .noise = j->optimizer.noise,
                            .zero = j->zero,
                            .fetch = fetch};
@@ -307,7 +308,8 @@ static const layout layouts[] = {{"1f1b", 1, 2, 1, 1, 0}, {"gpipe", 1, 3, 1, 1, 
                                  {"1f1b", 2, 3, 1, 1, 0}, {"1f1b", 2, 2, 2, 1, 0}};
 
 /* Tied gradients that are measured; masters and rounded moments; data ranks that own nothing of the
- * optimizer; optimizers that step element by element; sums of gradients in BF16. */
+ * optimizer; optimizers that step element by element; sums of gradients in BF16, which have
+ * directions bucket by bucket; parameters without masters. */
 enum { BY_TENSOR = 3 };
 static const optimizer optimizers[] = {
     {.kind = TR_OPTIM_LAMB, .noise = true},
@@ -327,6 +329,21 @@ static const optimizer optimizers[] = {
     {.kind = TR_OPTIM_LAMB, .family = "llama"},
     {.kind = TR_OPTIM_MUON, .family = "llama"},
     {.kind = TR_OPTIM_ADAFACTOR, .family = "llama", .dtype = TR_BF16},
+    {.kind = TR_OPTIM_LAMB, .gradients = TR_BF16, .noise = true},
+    {.kind = TR_OPTIM_MUON, .gradients = TR_BF16, .moments = TR_BF16, .family = "llama"},
+    {.kind = TR_OPTIM_ADAFACTOR, .gradients = TR_BF16},
+    {.kind = TR_OPTIM_LAMB, .dtype = TR_BF16, .no_master = true, .family = "llama"},
+    {.kind = TR_OPTIM_LAMB,
+     .dtype = TR_BF16,
+     .gradients = TR_BF16,
+     .moments = TR_U8,
+     .no_master = true},
+    {.kind = TR_OPTIM_MUON, .dtype = TR_BF16, .gradients = TR_BF16, .no_master = true},
+    {.kind = TR_OPTIM_ADAFACTOR,
+     .dtype = TR_BF16,
+     .gradients = TR_BF16,
+     .no_master = true,
+     .freeze = "transformer.h.0.* *.attn.*"},
 };
 
 /* Returns the fullest of the ranks' optimizer states. */

@@ -1,0 +1,42 @@
+/* The steps of parameters: UPDATE of each run, or of an optimizer that steps each tensor by itself
+ * DIRECTION, and after the directions are complete (train/pace.h) DESCEND. A run is stepped at
+ * once, or part by part: when the optimizer keeps its states or gradients in fewer bits than FP32,
+ * or no masters of BF16 parameters (partition/quantized.h), or when the host takes the steps
+ * (train/hosted.h). */
+#pragma once
+
+#include "train/pace.h"
+#include "train/store.h"
+
+typedef struct tr_updates tr_updates;
+
+/* Adjacent elements of a run, and where their gradients, directions and values are: in its memory,
+ * or copies. */
+typedef struct tr_run_part {
+    int run;
+    int64_t at, count; /* the first one, a multiple of those that are stepped at a time */
+    char *grad, *direction, *value;
+} tr_run_part;
+
+/* Returns elements of run i, in its memory. */
+tr_run_part tr_run_part_of(const tr_store *store, int i, int64_t at, int64_t count);
+/* Returns true when the steps of run i leave directions. */
+bool tr_run_has_directions(const tr_store *store, int i);
+/* Returns the lap in which run i is stepped. */
+int tr_run_lap(const tr_store *store, int i);
+
+/* Makes the steps of the store's parameters on its device, or on the host if that takes them.
+ * *scratch becomes at least the bytes that the steps need. */
+tr_status tr_updates_create(const tr_store *store, const tr_optim_config *config, size_t *scratch,
+                            tr_updates **out);
+void tr_updates_destroy(tr_updates *updates);
+/* Steps all parameters lap by lap, unless the state says to skip. pace: completes directions; NULL:
+ * there are none. Collective if pace is. */
+tr_status tr_updates_run(tr_updates *updates, tr_pace *pace, tr_stream *stream,
+                         tr_step_state *state, void *scratch);
+/* Step some elements in the same way, on the store's device or on the host: UPDATE, or DIRECTION,
+ * which writes the part's direction; and DESCEND, with the norms of its tensor (tr_pace_norms). */
+tr_status tr_updates_step(tr_updates *updates, const tr_run_part *part, tr_stream *stream,
+                          tr_step_state *state, void *scratch);
+tr_status tr_updates_descend(tr_updates *updates, const tr_run_part *part, const double *norms,
+                             tr_stream *stream, tr_step_state *state, void *scratch);
