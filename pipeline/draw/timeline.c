@@ -233,7 +233,7 @@ static tr_status add_forward(tr_timeline *t, const tr_program *program, const tr
                   .message = -1,
                   .start = time[f].start,
                   .end = time[f].end};
-    for (int k = 0; k < f && !instr->adds; k++) {
+    for (int k = tr_program_waits(program, f); k < f; k++) {
         const tr_instr *wait = &program->instr[k];
         if (!wait->late || wait->action.stage != instr->action.stage) continue;
         if (!(time[k].end > time[k].start)) continue;

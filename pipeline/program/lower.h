@@ -123,6 +123,16 @@ typedef struct tr_program {
     size_t live_peak_bytes;               /* with scratch: most bytes alive at one instruction */
 } tr_program;
 
+/* Returns the first instruction after the last action of the same stage before the F at `at`: from
+ * there up to the F are the GATHER_WAITs that it makes (tr_instr.late). */
+static inline int tr_program_waits(const tr_program *program, int at) {
+    const int stage = program->instr[at].action.stage;
+    while (at > 0 && !(tr_action_computes(program->instr[at - 1].action) &&
+                       program->instr[at - 1].action.stage == stage))
+        at--;
+    return at;
+}
+
 typedef struct tr_program_set {
     int ranks;
     tr_program *program; /* [ranks] */

@@ -8,6 +8,7 @@
 typedef struct cell {
     int first, last; /* instructions */
     int stage[2];    /* equal if there is one */
+    bool forward[2]; /* an F, not a gradient */
 } cell;
 
 /* What the rank has of a stage's values. */
@@ -41,9 +42,12 @@ static void list_cells(gatherer *g) {
         const tr_action a = g->program->instr[k].action;
         if (!tr_action_computes(a)) continue;
         cell *to = &g->cell[second ? g->cells - 1 : g->cells++];
-        if (!second) *to = (cell){.first = k, .stage = {a.stage, a.stage}};
+        if (!second) *to = (cell){.first = k};
         to->last = k;
-        to->stage[1] = a.stage;
+        for (int i = second; i < 2; i++) {
+            to->stage[i] = a.stage;
+            to->forward[i] = a.type == TR_ACTION_F;
+        }
         second = a.overlap;
     }
 }
@@ -71,11 +75,10 @@ static tr_status push(gatherer *g, tr_instr instr) {
     return TR_OK;
 }
 
-/* Adds the starts of a stage's gathers, or the waits. The first layer's come first, because F uses
- * it first. */
-static tr_status push_gathers(gatherer *g, int stage, tr_action_type type) {
+/* Adds the starts of a stage's gathers, or the waits; late: which F makes. The first layer's come
+ * first, because F uses it first. */
+static tr_status push_gathers(gatherer *g, int stage, tr_action_type type, bool late) {
     const tr_stage_cost *cost = &g->t->cost[stage];
-    const bool late = !g->divided && type == TR_ACTION_GATHER_WAIT;
     for (int k = cost->buckets - 1; k >= 0; k--) {
         const tr_bucket *bucket = &cost->bucket[k];
         const size_t bytes = g->divided ? bucket->values : bucket->updated;
@@ -95,7 +98,7 @@ static tr_status push_gathers(gatherer *g, int stage, tr_action_type type) {
 static tr_status start_stage(gatherer *g, int stage) {
     if (g->held[stage] != ABSENT) return TR_OK;
     g->held[stage] = STARTED;
-    return push_gathers(g, stage, TR_ACTION_GATHER_START);
+    return push_gathers(g, stage, TR_ACTION_GATHER_START, false);
 }
 
 /* Starts the gathers of all stages, in the order in which the rank runs them. */
@@ -119,7 +122,7 @@ static tr_status push_waits(gatherer *g, const cell *now) {
     for (int k = 0; k < 2; k++) {
         if (g->held[now->stage[k]] != STARTED) continue;
         g->held[now->stage[k]] = READY;
-        TR_TRY(push_gathers(g, now->stage[k], TR_ACTION_GATHER_WAIT));
+        TR_TRY(push_gathers(g, now->stage[k], TR_ACTION_GATHER_WAIT, now->forward[k]));
     }
     return TR_OK;
 }

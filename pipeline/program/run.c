@@ -134,7 +134,7 @@ typedef struct run_op {
     tr_channel *channel; /* RECV, SEND, WAIT_SENT */
     void *at;            /* RECV, SEND, GATHER_START, GATHER_WAIT */
     int64_t *ticket;     /* SEND: its own; WAIT_SENT: its SEND's */
-    /* The last W or B of a stage: the first REDUCE_START that it starts; the first F: the first
+    /* The last W or B of a stage: the first REDUCE_START that it starts; an F: the first
      * GATHER_WAIT that it makes; one of these: the next one of its stage. */
     struct run_op *within;
     bool ran; /* it has run within its action in this step */
@@ -232,7 +232,7 @@ static tr_status on_complete(void *context, int bucket) {
     return TR_OK;
 }
 
-/* Waits for the gathers of the buckets from `bucket` on, while the stage's first F (the context)
+/* Waits for the gathers of the buckets from `bucket` on, while an F of the stage (the context)
  * runs. */
 static tr_status on_need(void *context, int bucket) {
     const tr_run_hooks *hooks = &((run_op *)context)->runner->hooks;

@@ -94,16 +94,17 @@ static double end_of(const simulator *sim, int rank, int at) {
     return 0;
 }
 
-/* Returns when an F ends that begins now. The first one of a stage waits for gathers while it runs
- * (tr_instr.late). */
+/* Returns when an F ends that begins now, and may wait for gathers while it runs (tr_instr.late).
+ */
 static double end_of_forward(simulator *sim, int rank, int at, double now) {
-    const tr_instr *f = &sim->set->program[rank].instr[at];
-    const double takes = sim->cost[f->action.stage].f;
+    const tr_program *program = &sim->set->program[rank];
+    const int stage = program->instr[at].action.stage;
+    const double takes = sim->cost[stage].f;
     double done = 0;
-    for (int k = 0; k < at && !f->adds; k++) {
-        const tr_instr *wait = &sim->set->program[rank].instr[k];
+    for (int k = tr_program_waits(program, at); k < at; k++) {
+        const tr_instr *wait = &program->instr[k];
         tr_instr_time *time = &sim->result->instr[rank][k];
-        if (!wait->late || wait->action.stage != f->action.stage) continue;
+        if (!wait->late || wait->action.stage != stage) continue;
         time->start = now += (wait->ready - done) * takes;
         time->end = now = tr_max_f64(now, end_of(sim, rank, k));
         sim->result->exposed[rank] += time->end - time->start;

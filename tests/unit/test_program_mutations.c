@@ -136,21 +136,25 @@ static bool sums_well(const tr_program *p) {
  * in flight when another one of its bucket starts, or at the end. */
 static bool gathers_well(const tr_program *p) {
     enum { KEYS = 64 * 8 };
-    int state[KEYS] = {0}, open = 0; /* 1: gathered somewhere; 2: in flight; 3: complete */
+    /* 1: gathered somewhere; 2: in flight; 3: an F will wait; 4: complete */
+    int state[KEYS] = {0}, open = 0;
     for (int k = 0; k < p->count; k++) {
         const tr_action a = p->instr[k].action;
         if (tr_action_gathers(a)) state[a.stage * 8 + a.micro_batch] = 1;
     }
     for (int k = 0; k < p->count; k++) {
         const tr_action a = p->instr[k].action;
-        for (int b = 0; b < 8 && tr_action_computes(a); b++)
-            if (state[a.stage * 8 + b] == 1 || state[a.stage * 8 + b] == 2) return false;
+        for (int b = 0; b < 8 && tr_action_computes(a); b++) {
+            int *at = &state[a.stage * 8 + b];
+            if (*at == 1 || *at == 2 || (*at == 3 && a.type != TR_ACTION_F)) return false;
+            if (*at == 3) *at = 4;
+        }
         if (a.type == TR_ACTION_FINISH && (open || k != p->count - 1)) return false;
         if (!tr_action_gathers(a)) continue;
         int *at = &state[a.stage * 8 + a.micro_batch];
         const bool start = a.type == TR_ACTION_GATHER_START;
-        if (start == (*at == 2)) return false;
-        *at = start ? 2 : 3;
+        if (start ? *at == 2 || *at == 3 : *at != 2) return false;
+        *at = start ? 2 : p->instr[k].late ? 3 : 4;
         open += start ? 1 : -1;
     }
     return true;

@@ -123,8 +123,7 @@ static void test_reductions_have_a_link(void **state) {
 
 /* Two stages of a rank and one micro-batch: each F takes 1 and each B 2. The first F waits before
  * both of its layers, the second one after a quarter of its time. */
-static void test_updated_values_have_a_link(void **state) {
-    (void)state;
+static void gathers_have_a_link(bool divided) {
     tr_stage_table t;
     tr_schedule *s = NULL;
     const tr_simulated_links links = {.gather = {.latency = 0.1, .per_byte = 0.01}};
@@ -136,6 +135,10 @@ static void test_updated_values_have_a_link(void **state) {
     t.cost[0].bucket = t.bucket = calloc(3, sizeof *t.bucket);
     assert_non_null(t.bucket);
     memcpy(t.bucket, bucket, sizeof bucket);
+    for (int k = 0; k < 3 && divided; k++) {
+        t.bucket[k].values = bucket[k].updated;
+        t.bucket[k].updated = 0;
+    }
     t.cost[0].buckets = 2;
     t.cost[1].bucket = t.bucket + 2;
     t.cost[1].buckets = 1;
@@ -178,6 +181,16 @@ static void test_updated_values_have_a_link(void **state) {
     tr_program_set_destroy(set);
     tr_schedule_destroy(s);
     tr_stage_table_free(&t);
+}
+
+static void test_updated_values_have_a_link(void **state) {
+    (void)state;
+    gathers_have_a_link(false);
+}
+
+static void test_divided_values_have_a_link(void **state) {
+    (void)state;
+    gathers_have_a_link(true);
 }
 
 /* One stage and four micro-batches: each F takes 1, each B 2, and a copy as much as an F, behind
@@ -269,6 +282,7 @@ int main(void) {
         cmocka_unit_test(test_messages_wait_for_landing_buffers),
         cmocka_unit_test(test_reductions_have_a_link),
         cmocka_unit_test(test_updated_values_have_a_link),
+        cmocka_unit_test(test_divided_values_have_a_link),
         cmocka_unit_test(test_copies_have_links),
         cmocka_unit_test(test_messages_have_links),
         cmocka_unit_test(test_waits_can_deadlock),

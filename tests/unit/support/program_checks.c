@@ -145,6 +145,13 @@ void expect_gathers(const tr_stage_table *t, const tr_program *p) {
             assert_true((item->start == k) == (a.type == TR_ACTION_GATHER_START));
             assert_true(tr_action_computes(p->instr[item->end].action));
             assert_int_equal(p->instr[item->end].action.stage, a.stage);
+            int use = k;
+            while (!tr_action_computes(p->instr[use].action) ||
+                   p->instr[use].action.stage != a.stage)
+                use++;
+            assert_true(instr->late == (a.type == TR_ACTION_GATHER_WAIT &&
+                                        p->instr[use].action.type == TR_ACTION_F));
+            assert_true(instr->ready == t->cost[a.stage].bucket[a.micro_batch].f);
         }
         for (int b = 0; tr_action_computes(a) && b < t->cost[a.stage].buckets; b++) {
             const tr_arena_item *item = values_at(p, a.stage, b, k);

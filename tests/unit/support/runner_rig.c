@@ -88,15 +88,16 @@ static uint64_t read_inputs(const word_stage *s, const tr_stage_io *io, uint64_t
     return h;
 }
 
-/* Fails unless the first F finds a bucket's values when it asks for them, and not those of later
- * layers. */
+/* Fails unless F finds a bucket's values when it asks for them, and an F that waits while it runs
+ * not yet those of later layers. */
 static tr_status ask_for_values(const word_stage *s, const tr_stage_io *io) {
     const tr_stage_cost *cost = &s->t->cost[s->stage.index];
     for (int b = cost->buckets - 1; b >= 0; b--) {
-        const bool updated = cost->bucket[b].updated > 0, later = b > 0 && s->gathered[b - 1] == 2;
-        if (!updated && !io->need) continue;
-        TR_TRY(io->need(io->need_context, b));
-        if ((updated && s->gathered[b] != 2) || later)
+        const tr_bucket *bucket = &cost->bucket[b];
+        const bool gathers = bucket->values > 0 || (bucket->updated > 0 && !io->forward_only);
+        if (io->need) TR_TRY(io->need(io->need_context, b));
+        const bool later = io->need && b > 0 && s->gathered[b - 1] == 2;
+        if ((gathers && s->gathered[b] != 2) || later)
             return TR_FAIL(TR_ERR_INTERNAL, "stage %d, bucket %d: %d, %d", s->stage.index, b,
                            s->gathered[b], later);
     }
@@ -105,7 +106,7 @@ static tr_status ask_for_values(const word_stage *s, const tr_stage_io *io) {
 
 tr_status forward(tr_stage *stage, const tr_stage_io *io) {
     word_stage *s = (word_stage *)stage;
-    if (s->tells && !io->adds && !io->forward_only) TR_TRY(ask_for_values(s, io));
+    if (s->tells) TR_TRY(ask_for_values(s, io));
     uint64_t h = read_inputs(s, io, value_h(stage->index, io->micro_batch, s->step), true);
     spoil_scratch(s, io);
     fill_own(s, io, TR_LIFE_FI, value_fi(h));
@@ -235,14 +236,16 @@ static tr_status on_reduce_wait(void *context, int stage, int bucket) {
     return TR_OK;
 }
 
-/* Makes the state of a bucket's gather `to`, if its values are updated. */
+/* Makes the state of a bucket's gather `to`. Updated values have memory of their own and are
+ * gathered once. */
 static tr_status on_gather(rank_state *r, int stage, int bucket, const void *memory, int to) {
     unsigned char *state = &r->gathered[stage * TEST_BUCKETS + bucket];
+    const bool again = memory && to == 1 && *state == 2;
     if ((memory == NULL) != (r->c->t->cost[stage].bucket[bucket].updated > 0) ||
-        (!memory && *state != to - 1))
+        (*state != to - 1 && !again))
         return TR_FAIL(TR_ERR_INTERNAL, "stage %d, bucket %d: the gather is at %d, not %d", stage,
                        bucket, *state, to - 1);
-    if (!memory) *state = (unsigned char)to;
+    *state = (unsigned char)to;
     return TR_OK;
 }
 
@@ -254,13 +257,15 @@ static tr_status on_gather_wait(void *context, int stage, int bucket, void *memo
     return on_gather(context, stage, bucket, memory, 2);
 }
 
-/* Fails unless the step has gathered all updated values of this rank's stages; validation none. */
+/* Fails unless the step has gathered all values of this rank's stages; validation no updated ones.
+ */
 static tr_status check_gathers(const rank_state *r, bool forward_only) {
     for (int s = 0; s < r->c->t->stages; s++)
         for (int b = 0; b < r->c->t->cost[s].buckets; b++) {
-            const bool gathers = !forward_only && r->c->schedule[0]->rank_of[s] == r->rank &&
-                                 r->c->t->cost[s].bucket[b].updated > 0;
-            if (r->gathered[s * TEST_BUCKETS + b] != (gathers ? 2 : 0))
+            const tr_bucket *bucket = &r->c->t->cost[s].bucket[b];
+            const bool gathers = bucket->values > 0 || (bucket->updated > 0 && !forward_only);
+            const bool here = r->c->schedule[0]->rank_of[s] == r->rank;
+            if (r->gathered[s * TEST_BUCKETS + b] != (gathers && here ? 2 : 0))
                 return TR_FAIL(TR_ERR_INTERNAL, "stage %d, bucket %d: not gathered", s, b);
         }
     return TR_OK;
