@@ -196,7 +196,7 @@ add_test(NAME house.words COMMAND bash ${CMAKE_CURRENT_SOURCE_DIR}/words.sh ${CM
 set_tests_properties(house.words PROPERTIES LABELS house TIMEOUT 60)
 
 # The longest tests begin first, so that none of them is left alone at the end.
-foreach(long IN ITEMS own_model watchdog hosts stopping gpu_scripts nccl zero.fp32 zero.bf16 bad_input)
+foreach(long IN ITEMS own_model watchdog hosts stopping gpu_scripts nccl zero.fp32 zero.bf16 bad_input sequence)
   if(TEST run.${long})
     set_tests_properties(run.${long} PROPERTIES COST 100)
   endif()
