@@ -150,6 +150,8 @@ int32_t tr_added_next(tr_added_search *s, size_t *from, size_t *to) {
             while (start > s->done && set_before(s, start, &bytes) & TR_CP_SPACE) start -= bytes;
         if (token->rstrip)
             while (end < s->length && set_after(s, end, &bytes) & TR_CP_SPACE) end += bytes;
+        if (token->lstrip && start < s->done) start = s->done;
+        if (start >= end) continue; /* the token before it took all of its text along */
         *to = start > s->done ? start : s->done;
         s->done = end;
         return token->id;

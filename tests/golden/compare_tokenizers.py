@@ -6,11 +6,12 @@ usage: compare_tokenizers.py TOKEN_IDS [--out FOLDER] [--vocab N] [--text FILE .
 Trains each kind of tokenizer of make_tokenizers.py with the package tokenizers, into FOLDER, and encodes the random
 texts, all of them in one piece (1 MB), and with --all-code-points every code point between letters, digits and spaces.
 tiktoken encodes the same texts with the vocabularies of the byte-level tokenizers that cut words only, and with two
-rank files: all pairs of bytes as gpt2's, and with --vocab 128000 a trained one as Llama 3's. TOKEN_IDS is the program of
-tests/tools. Ends with 1 at the first difference.
+rank files: all pairs of bytes as gpt2's, and with --vocab 128000 a trained one as Llama 3's. Random added tokens, most
+of white space, are compared on random texts that the reference does not fail on. TOKEN_IDS is the program of tests/tools. Ends with 1 at the first difference.
 """
-import argparse, base64, importlib.metadata, json, os, struct, subprocess, sys
+import argparse, base64, importlib.metadata, json, os, random, struct, subprocess, sys
 import tiktoken, tokenizers
+from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers
 import make_tokenizers as make
 
 GPT2 = r"""'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s"""
@@ -85,6 +86,47 @@ def compare_tiktoken(what, path, encoding, texts, ours):
     check(f"tiktoken, {what}, no-special", texts, ours.ids(path, "--no-special"), encoding.encode_ordinary_batch(texts))
 
 
+def added_tokens(draw, string):
+    """A byte-level tokenizer without merges, with random added tokens."""
+    names = pre_tokenizers.ByteLevel.alphabet()
+    t = Tokenizer(models.BPE(vocab={c: i for i, c in enumerate(sorted(names))}, merges=[]))
+    t.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=draw.random() < 0.3)
+    t.normalizer = normalizers.NFC() if draw.random() < 0.3 else None
+    for _ in range(draw.randint(1, 6)):
+        content = string(1, 3) if draw.random() < 0.7 else draw.choice(["<a>", "ab", " a", "a "])
+        flag = {name: draw.random() < p for name, p in (("lstrip", 0.5), ("rstrip", 0.5), ("single_word", 0.2),
+                                                        ("normalized", 0.4))}
+        add = t.add_special_tokens if draw.random() < 0.3 else t.add_tokens
+        add([AddedToken(content + content if content in names else content, **flag)])
+    return t
+
+
+def compare_added(program, folder, rounds, texts_of_each):
+    draw = random.Random(3)
+    path, failed, compared = os.path.join(folder, "added.json"), 0, 0
+
+    def string(least, most):
+        return "".join(draw.choice(" \t\n\u00a0ab_.\u3000") for _ in range(draw.randint(least, most)))
+
+    for number in range(rounds):
+        added_tokens(draw, string).save(path)
+        t = Tokenizer.from_file(path)
+        texts = [string(0, 14) + draw.choice(["", "<a>", " <a> "]) + string(0, 6) for _ in range(texts_of_each)]
+        ours = Ours(program, texts, folder)
+        for special, options in ((False, []), (True, ["--no-special"])):
+            t.encode_special_tokens = special
+            for text, have in zip(texts, ours.ids(path, *options)):
+                try:
+                    want = t.encode(text).ids
+                except BaseException:  # pyo3's PanicException
+                    failed += 1
+                    continue
+                compared += 1
+                if have != want:
+                    sys.exit(f"added tokens, {number}{options}: {have}, the reference {want}: {text!r}; {path}")
+    print(f"added tokens: {compared} texts are equal; the reference failed on {failed}")
+
+
 def write_ranks(path, ranks):
     with open(path, "wb") as file:
         for token, rank in sorted(ranks.items(), key=lambda pair: pair[1]):
@@ -140,6 +182,7 @@ def main():
                 name, pat_str=regexes[name], mergeable_ranks=ranks_of(spec),
                 special_tokens={token["content"]: token["id"] for token in spec["added_tokens"]}), texts, ours)
     compare_rank_files(options.out, options.vocab, corpus, texts, ours)
+    compare_added(options.program, options.out, 40, 100)
 
 
 main()
