@@ -1,6 +1,6 @@
 """Writes small random models as transformers saves them, and their logits, for tests/unit/test_hf.c.
 
-    pip install torch transformers
+    pip install torch transformers   (version 4 or 5)
     python3 tests/golden/make_hf.py [--out FOLDER] [--seed N]
 
 Each folder of tests/golden/hf is a case: config.json, the weights, tokens.i32 and logits.f32 (one
@@ -29,19 +29,28 @@ import transformers
 from safetensors.torch import load_file, save_file
 
 V, SEQ = 37, 12
+FIVE = int(transformers.__version__.split(".")[0]) >= 5
 BASE = dict(vocab_size=V, hidden_size=16, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
             intermediate_size=24, max_position_embeddings=32, rms_norm_eps=1e-5, bos_token_id=1, eos_token_id=2)
 LLAMA3 = dict(rope_type="llama3", rope_theta=5e5, factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
               original_max_position_embeddings=8)
 YARN = dict(rope_type="yarn", rope_theta=1e4, factor=4.0, original_max_position_embeddings=8)
+
+
+def rope(values):
+    """The arguments of a config: version 4 passes over rope_parameters."""
+    scaling = {key: value for key, value in values.items() if key != "rope_theta"}
+    return dict(rope_parameters=values) if FIVE else dict(rope_theta=values["rope_theta"], rope_scaling=scaling)
+
+
 CASES = {
     "gpt2-hub": (transformers.GPT2Config(vocab_size=V, n_embd=16, n_layer=2, n_head=4, n_positions=16,
                                          bos_token_id=1, eos_token_id=2), torch.float32, 4),
-    "llama-shards": (transformers.LlamaConfig(**BASE, rope_parameters=LLAMA3), torch.bfloat16, 5),
+    "llama-shards": (transformers.LlamaConfig(**BASE, **rope(LLAMA3)), torch.bfloat16, 5),
     "qwen2-v4": (transformers.Qwen2Config(**BASE, tie_word_embeddings=True), torch.float16, 4),
     "qwen3": (transformers.Qwen3Config(**BASE, head_dim=8, tie_word_embeddings=True), torch.bfloat16, 5),
     "mistral-window": (transformers.MistralConfig(**BASE, sliding_window=5), torch.float32, 5),
-    "yarn-v4": (transformers.LlamaConfig(**BASE, rope_parameters=YARN), torch.float32, 4),
+    "yarn-v4": (transformers.LlamaConfig(**BASE, **rope(YARN)), torch.float32, 4),
     "mixed": (transformers.LlamaConfig(**BASE), torch.bfloat16, 5),
 }
 
@@ -49,7 +58,7 @@ CASES = {
 def dialect4(path):
     """Rewrites config.json as version 4 wrote it."""
     config = json.loads(path.read_text())
-    config["torch_dtype"] = config.pop("dtype")
+    config.setdefault("torch_dtype", config.pop("dtype", None))
     rope = config.pop("rope_parameters", None)
     if rope:
         config["rope_theta"] = rope.pop("rope_theta")
