@@ -10,23 +10,40 @@
 #include <string.h>
 #include <sys/stat.h>
 
-/* The classes of transformers, with the defaults of keys that a config.json may leave out. */
+/* The classes of transformers; their defaults are the same in versions 4.57 and 5.24. */
 const tr_hf_family tr_hf_families[] = {
     {.name = "gpt2",
      .architecture = "GPT2LMHeadModel",
      .qkv_bias = TR_YES,
+     .qk_norm = TR_NO,
      .tie = TR_YES,
-     .qk_norm = TR_NO},
+     .vocab = 50257,
+     .layers = 12,
+     .width = 768,
+     .heads = 12,
+     .positions = 1024},
     {.name = "llama",
      .architecture = "LlamaForCausalLM",
      .qkv_bias = TR_NO,
      .qk_norm = TR_NO,
-     .tie = TR_NO},
+     .tie = TR_NO,
+     .vocab = 32000,
+     .layers = 32,
+     .width = 4096,
+     .heads = 32,
+     .mlp_width = 11008,
+     .positions = 2048},
     {.name = "mistral",
      .architecture = "MistralForCausalLM",
      .qkv_bias = TR_NO,
      .qk_norm = TR_NO,
      .tie = TR_NO,
+     .vocab = 32000,
+     .layers = 32,
+     .width = 4096,
+     .heads = 32,
+     .mlp_width = 14336,
+     .positions = 131072,
      .kv_heads = 8,
      .window = 4096,
      .windowed = true},
@@ -35,6 +52,12 @@ const tr_hf_family tr_hf_families[] = {
      .qkv_bias = TR_YES,
      .qk_norm = TR_NO,
      .tie = TR_NO,
+     .vocab = 151936,
+     .layers = 32,
+     .width = 4096,
+     .heads = 32,
+     .mlp_width = 22016,
+     .positions = 32768,
      .kv_heads = 32,
      .windowed = true,
      .layered = true},
@@ -43,6 +66,12 @@ const tr_hf_family tr_hf_families[] = {
      .qkv_bias = TR_NO,
      .qk_norm = TR_YES,
      .tie = TR_NO,
+     .vocab = 151936,
+     .layers = 32,
+     .width = 4096,
+     .heads = 32,
+     .mlp_width = 22016,
+     .positions = 32768,
      .kv_heads = 32,
      .head_size = 128,
      .windowed = true,
@@ -78,12 +107,11 @@ static tr_status unsupported(const reader *r, const char *key, const char *why) 
                    key, why);
 }
 
-/* Reads a positive integer; the key may be missing or null when `fallback` is above 0. */
+/* Reads a positive integer; the key may be missing or null. */
 static tr_status take_size(const reader *r, const char *key, int64_t fallback, int64_t *out) {
     const cJSON *value = tr_json_get(r->root, key);
     *out = fallback;
-    if (!value && fallback > 0) return TR_OK;
-    if (!value) return TR_FAIL(TR_ERR_DATA, "%s: \"%s\" is missing", r->where, key);
+    if (!value) return TR_OK;
     if (!tr_json_integer(value, out) || *out < 1 || *out > TR_HF_MOST)
         return wrong(r, key, "an integer above 0 and at most 2^40");
     return TR_OK;
@@ -322,10 +350,11 @@ static tr_status read_rope(const reader *r, tr_hf *out) {
 
 static tr_status read_gpt2(const reader *r, tr_hf *out) {
     tr_model_config *m = &out->model;
-    TR_TRY(take_size(r, "n_layer", 0, &m->layers));
-    TR_TRY(take_size(r, "n_embd", 0, &m->width));
-    TR_TRY(take_size(r, "n_head", 0, &m->heads));
-    TR_TRY(take_size(r, "n_positions", 0, &out->positions));
+    const tr_hf_family *f = r->family;
+    TR_TRY(take_size(r, "n_layer", f->layers, &m->layers));
+    TR_TRY(take_size(r, "n_embd", f->width, &m->width));
+    TR_TRY(take_size(r, "n_head", f->heads, &m->heads));
+    TR_TRY(take_size(r, "n_positions", f->positions, &out->positions));
     TR_TRY(take_size(r, "n_inner", 4 * m->width, &m->mlp_width));
     TR_TRY(take_real(r, r->root, "layer_norm_epsilon", 1e-5, &m->norm_eps));
     m->kv_heads = m->heads;
@@ -338,11 +367,11 @@ static tr_status read_llama(const reader *r, tr_hf *out) {
     tr_model_config *m = &out->model;
     const tr_hf_family *f = r->family;
     int64_t kv_heads = f->kv_heads;
-    TR_TRY(take_size(r, "num_hidden_layers", 0, &m->layers));
-    TR_TRY(take_size(r, "hidden_size", 0, &m->width));
-    TR_TRY(take_size(r, "num_attention_heads", 0, &m->heads));
-    TR_TRY(take_size(r, "intermediate_size", 0, &m->mlp_width));
-    TR_TRY(take_size(r, "max_position_embeddings", 0, &out->positions));
+    TR_TRY(take_size(r, "num_hidden_layers", f->layers, &m->layers));
+    TR_TRY(take_size(r, "hidden_size", f->width, &m->width));
+    TR_TRY(take_size(r, "num_attention_heads", f->heads, &m->heads));
+    TR_TRY(take_size(r, "intermediate_size", f->mlp_width, &m->mlp_width));
+    TR_TRY(take_size(r, "max_position_embeddings", f->positions, &out->positions));
     TR_TRY(take_real(r, r->root, "rms_norm_eps", 1e-6, &m->norm_eps));
     if (!kv_heads || cJSON_GetObjectItemCaseSensitive(r->root, "num_key_value_heads"))
         kv_heads = m->heads; /* null */
@@ -419,7 +448,7 @@ tr_status tr_hf_parse(const cJSON *root, const char *where, tr_hf *out) {
     TR_TRY(check_features(&r));
     tr_model_config *m = &out->model;
     (void)snprintf(m->family, sizeof m->family, "%s", r.family->name);
-    TR_TRY(take_size(&r, "vocab_size", 0, &m->vocab));
+    TR_TRY(take_size(&r, "vocab_size", r.family->vocab, &m->vocab));
     TR_TRY(strcmp(m->family, "gpt2") ? read_llama(&r, out) : read_gpt2(&r, out));
     TR_TRY(take_bool(&r, "tie_word_embeddings", r.family->tie == TR_YES, &tie));
     m->tie = tie ? TR_YES : TR_NO;

@@ -13,9 +13,9 @@ typedef struct tr_hf {
     int64_t reach;         /* longest context: positions, or factor x original of the scaling */
 } tr_hf;
 
-/* Reads a parsed config.json; `where` is its path for messages. Fails with TR_ERR_DATA when a key
- * is missing, has a wrong type or value, or asks for something that Trireme's families do not have;
- * the sentence names the key. */
+/* Reads a parsed config.json; `where` is its path for messages. A size that is left out has the
+ * default of transformers' class. Fails with TR_ERR_DATA when a key has a wrong type or value, or
+ * asks for something that Trireme's families do not have; the sentence names the key. */
 tr_status tr_hf_parse(const cJSON *root, const char *where, tr_hf *out);
 /* Reads config.json in a folder; with `root` not NULL, sets *root to the parsed file, which the
  * caller frees. Fails with TR_ERR_NOFILE when there is no such folder. */

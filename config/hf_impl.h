@@ -8,7 +8,9 @@
 typedef struct tr_hf_family {
     const char *name, *architecture; /* model_type, and the entry of architectures */
     tr_answer qkv_bias, qk_norm;     /* always */
-    tr_answer tie;                   /* default, as the next three; 0: none */
+    /* The defaults of keys that a config.json may leave out; 0: none, or that of another key. */
+    tr_answer tie;
+    int64_t vocab, layers, width, heads, mlp_width, positions;
     int64_t kv_heads, head_size, window;
     bool windowed; /* has sliding_window */
     bool layered;  /* has use_sliding_window, max_window_layers and layer_types */

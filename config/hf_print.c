@@ -165,10 +165,11 @@ static void set_window(cJSON *root, const tr_hf_family *f, const tr_model_config
 }
 
 static void set_llama(cJSON *root, const tr_hf_family *f, const tr_model_config *m,
-                      const char *activation, bool *good) {
+                      const char *activation, bool imported, bool *good) {
     const cJSON *published = tr_json_get(root, "max_position_embeddings");
     double positions = scaled_context(m);
     if (cJSON_IsNumber(published)) positions = published->valuedouble;
+    else if (imported) positions = (double)f->positions; /* what transformers took it for */
     if (!(positions >= (double)m->context)) positions = (double)m->context;
     set_number(root, "num_hidden_layers", (double)m->layers, good);
     set_number(root, "hidden_size", (double)m->width, good);
@@ -197,7 +198,7 @@ static cJSON *make(const tr_model_config *m, const tr_hf_family *f, const char *
     set(root, "architectures", architectures, &good);
     set_number(root, "vocab_size", (double)m->vocab, &good);
     if (!strcmp(f->name, "gpt2")) set_gpt2(root, m, activation, &good);
-    else set_llama(root, f, m, activation, &good);
+    else set_llama(root, f, m, activation, origin != NULL, &good);
     set_bool(root, "tie_word_embeddings", m->tie == TR_YES, &good);
     set_text(root, "dtype", dtype, &good);
     set_text(root, "torch_dtype", dtype, &good);

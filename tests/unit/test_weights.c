@@ -334,7 +334,6 @@ static void configs_ask_for_what_trireme_has(void **state) {
         {"[]", "a config is an object"},
         {"{}", "\"model_type\" is missing"},
         {"{\"model_type\":\"gemma\"}", "\"model_type\" is 'gemma'"},
-        {"{\"model_type\":\"llama\"}", "\"vocab_size\" is missing"},
         {"{\"model_type\":\"llama\",\"quantization_config\":{\"bits\":4}," SIZES "}",
          "call dequantize()"},
         {"{\"model_type\":\"llama\",\"attention_bias\":true," SIZES "}", "\"attention_bias\""},
@@ -392,6 +391,45 @@ static void configs_ask_for_what_trireme_has(void **state) {
                   "}",
                   &hf));
     assert_string_equal(hf.model.rope_scaling, "yarn 4 8192 32 1 1.5");
+}
+
+/* Keys that are left out have the defaults of the classes: those that the config classes of
+ * transformers 4.57.6 and 5.24.0 print. */
+static void configs_have_the_defaults_of_the_classes(void **state) {
+    (void)state;
+    static const struct {
+        const char *family;
+        int64_t vocab, layers, width, heads, kv_heads, head_size, mlp_width, positions, window;
+    } defaults[] = {
+        {"gpt2", 50257, 12, 768, 12, 12, 64, 3072, 1024, 0},
+        {"llama", 32000, 32, 4096, 32, 32, 128, 11008, 2048, 0},
+        {"mistral", 32000, 32, 4096, 32, 8, 128, 14336, 131072, 4096},
+        {"qwen2", 151936, 32, 4096, 32, 32, 128, 22016, 32768, 0},
+        {"qwen3", 151936, 32, 4096, 32, 32, 128, 22016, 32768, 0},
+    };
+    for (size_t i = 0; i < sizeof defaults / sizeof *defaults; i++) {
+        char text[64], *printed;
+        tr_hf hf, back;
+        cJSON *root;
+        (void)snprintf(text, sizeof text, "{\"model_type\":\"%s\"}", defaults[i].family);
+        must(tr_json_parse(text, strlen(text), "config.json", &root));
+        must(tr_hf_parse(root, "config.json", &hf));
+        assert_int_equal(hf.model.vocab, defaults[i].vocab);
+        assert_int_equal(hf.model.layers, defaults[i].layers);
+        assert_int_equal(hf.model.width, defaults[i].width);
+        assert_int_equal(hf.model.heads, defaults[i].heads);
+        assert_int_equal(hf.model.kv_heads, defaults[i].kv_heads);
+        assert_int_equal(hf.model.head_size, defaults[i].head_size);
+        assert_int_equal(hf.model.mlp_width, defaults[i].mlp_width);
+        assert_int_equal(hf.positions, defaults[i].positions);
+        assert_int_equal(hf.model.window, defaults[i].window);
+        assert_true(hf.model.norm_eps == (i ? 1e-6 : 1e-5));
+        must(tr_hf_print(&hf.model, root, "float32", &printed)); /* an export says the same */
+        must(parse_hf(printed, &back));
+        assert_memory_equal(&back, &hf, sizeof hf);
+        free(printed);
+        cJSON_Delete(root);
+    }
 }
 
 /* What is written is read as the same model, for random models of every family. */
@@ -609,6 +647,7 @@ int main(void) {
         cmocka_unit_test(files_are_opened_as_needed),
         cmocka_unit_test(other_formats_get_a_remedy),
         cmocka_unit_test(configs_ask_for_what_trireme_has),
+        cmocka_unit_test(configs_have_the_defaults_of_the_classes),
         cmocka_unit_test(configs_come_back),
         cmocka_unit_test(damaged_files_get_a_sentence),
         cmocka_unit_test(damaged_files_of_folders_get_a_sentence),
