@@ -52,6 +52,17 @@ static tr_status check_tree(const cJSON *value, const char *where) {
     return TR_OK;
 }
 
+/* Returns where a JSON text has a zero character (\u0000) in a string, or `length`. cJSON would end
+ * the string there. */
+static size_t find_zero(const char *text, size_t length) {
+    for (size_t i = 0; i + 6 <= length; i++) {
+        if (text[i] != '\\') continue;
+        if (!memcmp(text + i, "\\u0000", 6)) return i;
+        i++; /* what is escaped may be another backslash */
+    }
+    return length;
+}
+
 tr_status tr_json_parse(const char *text, size_t length, const char *where, cJSON **out) {
     const char *end = text;
     *out = NULL;
@@ -65,11 +76,16 @@ tr_status tr_json_parse(const char *text, size_t length, const char *where, cJSO
                        at < length ? at : length);
     for (; at < length; at++)
         if (!text[at] || !strchr(" \t\r\n", text[at])) break;
-    tr_status status = at == length ? check_tree(value, where)
-                                    : TR_FAIL(TR_ERR_DATA,
-                                              "%s: the JSON value ends before byte %zu, and other "
-                                              "text follows",
-                                              where, at);
+    const size_t zero = find_zero(text, length);
+    tr_status status;
+    if (at < length)
+        status =
+            TR_FAIL(TR_ERR_DATA, "%s: the JSON value ends before byte %zu, and other text follows",
+                    where, at);
+    else if (zero < length)
+        status = TR_FAIL(TR_ERR_DATA, "%s: the text at byte %zu has a zero character (\\u0000)",
+                         where, zero);
+    else status = check_tree(value, where);
     if (status != TR_OK) cJSON_Delete(value);
     else *out = value;
     return status;

@@ -207,6 +207,7 @@ static void indexes_stay_in_their_folder(void **state) {
         {"{\"weight_map\":{\"a\":\"../x.safetensors\"}}", "not in a file of this folder"},
         {"{\"weight_map\":{\"a\":\"/etc/passwd\"}}", "not in a file of this folder"},
         {"{\"weight_map\":{\"a\":\"..\"}}", "not in a file of this folder"},
+        {"{\"weight_map\":{\"a\":\"1.safetensors\\u0000/x\"}}", "byte 33 has a zero character"},
         {"{\"weight_map\":{\"a\":7}}", "not in a file of this folder"},
         {"{\"weight_map\":{\"a\":\"missing.safetensors\"}}", "there is no file"},
         {"{\"weight_map\":{\"b\":\"1.safetensors\"}}", "not in the file that it names"},
