@@ -1,5 +1,7 @@
 #include "train/export_folder.h"
 
+#include "base/folders.h"
+
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -35,16 +37,6 @@ static tr_status check_folder(const char *folder) {
     (void)closedir(dir);
     if (empty) return TR_OK;
     return TR_FAIL(TR_ERR_USAGE, "'%s' exists and is not empty: name a new folder", folder);
-}
-
-/* Makes the missing parents of a path. */
-static tr_status make_parents(const char *path) {
-    char part[PATH_MAX];
-    for (const char *end = path; (end = strchr(end + 1, '/'));) {
-        (void)snprintf(part, sizeof part, "%.*s", (int)(end - path), path);
-        if (mkdir(part, 0777) != 0 && errno != EEXIST) return fail_io("make", part);
-    }
-    return TR_OK;
 }
 
 /* Fails when a new folder cannot take the place of `path`, an empty folder. */
@@ -143,11 +135,15 @@ static void remove_leftovers(const tr_export_folder *f) {
 }
 
 tr_status tr_export_folder_make(const char *path, tr_export_folder *f) {
+    char name[PATH_MAX];
+    size_t at;
     *f = (tr_export_folder){.lock = -1};
     TR_TRY(find_target(path, f));
-    TR_TRY(make_parents(f->target));
+    (void)split(f->target, name);
+    errno = tr_folders_make(name, &f->made, &at);
+    name[at] = '\0';
+    if (errno) return fail_io("make", name);
     remove_leftovers(f);
-    char name[PATH_MAX];
     for (int n = 0;; n++) { /* a process of another host or container may have this number */
         (void)snprintf(name, sizeof name, "%.*s.tmp-%ld", PATH_MAX - 32, f->target,
                        (long)getpid() + n);
@@ -183,6 +179,7 @@ tr_status tr_export_folder_publish(tr_export_folder *f) {
     TR_TRY(sync_folder(f->temporary));
     if (rename(f->temporary, f->target) != 0) return fail_io("rename to", f->target);
     f->temporary[0] = '\0';
+    f->made = 0;
     unlock(f);
     (void)split(f->target, path);
     return sync_folder(*path ? path : ".");
@@ -194,5 +191,8 @@ void tr_export_folder_remove(tr_export_folder *f) {
     if (f->temporary[0]) remove_folder(f->temporary);
     f->temporary[0] = '\0';
     unlock(f);
+    char parent[PATH_MAX];
+    (void)split(f->target, parent);
+    tr_folders_remove(parent, f->made);
     tr_error_restore(&error);
 }

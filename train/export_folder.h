@@ -8,6 +8,7 @@
 typedef struct tr_export_folder {
     char target[PATH_MAX];    /* its path, without links if it exists */
     char temporary[PATH_MAX]; /* its path while it is written; "": not made, or no longer there */
+    size_t made;              /* of the target's parents (tr_folders_make) */
     int lock;                 /* of a file in it, which shows that this process lives; -1: none */
 } tr_export_folder;
 
@@ -19,5 +20,6 @@ typedef struct tr_export_folder {
 tr_status tr_export_folder_make(const char *path, tr_export_folder *out);
 /* Syncs the folder and gives it its name. Fails with TR_ERR_IO. */
 tr_status tr_export_folder_publish(tr_export_folder *folder);
-/* Removes the folder unless it has its name. Keeps this thread's error. */
+/* Removes the folder, and the parents that were made for it, unless it has its name. Keeps this
+ * thread's error. */
 void tr_export_folder_remove(tr_export_folder *folder);

@@ -34,7 +34,7 @@ typedef struct import {
     tr_ckpt_tensor *tensors; /* that this rank writes */
     tr_box *box;             /* [tensors] */
     int count;
-    int64_t bytes; /* of all tensors in FP32 */
+    int64_t bytes; /* of all tensors, as they are in the files */
     tr_ckpt_state state;
     tr_rundir dir;
     char lock[PATH_SIZE];
@@ -149,7 +149,7 @@ static tr_status list_tensors(import *m) {
                 for (int r = 1; r < ranks; r++)
                     if (load[r] < load[to]) to = r;
                 load[to] += bytes;
-                m->bytes += bytes;
+                m->bytes += tr_weights_find(&m->weights, param->tensor[k].name)->bytes;
                 if (to == mine) list_tensor(m, &param->tensor[k]);
             }
         }

@@ -1,5 +1,7 @@
 #include "train/rundir.h"
 
+#include "base/folders.h"
+
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -22,22 +24,18 @@ static const char *key_of(const tr_rundir *dir) {
     return dir->argument ? "" : " (log.dir)";
 }
 
-/* Makes the directory; sets dir->made when it did not exist. */
+/* Makes the directory and its parents; sets dir->made. */
 static tr_status make_directory(const char *path, tr_rundir *dir) {
-    char part[TR_CONFIG_PATH];
-    if (strlen(path) >= sizeof part)
+    size_t at;
+    if (strlen(path) >= TR_CONFIG_PATH)
         return TR_FAIL(TR_ERR_USAGE,
                        "the run's path has %zu bytes: choose one of fewer than %d bytes",
                        strlen(path), TR_CONFIG_PATH);
-    for (const char *end = path; *end;) {
-        end += strspn(end, "/");
-        end += strcspn(end, "/");
-        (void)snprintf(part, sizeof part, "%.*s", (int)(end - path), path);
-        bool created = mkdir(part, 0755) == 0;
-        if (!created && errno != EEXIST)
-            return TR_FAIL(TR_ERR_IO, "the directory '%s' cannot be made: %s%s", part,
-                           strerror(errno), key_of(dir));
-        dir->made = dir->made || (created && !*end);
+    const int cause = tr_folders_make(path, &dir->made, &at);
+    if (cause) {
+        tr_folders_remove(path, dir->made);
+        return TR_FAIL(TR_ERR_IO, "the directory '%.*s' cannot be made: %s%s", (int)at, path,
+                       strerror(cause), key_of(dir));
     }
     struct stat info;
     if (stat(path, &info) || !S_ISDIR(info.st_mode))
@@ -243,7 +241,7 @@ void tr_rundir_release(tr_rundir *dir) {
     bool empty = tr_rundir_in_place(dir) && !has_entries(dir->path, "lock");
     if (empty) (void)unlink(path); /* while it is locked: no other run has written there */
     (void)close(dir->fd);
-    if (empty && dir->made) (void)rmdir(dir->path);
+    if (empty) tr_folders_remove(dir->path, dir->made);
     dir->fd = -1;
 }
 

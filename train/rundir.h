@@ -8,7 +8,7 @@
 typedef struct tr_rundir {
     char path[TR_CONFIG_PATH];
     int fd;        /* of the lock file; -1: not held */
-    bool made;     /* this run created the directory */
+    size_t made;   /* bytes of the path to the first folder that this run created; 0: none */
     bool argument; /* the path is an argument: messages do not name log.dir */
 } tr_rundir;
 
@@ -27,8 +27,8 @@ bool tr_rundir_in_place(const tr_rundir *dir);
 tr_status tr_rundir_restore(tr_rundir *dir);
 /* Returns true when the directory contains checkpoints, or entries that may be checkpoints. */
 bool tr_rundir_has_checkpoints(const tr_rundir *dir);
-/* Unlocks the directory, and removes it if this run created it and wrote nothing to it. Does
- * nothing when it is not locked. */
+/* Unlocks the directory, and removes it and its parents if this run created them and wrote nothing
+ * to them. Does nothing when it is not locked. */
 void tr_rundir_release(tr_rundir *dir);
 
 /* Returns true when locks on the file system `major`:`minor` work only within this host, by its

@@ -40,6 +40,11 @@ for layout in pp=2 tp=2 dp=2; do
         fail "init_from on $layout: other losses"
 done
 "$trireme" ckpt import folder imported >out
+grep -Eq '^imported [0-9.]+ kB in ' out || fail "no line of an import: $(<out)"
+"$trireme" ckpt import two halves >out
+# The bytes are those of the files, half as many in BF16.
+paste <(grep -o '[0-9.]* kB in' out) <(cat two/*.safetensors | wc -c) | awk '{ exit !($1 * 1000 < $4 && $1 * 1000 > 0.8 * $4) }' ||
+    fail "an import of BF16 files: $(<out), and $(cat two/*.safetensors | wc -c) bytes"
 "$trireme" train imported/config.yaml --resume data.path="$text" train.steps=2 train.batch=8 train.micro_batch=2 \
     train.threads=1 train.validate_batches=1 >out 2>err || fail "an imported run is not resumed: $(<err)"
 diff <(field from-pp=1 loss) <(field imported loss) >/dev/null || fail "imported and init_from: other losses"

@@ -380,15 +380,15 @@ static void a_request_to_stop_leaves_nothing(void **state) {
     tr_board_request_stop(stop_board);
     assert_int_equal(mkdir(path_of("kept"), 0777), 0);
     for (int ranks = 1; ranks <= MOST_RANKS; ranks += 2) {
-        refused(import(ranks, golden("qwen3"), path_of("new")), TR_ERR_STOPPED,
+        refused(import(ranks, golden("qwen3"), path_of("new/with/parents")), TR_ERR_STOPPED,
                 "import was stopped");
         refused(import(ranks, golden("qwen3"), path_of("kept")), TR_ERR_STOPPED, "was stopped");
         assert_int_equal(access(path_of("new"), F_OK), -1);
         assert_int_equal(access(path_of("kept/lock"), F_OK), -1);
         assert_int_equal(rmdir(path_of("kept")), 0);
         assert_int_equal(mkdir(path_of("kept"), 0777), 0);
-        refused(export(ranks, path_of("run"), path_of("new"), NULL, 4000), TR_ERR_STOPPED,
-                "export was stopped");
+        refused(export(ranks, path_of("run"), path_of("new/with/parents"), NULL, 4000),
+                TR_ERR_STOPPED, "export was stopped");
         char command[1200];
         (void)snprintf(command, sizeof command, "test -z \"$(ls -d '%s'/new* 2>/dev/null)\"",
                        scratch);

@@ -1,0 +1,44 @@
+#include "base/folders.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { MOST_TRIES = 1000 };
+
+int tr_folders_make(const char *path, size_t *made, size_t *at) {
+    char part[PATH_MAX];
+    int tries = 0;
+    *at = strlen(path);
+    if (*at >= sizeof part) return ENAMETOOLONG;
+    for (const char *end = path; *end;) {
+        end += strspn(end, "/");
+        end += strcspn(end, "/");
+        *at = (size_t)(end - path);
+        (void)snprintf(part, sizeof part, "%.*s", (int)*at, path);
+        if (mkdir(part, 0777) == 0) {
+            if (*made == 0 || *at < *made) *made = *at;
+        } else if (errno == ENOENT && tries++ < MOST_TRIES) {
+            end = path; /* the process that had made a parent removed it: begin again */
+        } else if (errno != EEXIST) {
+            return errno;
+        }
+    }
+    return 0;
+}
+
+void tr_folders_remove(const char *path, size_t made) {
+    char part[PATH_MAX];
+    size_t length = (size_t)snprintf(part, sizeof part, "%s", path);
+    while (made > 0 && length >= made) {
+        /* EINVAL: the path ends in "."; ENOENT: making it failed */
+        if (rmdir(part) != 0 && errno != EINVAL && errno != ENOENT) return;
+        while (length > 0 && part[length - 1] == '/') length--;
+        while (length > 0 && part[length - 1] != '/') length--;
+        while (length > 0 && part[length - 1] == '/') length--;
+        part[length] = '\0';
+    }
+}
