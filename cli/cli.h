@@ -40,6 +40,9 @@ tr_status cli_usage(const char *name, const char *format, ...)
 
 /* Fails with TR_ERR_USAGE: names the command's nearest option, or else its usage. */
 tr_status cli_unknown_option(const char *name, const char *option);
+/* Fails with TR_ERR_USAGE: says that a value is missing after the option, or that the command has
+ * no such option. */
+tr_status cli_missing_value(const char *name, const char *option);
 /* Returns the command that a user probably meant, or NULL. */
 const cli_command *cli_find_near(const char *name);
 

@@ -52,6 +52,8 @@ static tr_status verify(const char *run, int64_t step) {
 tr_status cli_ckpt(cli_context *cli, int argc, char **argv) {
     if (argc > 1 && (!strcmp(argv[1], "import") || !strcmp(argv[1], "export")))
         return cli_ckpt_transfer(cli, argc, argv);
+    for (int i = 1; i < argc; i++)
+        if (argv[i][0] == '-') return cli_unknown_option("ckpt", argv[i]);
     if (argc == 3 && strcmp(argv[1], "ls") == 0) return list(argv[2]);
     if ((argc == 3 || argc == 4) && strcmp(argv[1], "verify") == 0) {
         int64_t step = -1;

@@ -62,6 +62,14 @@ static const char *part_name(const void *names, int index) {
     return ((const char *const *)names)[index];
 }
 
+/* Fails when a word is an option: data without tokenize or train-bpe has none. */
+static tr_status check_options(int argc, char **argv) {
+    for (int i = 1; i < argc; i++)
+        if (argv[i][0] == '-' && access(argv[i], F_OK) != 0)
+            return cli_usage("data", "data CONFIG|FILE has no option %s", argv[i]);
+    return TR_OK;
+}
+
 /* Fails when no file has this name, and it is nearly the name of a part of the command. */
 static tr_status check_word(const char *word) {
     static const char *const parts[] = {"tokenize", "train-bpe"};
@@ -78,6 +86,7 @@ tr_status cli_data(cli_context *cli, int argc, char **argv) {
     }
     if (strcmp(argv[1], "tokenize") == 0) return cli_data_tokenize(argc, argv);
     if (strcmp(argv[1], "train-bpe") == 0) return cli_data_train_bpe(argc - 1, argv + 1);
+    TR_TRY(check_options(argc, argv));
     TR_TRY(check_word(argv[1]));
     tr_config config;
     tr_data *data = NULL;

@@ -87,7 +87,7 @@ static tr_status parse_words(int argc, char **argv, request *r) {
             if (r->model.path) return cli_usage("sample", "more than one run: %s", word);
             r->model.path = word;
         } else {
-            if (i + 1 == argc) return cli_usage("sample", "a value is missing after %s", word);
+            if (i + 1 == argc) return cli_missing_value("sample", word);
             TR_TRY(parse_option(word, argv[++i], r));
         }
     }
@@ -147,7 +147,9 @@ static tr_status open_tokenizer(request *r, const tr_config *config) {
 static tr_status read_request(int argc, char **argv, int ranks, request *r, tr_config *config) {
     TR_TRY(parse(argc, argv, r));
     TR_TRY(tr_generation_config(&r->model, ranks, config));
-    return open_tokenizer(r, config);
+    TR_TRY(open_tokenizer(r, config));
+    return tr_texts_check(&r->texts, &r->prompts, "", r->prompts_file, config->model.context,
+                          TR_ERR_DATA);
 }
 
 static tr_status write_json(void *context, int index, const char *text, size_t length) {

@@ -57,6 +57,15 @@ tr_status cli_unknown_option(const char *name, const char *option) {
     return TR_FAIL(TR_ERR_USAGE, "unknown option %s; did you mean %s?", option, known[near]);
 }
 
+tr_status cli_missing_value(const char *name, const char *option) {
+    const char *at = cli_find(name)->arguments;
+    const size_t length = strlen(option);
+    for (; (at = strstr(at, option)); at += length) /* whole words only */
+        if (strchr(" [", at[-1]) && strchr(" ]", at[length]))
+            return cli_usage(name, "a value is missing after %s", option);
+    return cli_unknown_option(name, option);
+}
+
 static const char *command_name(const void *names, int index) {
     return ((const cli_command *)names)[index].name;
 }

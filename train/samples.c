@@ -5,20 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Refuses a prompt of which the model would not read the beginning. */
-static tr_status check_prompt(const tr_config *c, const tr_samples *s, int index) {
-    tr_token_list list = {0};
-    tr_status status = tr_texts_encode(&s->texts, s->texts.prompt[index], &list);
-    if (status == TR_OK && (int64_t)list.count > c->model.context)
-        status = TR_FAIL(TR_ERR_CONFIG,
-                         "the prompt in line %d of train.sample_prompts '%s' has %zu tokens, and "
-                         "model.context is %lld: shorten it",
-                         s->prompts.number ? s->prompts.number[index] : 1, c->train.sample_prompts,
-                         list.count, (long long)c->model.context);
-    free(list.id);
-    return status;
-}
-
 tr_status tr_samples_open(const tr_config *c, const tr_tokenizer *tokenizer, tr_samples *out) {
     *out = (tr_samples){0};
     if (c->train.sample_every == 0) return TR_OK;
@@ -34,7 +20,8 @@ tr_status tr_samples_open(const tr_config *c, const tr_tokenizer *tokenizer, tr_
         out->texts.prompt = out->prompts.line;
         out->texts.prompts = out->prompts.count;
     }
-    for (int i = 0; i < out->texts.prompts; i++) TR_TRY(check_prompt(c, out, i));
+    TR_TRY(tr_texts_check(&out->texts, &out->prompts, "train.sample_prompts ",
+                          c->train.sample_prompts, c->model.context, TR_ERR_CONFIG));
     return tr_calloc((size_t)out->texts.prompts, sizeof *out->text, &out->text);
 }
 

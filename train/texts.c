@@ -100,6 +100,25 @@ tr_status tr_texts_encode(const tr_texts *texts, const char *prompt, tr_token_li
     return status;
 }
 
+tr_status tr_texts_check(const tr_texts *texts, const tr_prompts *prompts, const char *key,
+                         const char *file, int64_t context, tr_status failure) {
+    char place[512] = "";
+    for (int i = 0; i < texts->prompts; i++) {
+        tr_token_list list = {0};
+        tr_status status = tr_texts_encode(texts, texts->prompt[i], &list);
+        free(list.id);
+        TR_TRY(status);
+        if ((int64_t)list.count <= context) continue;
+        if (prompts->number)
+            (void)snprintf(place, sizeof place, " in line %d of %s'%.400s'", prompts->number[i], key,
+                           file);
+        return TR_FAIL(failure,
+                       "the prompt%s has %zu tokens, and model.context is %" PRId64 ": shorten it",
+                       place, list.count, context);
+    }
+    return TR_OK;
+}
+
 tr_status tr_texts_decode(const tr_tokenizer *tokenizer, int32_t token, tr_byte_list *bytes) {
     if (tokenizer)
         return tr_tokenizer_decode(tokenizer, &token, 1,

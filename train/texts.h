@@ -43,6 +43,10 @@ tr_texts tr_texts_default(void);
 /* Returns a prompt's tokens in *list, which the caller frees, with those that the tokenizer puts
  * before a text. Fails with TR_ERR_DATA when there are none. */
 tr_status tr_texts_encode(const tr_texts *texts, const char *prompt, tr_token_list *list);
+/* Fails with `failure` when a prompt has more tokens than `context`, because the model would not
+ * read its beginning. The message names its line in the file of `prompts`, after the word `key`. */
+tr_status tr_texts_check(const tr_texts *texts, const tr_prompts *prompts, const char *key,
+                         const char *file, int64_t context, tr_status failure);
 /* Appends the bytes of a token that follows others. */
 tr_status tr_texts_decode(const tr_tokenizer *tokenizer, int32_t token, tr_byte_list *bytes);
 /* Returns true when the token ends a text. */

@@ -30,6 +30,20 @@ expect 64 "trireme: unknown command 'xyzzy'; \`trireme help\` lists the commands
 expect 64 "trireme: unknown command or key 'stepz'; did you mean \`trireme help train.steps\`?" help stepz
 expect 64 "trireme: doctor takes no arguments; usage: trireme doctor" doctor now
 expect 64 "trireme: unknown option --fast; usage: trireme train CONFIG [--resume[=auto]] [--time-limit T] [--trace N] [--debug-nan] [key=value ...]" train x.yaml --fast
+# A word that is no option is named, also as the last one, where its value would be missing.
+for command in "eval run" "train x.yaml" "plan x.yaml" "ckpt ls run" "ckpt verify run" "ckpt import a b" "ckpt export a b" "data tokenize a" \
+    "data train-bpe a" "schedule gpipe" "simulate" "run" "sample run"; do
+    # shellcheck disable=SC2086 # words
+    code=0 && "$trireme" $command --foo >out 2>err || code=$?
+    [[ $code == 64 ]] && grep -q "^trireme: unknown option --foo; usage: trireme ${command%% *} " err || fail "$command --foo: exit code $code: $(<err)"
+done
+expect 64 "trireme: unknown option --temprature; did you mean --temperature?" sample run --temprature
+for option in -n -p --stop --top-k; do
+    code=0 && "$trireme" sample run $option >out 2>err || code=$?
+    [[ $code == 64 ]] && grep -q "^trireme: a value is missing after $option; " err || fail "sample $option: exit code $code: $(<err)"
+done
+code=0 && "$trireme" data "$text" --foo >out 2>err || code=$?
+[[ $code == 64 ]] && grep -q "^trireme: data CONFIG|FILE has no option --foo; usage: " err || fail "data --foo: exit code $code: $(<err)"
 expect 66 "trireme: there is no checkpoint under no-run/ckpt: name the log.dir of a run that has saved one" ckpt ls no-run
 
 shows '^trireme [0-9]+\.[0-9]+\.[0-9]+$' --version

@@ -78,6 +78,10 @@ refuses 64 "-p and --prompts both give prompts" 1 gpt2 -p x --prompts prompts
 refuses 64 "--top-p must be above 0: 1 draws from all tokens" 1 gpt2 --top-p 0
 refuses 64 "a stop string is empty" 1 gpt2 --stop ''
 refuses 66 "the file of prompts 'none' cannot be opened" 1 gpt2 --prompts none
+printf 'short\n\n%s\n' 'a prompt of thirty-three letters.' >long
+refuses 65 "the prompt in line 3 of 'long' has 33 tokens, and model.context is 32: shorten it" 2 gpt2 --prompts long
+refuses 65 "the prompt has 33 tokens, and model.context is 32: shorten it" 1 gpt2 -p "$(tail -n 1 long)"
+sample 1 whole gpt2 -p "$(tail -c 33 long)" -n 3
 : >empty
 refuses 65 "the file of prompts 'empty' is empty" 1 gpt2 --prompts empty
 
