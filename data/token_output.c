@@ -44,7 +44,11 @@ static const char *path_of(tr_token_output *o, const char *ending) {
 }
 
 static tr_status cannot(const char *path, const char *verb) {
-    return TR_FAIL(TR_ERR_IO, "'%s' cannot be %s: %s", path, verb, strerror(errno));
+    const int cause = errno;
+    const char *remedy = "choose another -o PREFIX";
+    if (cause == ENOENT || cause == ENOTDIR) remedy = "make its folder first";
+    if (cause == ENOSPC || cause == EDQUOT) remedy = "make room, and repeat the command";
+    return TR_FAIL(TR_ERR_IO, "'%s' cannot be %s: %s: %s", path, verb, strerror(cause), remedy);
 }
 
 /* Gives PREFIX.from the name PREFIX.to. */

@@ -44,10 +44,10 @@ static void say_beyond(const tr_config *c, const tr_guard_limits *limits,
     const bool loss = result->loss > limits->loss;
     (void)snprintf(
         text, TR_GUARD_TEXT,
-        "the %s %.4g is more than %g standard deviations (guard.sigma) above its running "
+        "the %s %.4g is more than %g standard deviation%s (guard.sigma) above its running "
         "mean %.4g",
         loss ? "loss" : "gradient norm", loss ? result->loss : result->grad_norm, c->guard.sigma,
-        loss ? g->loss_mean : g->norm_mean);
+        c->guard.sigma == 1 ? "" : "s", loss ? g->loss_mean : g->norm_mean);
 }
 
 /* Counts a step that changed no parameter, and returns `verdict`, or that the run ends. Under

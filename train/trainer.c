@@ -150,8 +150,8 @@ static tr_status diverged(const tr_session *s, int64_t step, const tr_step_resul
     const int64_t skips = s->state->guard.skips + s->state->guard.overflows;
     if (result->tokens == 0) return no_label(s, step);
     if (skips > 0)
-        (void)snprintf(before, sizeof before,
-                       "%lld steps in a row were skipped (guard.skips), and ", (long long)skips);
+        (void)snprintf(before, sizeof before, "%lld step%s skipped (guard.skips), and ",
+                       (long long)skips, skips == 1 ? " was" : "s in a row were");
     return TR_FAIL(TR_ERR_DATA,
                    "training has diverged: %sat step %lld %s; lower optim.lr, lengthen "
                    "optim.warmup, or set a smaller optim.clip (%s)",

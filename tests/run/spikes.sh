@@ -145,6 +145,11 @@ cp -r "$(step_dir over 20)" "$scratch/ends/ckpt"
 train 65 1 ends --resume "${half[@]}" guard.skips=2
 grep -q 'diverged: 2 steps in a row were skipped (guard.skips), and at step 22 gradients overflow FP16' "$scratch/ends.err" ||
     fail "ends: $(tail -n 1 "$scratch/ends.err")"
+mkdir -p "$scratch/first/ckpt"
+cp -r "$(step_dir over 20)" "$scratch/first/ckpt"
+train 65 1 first --resume "${half[@]}" guard.skips=1
+grep -q 'diverged: 1 step was skipped (guard.skips), and at step 21 gradients overflow FP16' "$scratch/first.err" ||
+    fail "first: $(tail -n 1 "$scratch/first.err")"
 
 # --debug-nan names where it begins, the same on two ranks, and changes no bit.
 for ranks in 1 2; do

@@ -106,6 +106,12 @@ static void each_action_has_its_verdict(void **state) {
         before = g;
         assert_int_equal(judge(&c, &g, 9, 1, text), want[i].beyond);
         assert_non_null(strstr(text, "the loss 9 is more than 6 standard deviations"));
+        g = before;
+        const tr_config one = config_of(want[i].action, 1, 20);
+        assert_int_equal(judge(&one, &g, 9, 1, text), want[i].beyond);
+        assert_non_null(strstr(text, "the loss 9 is more than 1 standard deviation (guard.sigma)"));
+        g = before;
+        assert_int_equal(judge(&c, &g, 9, 1, text), want[i].beyond);
         const bool counts = want[i].beyond == TR_VERDICT_WARNED;
         assert_int_equal(g.steps, before.steps + counts); /* a skipped step is not in the means */
         g = before;
