@@ -142,7 +142,6 @@ static tr_status make(gatherer *g) {
     if (!g->divided) TR_TRY(start_all(g));
     for (int c = 0; c < g->cells; c++) {
         const cell *now = &g->cell[c];
-        if (c > 0 && covers(&g->cell[c - 1], now) && covers(now, &g->cell[c - 1])) continue;
         const int start = c > 0 ? end_of(g, &g->cell[c - 1]) : 0;
         for (; from < start; from++) TR_TRY(push(g, g->program->instr[from]));
         if (g->divided) TR_TRY(push_starts(g, now, next_of(g, c)));

@@ -130,6 +130,28 @@ static const tr_arena_item *values_at(const tr_program *p, int stage, int bucket
     return found;
 }
 
+/* Returns true when instruction k is an action of the stage, or forms a pair with one. */
+static bool uses(const tr_program *p, int k, int stage) {
+    const int to = p->instr[k].action.overlap ? 1 : -1;
+    int other = k + to;
+    if (!tr_action_computes(p->instr[k].action)) return false;
+    if (p->instr[k].action.stage == stage) return true;
+    while (other >= 0 && !tr_action_computes(p->instr[other].action)) other += to;
+    return other >= 0 && (to > 0 || p->instr[other].action.overlap) &&
+           p->instr[other].action.stage == stage;
+}
+
+/* Fails unless the rank runs only another stage between the uses of a stage's values before and
+ * after the gather that starts at `start`. */
+static void expect_missing(const tr_program *p, int start) {
+    const int stage = p->instr[start].action.stage;
+    int last = start, next = start, between = 0;
+    for (; last >= 0 && !uses(p, last, stage); last--)
+        between += tr_action_computes(p->instr[last].action);
+    for (; !uses(p, next, stage); next++) between += tr_action_computes(p->instr[next].action);
+    assert_true(last < 0 || between > 0);
+}
+
 void expect_gathers(const tr_stage_table *t, const tr_program *p) {
     bool pairs = false;
     for (int k = 0; k < p->count; k++) pairs |= p->instr[k].action.overlap;
@@ -143,6 +165,7 @@ void expect_gathers(const tr_stage_table *t, const tr_program *p) {
             assert_true(item->offset == instr->offset && item->bytes >= instr->bytes);
             assert_int_equal(instr->bytes, t->cost[a.stage].bucket[a.micro_batch].values);
             assert_true((item->start == k) == (a.type == TR_ACTION_GATHER_START));
+            if (item->start == k) expect_missing(p, k);
             assert_true(tr_action_computes(p->instr[item->end].action));
             assert_int_equal(p->instr[item->end].action.stage, a.stage);
             int use = k;
