@@ -72,7 +72,6 @@ static tr_status add_offload(inserter *x, int forward) {
     int after = out, before = in_wait - 1;
     while (after < in_wait && !computes(program, after)) after++;
     while (before > out && !computes(program, before)) before--;
-    if (after >= before) return TR_OK;
     const int out_wait = next_place(program, after), in = place_before(program, before);
     bool frees = false;
     for (int k = out_wait; k < in; k++) frees |= computes(program, k);

@@ -82,9 +82,23 @@ static void expect_apart(const tr_program *p, const offload *x, const offload *y
         }
 }
 
+/* Fails if instructions of offloads delay the sends or sums that start with an action, or come
+ * between two actions that form a pair. */
+static void expect_aside(const tr_program *p) {
+    for (int k = 0; k < p->count; k++) {
+        int next = k;
+        while (tr_action_offloads(p->instr[next].action)) next++;
+        if (next == k) continue;
+        assert_true(p->instr[next].action.type != TR_ACTION_SEND &&
+                    p->instr[next].action.type != TR_ACTION_REDUCE_START);
+        assert_true(k > 0 && !p->instr[k - 1].action.overlap);
+    }
+}
+
 int expect_offloads(const tr_stage_table *t, const tr_program *p) {
     offload all[64];
     int n = 0;
+    expect_aside(p);
     for (int k = 0; k < p->count; k++) {
         const tr_action a = p->instr[k].action;
         if (a.type != TR_ACTION_F) continue;
