@@ -134,33 +134,54 @@ static void print_head(const tr_config *c, const tr_run_plan *p, bool here) {
                      (double)p->limit / MIB, p->ranks, p->ranks > 1 ? "s" : "");
 }
 
-/* "0,3": a list of numbers; numbers beyond the column's width are cut off. */
+/* "0,3-5": ranges of numbers; "..." stands for those beyond the column's width. */
 typedef struct list {
-    char text[64];
+    char text[32];
     size_t used;
+    int first, last; /* the range at the end of the text, which may still grow */
+    size_t before;   /* the text's length without it */
+    bool full;
 } list;
 
-static void add_range(list *l, int first, int last) {
+enum { LIST_REST = 8 }; /* room that a list keeps for ",..." and the NUL */
+
+static void write_range(list *l) {
     char range[32];
-    if (first == last) (void)snprintf(range, sizeof range, "%d", first);
-    else (void)snprintf(range, sizeof range, "%d-%d", first, last);
-    int n =
-        snprintf(l->text + l->used, sizeof l->text - l->used, "%s%s", l->used ? "," : "", range);
-    l->used += n > 0 && (size_t)n < sizeof l->text - l->used ? (size_t)n : 0;
+    const char *comma = l->before > 0 ? "," : "";
+    if (l->first == l->last) (void)snprintf(range, sizeof range, "%s%d", comma, l->first);
+    else (void)snprintf(range, sizeof range, "%s%d-%d", comma, l->first, l->last);
+    l->full = l->before + strlen(range) + LIST_REST > sizeof l->text;
+    l->used = l->before + (size_t)snprintf(l->text + l->before, sizeof l->text - l->before, "%s",
+                                           l->full ? ",..." : range);
+}
+
+static void add_range(list *l, int first, int last) {
+    if (l->full) return;
+    l->before = l->used;
+    l->first = first;
+    l->last = last;
+    write_range(l);
+}
+
+/* Adds a number that is larger than those before it; neighbours become one range. */
+static void add_number(list *l, int number) {
+    if (l->full) return;
+    if (l->used == 0 || l->last + 1 != number) {
+        add_range(l, number, number);
+        return;
+    }
+    l->last = number;
+    write_range(l);
 }
 
 static bool rounds_alike(double a, double b, double unit) {
     return lround(a / unit) == lround(b / unit);
 }
 
-/* Returns true when two ranks have the same pipeline index and the table would print the same
- * numbers. */
+/* Returns true when the table would print the same numbers for two ranks of a pipeline index. */
 static bool alike(const tr_run_plan *p, int a, int b) {
-    const tr_mesh *mesh = &p->layout->desc.mesh;
     const tr_memory_plan *x = &p->memory[a], *y = &p->memory[b];
-    int line = mesh->degree[TR_AXIS_DP] * mesh->degree[TR_AXIS_TP]; /* the pipeline is outermost */
-    return a / line == b / line &&
-           rounds_alike((double)p->parameters[a], (double)p->parameters[b], 1e4) &&
+    return rounds_alike((double)p->parameters[a], (double)p->parameters[b], 1e4) &&
            rounds_alike((double)x->of[TR_MEMORY_PARAMETERS], (double)y->of[TR_MEMORY_PARAMETERS],
                         0.1 * MIB) &&
            rounds_alike((double)x->of[TR_MEMORY_ACTIVATIONS], (double)y->of[TR_MEMORY_ACTIVATIONS],
@@ -176,20 +197,45 @@ static void list_stages(const tr_run_plan *p, int rank, list *stages, list *laye
     *stages = *layers = (list){0};
     for (int s = 0; s < l->placement.stages; s++) {
         if (l->owner[s] != pp_rank) continue;
-        add_range(stages, s, s);
+        add_number(stages, s);
         add_range(layers, l->first[s], l->first[s + 1] - 1);
     }
 }
 
-/* Prints one line for the ranks first to last, which have the same pipeline index and numbers. */
-static void print_ranks(const tr_run_plan *p, int first, int last) {
-    const tr_memory_plan *m = &p->memory[first];
-    list stages, layers, ranks = {0};
-    list_stages(p, first, &stages, &layers);
-    add_range(&ranks, first, last);
-    (void)printf("%-6s %-7s %-11s %11.2f %10.1f %9.1f %9.1f %11.1f (%.1f) %9.1f %6.1f %9.1f\n",
-                 stages.text, ranks.text, layers.text, (double)p->parameters[first] * 1e-6,
-                 (double)m->of[TR_MEMORY_PARAMETERS] / MIB,
+/* A row of the table: all ranks of a pipeline index that have the same numbers. */
+typedef struct row {
+    int rank; /* the first one */
+    list stages, ranks, layers;
+} row;
+
+/* Makes the row that begins with this rank. Returns false when an earlier rank's row has it. */
+static bool make_row(const tr_run_plan *p, int rank, row *out) {
+    const tr_mesh *mesh = &p->layout->desc.mesh;
+    const int line = mesh->degree[TR_AXIS_DP] * mesh->degree[TR_AXIS_TP];
+    const int start = rank / line * line; /* the pipeline is outermost */
+    *out = (row){.rank = rank};
+    for (int r = start; r < rank; r++)
+        if (alike(p, r, rank)) return false;
+    for (int r = rank; r < start + line; r++)
+        if (alike(p, rank, r)) add_number(&out->ranks, r);
+    list_stages(p, rank, &out->stages, &out->layers);
+    return true;
+}
+
+/* The widths of the table's first columns. */
+typedef struct widths {
+    int stages, ranks, layers;
+} widths;
+
+static void widen(int *width, const list *l) {
+    if ((int)l->used > *width) *width = (int)l->used;
+}
+
+static void print_row(const tr_run_plan *p, const row *x, widths w) {
+    const tr_memory_plan *m = &p->memory[x->rank];
+    (void)printf("%-*s %-*s %-*s %11.2f %10.1f %9.1f %9.1f %11.1f (%.1f) %9.1f %6.1f %9.1f\n",
+                 w.stages, x->stages.text, w.ranks, x->ranks.text, w.layers, x->layers.text,
+                 (double)p->parameters[x->rank] * 1e-6, (double)m->of[TR_MEMORY_PARAMETERS] / MIB,
                  (double)m->of[TR_MEMORY_GRADIENTS] / MIB, (double)m->of[TR_MEMORY_OPTIMIZER] / MIB,
                  (double)m->of[TR_MEMORY_ACTIVATIONS] / MIB, (double)m->live_peak / MIB,
                  (double)m->of[TR_MEMORY_TRANSFERS] / MIB, (double)m->of[TR_MEMORY_DATA] / MIB,
@@ -197,13 +243,19 @@ static void print_ranks(const tr_run_plan *p, int first, int last) {
 }
 
 static void print_memory(const tr_run_plan *p) {
-    (void)printf("%-6s %-7s %-11s %11s %10s %9s %9s %11s %s %9s %6s %9s\n", "stage", "ranks",
-                 "layers", "M params", "parameters", "gradients", "optimizer", "activations",
-                 "(peak)", "transfers", "data", "MiB");
-    for (int first = 0, last; first < p->ranks; first = last + 1) {
-        for (last = first; last + 1 < p->ranks && alike(p, first, last + 1);) last++;
-        print_ranks(p, first, last);
+    widths w = {.stages = 6, .ranks = 7, .layers = 11};
+    row x;
+    for (int r = 0; r < p->ranks; r++) {
+        if (!make_row(p, r, &x)) continue;
+        widen(&w.stages, &x.stages);
+        widen(&w.ranks, &x.ranks);
+        widen(&w.layers, &x.layers);
     }
+    (void)printf("%-*s %-*s %-*s %11s %10s %9s %9s %11s %s %9s %6s %9s\n", w.stages, "stage",
+                 w.ranks, "ranks", w.layers, "layers", "M params", "parameters", "gradients",
+                 "optimizer", "activations", "(peak)", "transfers", "data", "MiB");
+    for (int r = 0; r < p->ranks; r++)
+        if (make_row(p, r, &x)) print_row(p, &x, w);
 }
 
 /* Prints for each batch of a run with train.batch_warmup what a step takes on the rank that has the
@@ -309,7 +361,17 @@ static tr_status print_speed(const tr_config *c, tr_device *device, const tr_run
                  cli_duration(time_of_run(c, p) / rate, run, sizeof run), (long long)c->train.steps,
                  flop(rate, "FLOP/s", speed, sizeof speed),
                  given != 0 ? "--rate" : "measured here");
-    TR_TRY(cli_plan_traffic(c, p, rate));
+    double with;
+    TR_TRY(cli_plan_traffic(c, p, rate, &with));
+    if (with > seconds)
+        (void)printf(
+            "in all   about %s a step, %.0f tok/s, %s for %lld steps, with these transfers "
+            "at the rates of device.link and device.network\n",
+            cli_duration(with, step, sizeof step),
+            (double)(c->train.batch * c->model.context) / with,
+            /* a smaller batch's transfers count in proportion to its step */
+            cli_duration(time_of_run(c, p) / rate * with / seconds, run, sizeof run),
+            (long long)c->train.steps);
     (void)printf("\n");
     return TR_OK;
 }

@@ -14,7 +14,7 @@ const char *cli_duration(double seconds, char *text, size_t size) {
         double below, unit;
         const char *format;
     } scale[] = {{1, 1e-3, "%.3g ms"},
-                 {120, 1, "%.3g s"},
+                 {600, 1, "%.3g s"},
                  {7200, 60, "%.0f min"},
                  {172800, 3600, "%.1f h"},
                  {INFINITY, 86400, "%.0f days"}};
@@ -98,15 +98,16 @@ static tr_status print_messages(const tr_config *c, const tr_run_plan *p, double
     return TR_OK;
 }
 
-/* Prints what the sums over tensor ranks take of the pipeline rank that waits longest for them. */
-static void print_tensor_sums(const tr_config *c, const tr_run_plan *p, double rate) {
+/* Prints what the sums over tensor ranks take of the pipeline rank that waits longest for them.
+ * Returns for how many seconds it waits. */
+static double print_tensor_sums(const tr_config *c, const tr_run_plan *p, double rate) {
     const tr_layout *l = p->layout;
     const tr_program_set *set = l->program[TR_LAYOUT_TRAIN];
     const tr_mesh *mesh = &l->desc.mesh;
     const tr_link link = tr_network_sum(c, mesh, TR_AXIS_TP, rate);
     tr_sum_times most = {0};
     char what[64];
-    if (mesh->degree[TR_AXIS_TP] == 1) return;
+    if (mesh->degree[TR_AXIS_TP] == 1) return 0;
     for (int r = 0; r < set->ranks; r++) {
         const tr_sum_times sums = tr_sum_times_of(l->model, &l->placement, &set->program[r], link);
         if (r == 0 || sums.exposed > most.exposed) most = sums;
@@ -116,6 +117,7 @@ static void print_tensor_sums(const tr_config *c, const tr_run_plan *p, double r
     print_moving(c, "tensor", most.bytes, what, reach_of(tr_network_is_far(c, mesh, TR_AXIS_TP)),
                  most.moving / rate);
     print_exposed(most.exposed / rate);
+    return most.exposed / rate;
 }
 
 /* What the sums of gradients, or the gathers of values, take of a pipeline rank. */
@@ -207,9 +209,15 @@ static tr_status print_copies(const tr_config *c, const tr_run_plan *p, double r
     return TR_OK;
 }
 
-tr_status cli_plan_traffic(const tr_config *c, const tr_run_plan *p, double rate) {
+tr_status cli_plan_traffic(const tr_config *c, const tr_run_plan *p, double rate, double *step) {
+    const tr_layout *l = p->layout;
+    const tr_simulated_links links = tr_network_links(c, &l->desc.mesh, rate);
+    tr_simulation *t;
+    TR_TRY(tr_simulate(l->program[TR_LAYOUT_TRAIN], l->table.cost, &links, &t));
+    *step = t->makespan / rate;
+    tr_simulation_destroy(t);
     TR_TRY(print_messages(c, p, rate));
     TR_TRY(print_reductions(c, p, rate));
-    print_tensor_sums(c, p, rate);
+    *step += print_tensor_sums(c, p, rate); /* which the simulation does not have */
     return print_copies(c, p, rate);
 }

@@ -383,6 +383,20 @@ static tr_status check_reduce(const tr_config *c) {
     return TR_OK;
 }
 
+/* Compares the degrees with the number of ranks that were started. */
+static tr_status check_ranks(const tr_config *c, int started) {
+    const int64_t model = c->parallel.pp * c->parallel.tp, ranks = model * c->parallel.dp;
+    char change[48] = "change the degrees";
+    if (ranks == started) return TR_OK;
+    if (started % model == 0)
+        (void)snprintf(change, sizeof change, "set parallel.dp=%" PRId64, started / model);
+    REFUSE("parallel.pp",
+           "parallel.pp * tp * dp = %" PRId64 " * %" PRId64 " * %" PRId64 " needs %" PRId64
+           " rank%s, but %d %s started: use `trireme run -n %" PRId64 " train ...`, or %s",
+           c->parallel.pp, c->parallel.tp, c->parallel.dp, ranks, ranks == 1 ? "" : "s", started,
+           started == 1 ? "was" : "were", ranks, change);
+}
+
 tr_status tr_config_check(const tr_config *c, int world_size) {
     TR_TRY(check_base(c));
     TR_TRY(check_model(c));
@@ -394,15 +408,7 @@ tr_status tr_config_check(const tr_config *c, int world_size) {
     TR_TRY(tr_config_check_optim(c));
     TR_TRY(check_reduce(c));
     TR_TRY(tr_config_check_offload(c));
-    int64_t ranks = c->parallel.pp * c->parallel.tp * c->parallel.dp;
-    if (world_size > 0 && ranks != world_size)
-        REFUSE("parallel.pp",
-               "parallel.pp * tp * dp = %" PRId64 " * %" PRId64 " * %" PRId64 " needs %" PRId64
-               " rank%s, but %d %s started: use `trireme run -n %" PRId64
-               " train ...`, or change the degrees",
-               c->parallel.pp, c->parallel.tp, c->parallel.dp, ranks, ranks == 1 ? "" : "s",
-               world_size, world_size == 1 ? "was" : "were", ranks);
-    return TR_OK;
+    return world_size > 0 ? check_ranks(c, world_size) : TR_OK;
 }
 
 /* --- printing --------------------------------------------------------------------------------- */

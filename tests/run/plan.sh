@@ -33,6 +33,14 @@ plan 0 zbv.plan model.width=96 parallel.pp=2 parallel.schedule=zbv train.precisi
 train 0 2 zbv model.width=96 parallel.pp=2 parallel.schedule=zbv train.precision=bf16 train.steps=1
 same_memory zbv 0
 
+# Data ranks that own one block more than others have rows of their own, and every rank is in one row. Stages that
+# follow each other are a range.
+plan 0 rows model.width=96 model.heads=2 model.layers=4 parallel.dp=8 parallel.zero=1 train.batch=16 train.micro_batch=1 parallel.schedule=bfs parallel.virtual=4
+rows=$(awk '/^stage/ {for (on = 1; getline && NF > 0;) print $1, $2}' "$scratch/rows.out")
+[[ $(wc -l <<<"$rows") -lt 8 && $(cut -d ' ' -f 1 <<<"$rows" | sort -u) == 0-3 &&
+    $(cut -d ' ' -f 2 <<<"$rows" | tr , '\n' | awk -F - '{for (r = $1; r <= $NF; r++) print r}' | sort -n | tr '\n' ' ') == "0 1 2 3 4 5 6 7 " ]] ||
+    fail "rows: $rows"
+
 # A plan writes no files and reads no data, so it needs no data.path. Training needs it.
 [[ ! -e $scratch/grid.plan ]] || fail "a plan made a run directory"
 sed '/^data:/d' "$scratch/base.yaml" >"$scratch/nodata.yaml"
@@ -183,6 +191,12 @@ awk 'BEGIN {bytes = 12 * (18 * 4 * 16 * 64 + 12 * 16)}
     END {exit NR != 3}' <(tensor tensor; tensor tensor-slow; tensor tensor-apart) ||
     fail "sums over tensor ranks: $(tensor tensor; tensor tensor-slow; tensor tensor-apart)"
 
+# A step with all of it: the computed time, and what stays exposed. One rank waits for nothing.
+in_all() { sed -nE 's/^(time|in all) +about ([0-9.]+ [mu]?s) a step.*/\2/p; s/^tensor .*which ([0-9.]+ [mu]?s) stay exposed$/\1/p' "$scratch/$1.out" |
+    awk '{print $1 * ($2 == "ms" ? 1e-3 : 1)}' | tr '\n' ' '; }
+awk '{exit !(NF == 3 && $2 > 0 && ($1 + $2 - $3)^2 < 1e-4 * $3^2)}' <(in_all tensor-slow) || fail "in all: $(in_all tensor-slow)"
+! grep -q '^in all' "$scratch/alone.out" || fail "one rank waits"
+
 # The messages of rank 1 of 4, which is between two others: 12 activations and 12 gradients of 4 R C = 4096 bytes.
 # With two ranks a host those to rank 0 stay on the host, and those to rank 2 go to another one.
 messages=(device.memory=1GiB parallel.pp=4 parallel.schedule=gpipe model.width=64 model.context=16 train.batch=12 --rate 100)
@@ -194,7 +208,7 @@ plan 0 near "${messages[@]}"
 plan 0 hosts "${messages[@]}" device.link=10 device.link_latency=1 device.network=0.5 device.network_latency=100 device.host_ranks=2
 [[ $(links hosts) == "0.1 MiB of activations and gradients in 24 messages take 1.32 ms at 0.5 GB/s, and make the step "*" ms longer" ]] ||
     fail "messages between hosts: $(links hosts)"
-diff <(grep -v '^messages' "$scratch/near.out") <(grep -v '^messages' "$scratch/hosts.out") || fail "links change more than messages"
+diff <(grep -Ev '^(messages|in all)' "$scratch/near.out") <(grep -Ev '^(messages|in all)' "$scratch/hosts.out") || fail "links change more than messages"
 plan 0 linked --rate 100 "${sums[@]}" device.link=4 device.link_latency=3
 awk -v bytes=$((12 * (18 * 4 * 16 * 64 + 12 * 16))) '{d = $5 * ($6 == "ms" ? 1e-3 : 1) - bytes / 4e9 - 240 * 6e-6} END {exit d > 1e-5 || d < -1e-5}' \
     <(sed -n 's/.* sums take \([0-9.]* m*s\) at 4 GB\/s.*/x x x x \1/p' "$scratch/linked.out") || fail "sums with a latency: $(grep ^tensor "$scratch/linked.out")"

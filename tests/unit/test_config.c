@@ -286,6 +286,9 @@ static void checks_name_place_and_remedy(void **state) {
         {"parallel.pp: 2\n", 1,
          "x.yaml:2:14: parallel.pp * tp * dp = 2 * 1 * 1 needs 2 ranks, but 1 was started: use "
          "`trireme run -n 2 train ...`, or change the degrees"},
+        {"parallel.pp: 2\n", 4,
+         "x.yaml:2:14: parallel.pp * tp * dp = 2 * 1 * 1 needs 2 ranks, but 4 were started: use "
+         "`trireme run -n 2 train ...`, or set parallel.dp=2"},
         {"train.batch: 10\nparallel.dp: 2", 2,
          "x.yaml:2:14: train.batch 10 is not a multiple of parallel.dp * train.micro_batch = 2 * "
          "4: "
