@@ -82,7 +82,8 @@ tr_status cli_help(cli_context *cli, int argc, char **argv) {
             (void)printf("trireme %s%s%s\n    %s\n", word, *cli_commands[i].arguments ? " " : "",
                          cli_commands[i].arguments, cli_commands[i].summary);
             if (cli_commands[i].details)
-                (void)printf("\nWith the default in brackets:\n%s", cli_commands[i].details);
+                (void)printf("\nOptions, with the default in brackets:\n%s",
+                             cli_commands[i].details);
             known = true;
         }
     int index = tr_schema_find(word);

@@ -6,6 +6,17 @@
     "When\n"                                                                                       \
     "nobody reads stdout any more, the exit code is 74.\n"
 
+/* Of schedule and simulate. */
+#define SCHEDULE_OPTIONS                                                                           \
+    "  -p P, -m M               ranks, and micro-batches of a step; a file has its own\n"          \
+    "  -v V                     stages of a rank (the schedule's own number, or 1)\n"              \
+    "  -N GROUP                 micro-batches that interleaved schedules take at a time (P)\n"     \
+    "  --costs F=1,I=1,W=1,c=0  times of a micro-batch on all stages of a rank: forward, input\n"  \
+    "                           gradient, weight gradient; and of a transfer\n"                    \
+    "  --memory mB=1,mW=0,cap=P what a micro-batch holds on a rank until its input gradient, "     \
+    "and\n"                                                                                        \
+    "                           until its weight gradient; and the most that a rank may hold\n"
+
 const cli_command cli_commands[] = {
     {"ckpt",
      "ls RUN | verify RUN [STEP] | import FOLDER|FILE RUN | export RUN FOLDER [--adapter] "
@@ -33,12 +44,12 @@ const cli_command cli_commands[] = {
      "shows what data files contain, and a bigram baseline; or turns text into token files; or "
      "trains a tokenizer",
      cli_data,
-     "tokenize writes PREFIX.bin, PREFIX.idx (Megatron's form) and PREFIX.tokenizer.json\n"
+     "tokenize -o PREFIX writes PREFIX.bin, PREFIX.idx (Megatron's form), PREFIX.tokenizer.json\n"
      "  --tokenizer FILE|DIR     tokenizer.json, a tiktoken file, or a folder with one\n"
      "  --key KEY                of JSON lines: the key of the text (text)\n"
      "  --no-special             a special token's text is ordinary text\n"
      "  --threads N              (the cores of this machine)\n"
-     "train-bpe writes tokenizer.json\n"
+     "train-bpe -o FILE|DIR writes tokenizer.json\n"
      "  --key KEY                of JSON lines: the key of the text (text)\n"
      "  --vocab N                number of tokens, at least 256 and the special ones\n"
      "  --pattern NAME           how text is split into words (gpt2)\n"
@@ -62,9 +73,20 @@ const cli_command cli_commands[] = {
     {"help", "[COMMAND|KEY|SECTION]", "explains commands and the keys of a config", cli_help, NULL},
     {"plan", "CONFIG [--rate GFLOP/s] [key=value ...]",
      "computes the memory of every rank and the time of a step and of the run, without running it",
-     cli_plan, NULL},
+     cli_plan,
+     "  --rate GFLOP/s           speed of a rank, like 400000 for a GPU that reaches 400 TFLOP/s\n"
+     "                           (the speed of this machine, which is measured)\n"
+     "For GPUs of another machine set device.name and device.memory. Ends with exit code 76 when a "
+     "rank\n"
+     "needs more than it may use, and names changes that fit. docs/schedules.md explains the "
+     "output,\n"
+     "docs/memory.md what takes how many bytes.\n"},
     {"run", "-n RANKS [--hostfile FILE] [--mpi \"OPTIONS\"] [--restarts N] COMMAND [ARGUMENTS]",
      "runs a command on several ranks, under mpirun", cli_run,
+     "  -n RANKS                 number of ranks; train needs parallel.pp * tp * dp of them\n"
+     "  --hostfile FILE          hosts, one a line with its slots=N, as mpirun reads them (this "
+     "one)\n"
+     "  --mpi \"OPTIONS\"          further options of mpirun\n"
      "  --restarts N             starts train again, up to N times, when a rank was lost (77): "
      "from "
      "the\n"
@@ -106,11 +128,19 @@ const cli_command cli_commands[] = {
     {"schedule",
      "NAME|FILE [-p P -m M -v V -N GROUP] [--costs F=1,I=1,W=1,c=0] [--memory mB=1,mW=0,cap=P] "
      "[--comms] [-o FILE.csv] | check FILE.csv | show FILE|NAME ... [--svg FILE] [--trace FILE]",
-     "makes, checks or draws a pipeline schedule", cli_schedule, NULL},
+     "makes, checks or draws a pipeline schedule", cli_schedule,
+     SCHEDULE_OPTIONS "  --comms                  adds every SEND and RECV\n"
+                      "  -o FILE.csv              writes the schedule, one row a rank (to stdout)\n"
+                      "  --svg FILE               writes the drawing as an image\n"
+                      "  --trace FILE             writes the drawing for Perfetto\n"
+                      "docs/schedules.md explains the form of files.\n"},
     {"simulate",
      "--schedule FILE|NAME [-p P -m M -v V -N GROUP] [--costs F=1,I=1,W=1,c=0] "
      "[--memory mB=1,mW=0,cap=P] [--json]",
-     "computes times, bubbles and memory of a pipeline schedule", cli_simulate, NULL},
+     "computes times, bubbles and memory of a pipeline schedule", cli_simulate,
+     "  --schedule FILE|NAME     a CSV file, or a name (`trireme help "
+     "parallel.schedule`)\n" SCHEDULE_OPTIONS "  --json                   writes one JSON object\n"
+     "docs/schedules.md explains the output.\n"},
     {"train", "CONFIG [--resume[=auto]] [--time-limit T] [--trace N] [--debug-nan] [key=value ...]",
      "trains a model, on one rank or several", cli_train,
      "  --resume                 continues the run in log.dir from its newest valid checkpoint\n"

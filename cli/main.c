@@ -45,10 +45,17 @@ static int list_options(const char *usage, char option[MOST_OPTIONS][OPTION_SIZE
     return count;
 }
 
+static bool is_help(const char *word) {
+    return !strcmp(word, "--help") || !strcmp(word, "-h");
+}
+
 tr_status cli_unknown_option(const char *name, const char *option) {
     char known[MOST_OPTIONS][OPTION_SIZE];
     if (!strcmp(option, "--backtrace"))
         return TR_FAIL(TR_ERR_USAGE, "--backtrace goes before the command: trireme --backtrace %s",
+                       name);
+    if (is_help(option))
+        return TR_FAIL(TR_ERR_USAGE, "%s goes right after the command: trireme %s --help", option,
                        name);
     const cli_command *command = cli_find(name);
     int count = command ? list_options(command->arguments, known) : 0;
@@ -88,10 +95,6 @@ const cli_command *cli_find(const char *name) {
     for (int i = 0; i < cli_command_count; i++)
         if (!strcmp(cli_commands[i].name, name)) return &cli_commands[i];
     return NULL;
-}
-
-static bool is_help(const char *word) {
-    return !strcmp(word, "--help") || !strcmp(word, "-h");
 }
 
 static tr_status dispatch(cli_context *cli, int argc, char **argv) {

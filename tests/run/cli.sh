@@ -48,6 +48,14 @@ expect 66 "trireme: there is no checkpoint under no-run/ckpt: name the log.dir o
 
 shows '^trireme [0-9]+\.[0-9]+\.[0-9]+$' --version
 shows '^trireme train CONFIG ' train --help
+# The help of a command explains every option of its usage line.
+for command in $("$trireme" help | sed -n 's/^  trireme \([a-z]*\).*/\1/p'); do
+    "$trireme" help "$command" >"$scratch/help"
+    for option in $(sed 1q "$scratch/help" | grep -oE '(^| |\[)--?[a-zA-Z][a-z-]*' | tr -d ' [' | sort -u); do
+        sed 1,2d "$scratch/help" | grep -qE -- "(^|[ ,])$option([ ,=]|$)" || fail "help $command does not explain $option"
+    done
+done
+expect 64 "trireme: --help goes right after the command: trireme run --help" run -n 2 --help
 shows '^  train.steps +1000 ' help
 shows '^  takes    an integer, 1 to ' help train.steps
 shows '^  argument optim.lr=0.001$' help optim.lr
