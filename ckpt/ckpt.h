@@ -140,6 +140,9 @@ tr_status tr_ckpt_none(const char *root);
 
 /* Lists the steps under root in ascending order in *out (malloc'd). Not collective. */
 tr_status tr_ckpt_list(const char *root, tr_ckpt_info **out, int *count);
+/* Finds the newest valid step. skipped_why[256] says which newer step is not valid and why, or is
+ * "". Fails like tr_ckpt_none, and with TR_ERR_DATA when no step is valid. Not collective. */
+tr_status tr_ckpt_newest(const char *root, int64_t *step, char *skipped_why);
 /* Reads only the logical state (with the config) of a committed step; -1: the newest valid one. Not
  * collective. */
 tr_status tr_ckpt_read_state(const char *root, int64_t step, tr_ckpt_state *state);

@@ -234,6 +234,11 @@ tr_status tr_ckpt_step_find(const char *root, int64_t step, int64_t *found, tr_p
     return step_path(root, *found, dir);
 }
 
+tr_status tr_ckpt_newest(const char *root, int64_t *step, char *skipped_why) {
+    tr_path dir;
+    return tr_ckpt_step_find(root, -1, step, &dir, skipped_why);
+}
+
 tr_status tr_ckpt_step_advise(const char *root, int64_t step, tr_status status) {
     if (status != TR_ERR_DATA) return status;
     char cause[640], why[WHY];

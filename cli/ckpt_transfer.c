@@ -68,8 +68,9 @@ static tr_status parse(int argc, char **argv, request *r) {
 }
 
 static tr_status transfer(tr_world *world, tr_board *board, const request *r) {
-    return r->imports ? tr_import(world, board, r->from, r->to, stdout)
-                      : tr_export(world, board, &r->options, stdout);
+    if (r->imports) return tr_import(world, board, r->from, r->to, stdout);
+    if (r->options.step < 0 && tr_world_rank(world) == 0) cli_warn_of_skipped(r->from);
+    return tr_export(world, board, &r->options, stdout);
 }
 
 /* One process without a launcher needs no MPI. */

@@ -57,6 +57,10 @@ tr_status cli_take_integer(const char *command, const char *option, const char *
 tr_status cli_take_number(const char *command, const char *option, const char *text, double least,
                           double most, double *out);
 
+/* Warns on stderr when the newest checkpoint of a run is not valid, so that an older one is used.
+ * Does nothing for a folder without checkpoints. */
+void cli_warn_of_skipped(const char *run);
+
 /* Prints this thread's failure, once in a process, unless another rank does. Ranks call it before
  * they leave the world: at the first exit code other than 0 mpirun ends the job, including ranks
  * that have not printed yet. */

@@ -151,6 +151,7 @@ static tr_status evaluate_and_report(tr_world *world, tr_board *board, request *
     if (s->on_cpu_instead && writes)
         (void)fprintf(stderr, "trireme: this machine has no device %s: evaluating on the CPU\n",
                       s->config.device.name);
+    if (writes && r->eval.model.step < 0) cli_warn_of_skipped(r->eval.model.path);
     if (s->note[0] && writes) (void)fprintf(stderr, "trireme: %s\n", s->note);
     tr_status status = tr_eval_session_run(s, &loss);
     if (status == TR_OK) status = tr_world_agree(world, writes ? report(r, s, loss) : TR_OK);

@@ -167,6 +167,7 @@ static tr_status make_texts(tr_world *world, request *r, tr_generation *s) {
     if (s->on_cpu_instead && writes)
         (void)fprintf(stderr, "trireme: this machine has no device %s: sampling on the CPU\n",
                       s->config.device.name);
+    if (writes && r->model.step < 0) cli_warn_of_skipped(r->model.path);
     r->texts.sampler.world = world;
     r->texts.sampler.decoder = s->decoder;
     r->texts.sampler.model = s->model;

@@ -32,6 +32,9 @@ static tr_status parser_error(const reader *r) {
     if (p->error == YAML_MEMORY_ERROR) return TR_FAIL(TR_ERR_FIT, "out of host memory");
     if (p->error == YAML_READER_ERROR)
         mark = p->mark; /* without a problem mark, the place up to which it was read */
+    if (p->error == YAML_SCANNER_ERROR && p->buffer.pointer < p->buffer.last &&
+        *p->buffer.pointer == '\t')
+        return FAIL_AT(r, mark, "this is not valid YAML: indent with blanks instead of a tab");
     return TR_FAIL(TR_ERR_CONFIG, "%s:%d:%d: this is not valid YAML: %s%s%s", r->source,
                    (int)mark.line + 1, (int)mark.column + 1,
                    p->problem ? p->problem : "unreadable text", p->context ? ", " : "",

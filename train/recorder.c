@@ -219,10 +219,11 @@ tr_status tr_recorder_open_report(tr_recorder *r, tr_device *device, const tr_en
 }
 
 void tr_recorder_start(tr_recorder *r, tr_device *device, int64_t done, bool resumed) {
+    const long long steps = (long long)r->config->train.steps;
     print_device(r, device);
     if (resumed)
-        tr_recorder_say(r, "resumed  after step %lld of %lld", (long long)done,
-                        (long long)r->config->train.steps);
+        tr_recorder_say(r, "resumed  after step %lld of %lld%s", (long long)done, steps,
+                        done < steps ? "" : ": no step is left; a larger train.steps continues");
     tr_progress_start(&r->progress, done, tr_now_s());
 }
 

@@ -145,6 +145,18 @@ for layout in '1 ' '2 parallel.pp=2' '2 parallel.dp=2'; do
         done
     done
 done
+# Of a run with a damaged newest checkpoint the one before it is used, which is said; a folder has none.
+evaluate 1 before asked --data questions.jsonl --step 2
+cp -r asked damaged
+rm damaged/ckpt/step-00000004/shard-*
+evaluate 1 after damaged --data questions.jsonl
+cmp before after || fail "the damaged step: $(<after)"
+trireme_on 1 sample damaged -p a -n 1 >/dev/null 2>sample.err
+trireme_on 1 ckpt export damaged exported >/dev/null 2>export.err
+for command in after sample export; do
+    grep -q '^trireme: warning: using step 2, because a newer one is not valid: .*step-00000004' $command.err || fail "$command: $(<$command.err)"
+done
+[[ ! -s before.err ]] || fail "a named step: $(<before.err)"
 cp asked/eval.jsonl whole
 rm -r asked/ckpt/step-00000004
 train 0 2 asked "${asked[@]}" "${questions[@]}" parallel.dp=2 --resume

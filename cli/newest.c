@@ -1,0 +1,17 @@
+#include "ckpt/ckpt.h"
+#include "cli/cli.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+
+void cli_warn_of_skipped(const char *run) {
+    char root[TR_CONFIG_PATH + 8], why[256];
+    int64_t step;
+    (void)snprintf(root, sizeof root, "%s/ckpt", run);
+    if (tr_ckpt_newest(root, &step, why) != TR_OK) tr_error_clear();
+    else if (why[0])
+        (void)fprintf(stderr,
+                      "trireme: warning: using step %" PRId64
+                      ", because a newer one is not valid: %s\n",
+                      step, why);
+}
