@@ -176,10 +176,49 @@ static tr_status find_tp(tr_config *c, tr_device *device, bool *fits) {
     return TR_OK;
 }
 
+/* Tensor ranks that advice goes up to next to more pipeline ranks: they should share a host. */
+static const int64_t most_tensor_ranks = 8;
+/* Ranks that more of both go up to where neither suffices alone. */
+static const int64_t most_ranks = 4096;
+
+/* Tries to divide the model among `factor` times as many ranks, a power of two: with the fewest
+ * more tensor ranks for which it fits, and pipeline ranks. both: more of each. */
+static tr_status try_factor(tr_config *c, tr_device *device, int64_t factor, bool both,
+                            bool *fits) {
+    const int64_t pp = c->parallel.pp, tp = c->parallel.tp, most = both ? factor / 2 : factor;
+    *fits = false;
+    for (int64_t more = both ? 2 : 1; more <= most && !*fits; more *= 2) {
+        c->parallel.tp = tp * more;
+        c->parallel.pp = pp * (factor / more);
+        if ((more > 1 && c->parallel.tp > most_tensor_ranks) ||
+            c->model.heads % c->parallel.tp != 0 || c->parallel.pp > c->model.layers)
+            continue;
+        TR_TRY(try_change(c, device, fits));
+    }
+    if (*fits) return TR_OK;
+    c->parallel.pp = pp;
+    c->parallel.tp = tp;
+    return TR_OK;
+}
+
+/* Divides the model among some of the data ranks, so that the number of ranks stays. */
+static tr_status find_trade(tr_config *c, tr_device *device, bool *fits) {
+    const int64_t dp = c->parallel.dp;
+    *fits = false;
+    if (c->parallel.copies > 1) return TR_OK;
+    for (int64_t factor = 2; dp % factor == 0 && !*fits; factor *= 2) {
+        c->parallel.dp = dp / factor;
+        TR_TRY(try_factor(c, device, factor, false, fits));
+    }
+    if (!*fits) c->parallel.dp = dp;
+    return TR_OK;
+}
+
 typedef struct advice {
     char *text;
     size_t size, used;
     int changes;
+    int64_t ranks; /* the fewest of a change that needs more; INT64_MAX: there is none */
 } advice;
 
 /* Adds the keys in which `to` differs from `from`, and the number of ranks if it differs. */
@@ -189,6 +228,7 @@ static void add_change(advice *a, const tr_config *from, const tr_config *to) {
         int64_t from, to;
     } change[] = {{"parallel.zero", from->parallel.zero, to->parallel.zero},
                   {"train.micro_batch", from->train.micro_batch, to->train.micro_batch},
+                  {"parallel.dp", from->parallel.dp, to->parallel.dp},
                   {"parallel.pp", from->parallel.pp, to->parallel.pp},
                   {"parallel.tp", from->parallel.tp, to->parallel.tp},
                   {"parallel.virtual", from->parallel.virtual_stages, to->parallel.virtual_stages}};
@@ -208,8 +248,10 @@ static void add_change(advice *a, const tr_config *from, const tr_config *to) {
         used += (size_t)snprintf(text + used, sizeof text - used, "%sdevice.offload=%s",
                                  used ? " " : "", to->device.offload);
     int64_t ranks = to->parallel.pp * to->parallel.tp * to->parallel.dp;
-    if (ranks != from->parallel.pp * from->parallel.tp * from->parallel.dp)
+    if (ranks != from->parallel.pp * from->parallel.tp * from->parallel.dp) {
         (void)snprintf(text + used, sizeof text - used, " on %lld ranks", (long long)ranks);
+        if (ranks < a->ranks) a->ranks = ranks;
+    }
     int n = snprintf(a->text + a->used, a->size - a->used, "%s%s",
                      a->changes ? ", or " : "it fits with ", text);
     a->used += n > 0 && (size_t)n < a->size - a->used ? (size_t)n : 0;
@@ -225,6 +267,23 @@ static tr_status add_found(advice *a, const tr_config *asked, const tr_config *f
     TR_TRY(tr_calloc(1, sizeof *c, &c));
     *c = *from;
     tr_status status = find(c, device, &fits);
+    if (status == TR_OK && fits) add_change(a, asked, c);
+    free(c);
+    return status;
+}
+
+/* Adds more stages together with more tensor ranks, if they take no more ranks than one of the two
+ * alone. */
+static tr_status add_both(advice *a, const tr_config *asked, tr_device *device) {
+    const int64_t ranks = asked->parallel.pp * asked->parallel.tp * asked->parallel.dp;
+    const int64_t most = a->ranks == INT64_MAX ? most_ranks : a->ranks;
+    bool fits = false;
+    tr_config *c;
+    TR_TRY(tr_calloc(1, sizeof *c, &c));
+    *c = *asked;
+    tr_status status = TR_OK;
+    for (int64_t factor = 4; factor <= most / ranks && !fits && status == TR_OK; factor *= 2)
+        status = try_factor(c, device, factor, true, &fits);
     if (status == TR_OK && fits) add_change(a, asked, c);
     free(c);
     return status;
@@ -251,12 +310,13 @@ static tr_status add_pair(advice *a, const tr_config *asked, tr_device *device) 
 }
 
 tr_status tr_advice_make(const tr_config *config, tr_device *device, char *text, size_t size) {
-    advice a = {.text = text, .size = size};
-    static const find_fn find[] = {find_zero,    find_recompute, find_micro_batch,
-                                   find_offload, find_pp,        find_tp};
+    advice a = {.text = text, .size = size, .ranks = INT64_MAX};
+    static const find_fn find[] = {find_zero,  find_recompute, find_micro_batch, find_offload,
+                                   find_trade, find_pp,        find_tp};
     text[0] = '\0';
     for (size_t i = 0; i < sizeof find / sizeof *find; i++)
         TR_TRY(add_found(&a, config, config, device, find[i]));
+    TR_TRY(add_both(&a, config, device));
     if (!a.changes) TR_TRY(add_pair(&a, config, device));
     if (!a.changes)
         (void)snprintf(text, size,

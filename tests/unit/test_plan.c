@@ -273,6 +273,42 @@ static void plan_with_limit(const char *limit, tr_device *device, tr_config *con
     assert_int_equal(tr_run_plan_make(config, device, plan), TR_OK);
 }
 
+/* Returns the bytes of the rank that takes most. */
+static size_t most_bytes(int count, const char *const *overrides, tr_device *device) {
+    tr_config config;
+    tr_run_plan *plan;
+    read_config(&config, count, overrides);
+    assert_int_equal(tr_run_plan_make(&config, device, &plan), TR_OK);
+    const size_t most = plan->memory[tr_run_plan_largest(plan)].total;
+    tr_run_plan_destroy(plan);
+    return most;
+}
+
+/* Advice for a layout, where a rank may use as much as one of another layout takes. */
+static void expect_advice(int count, const char *const *layout, int other_count,
+                          const char *const *other, tr_device *device, const char *change) {
+    char advice[512];
+    tr_config config;
+    read_config(&config, count, layout);
+    config.device.memory = (int64_t)most_bytes(other_count, other, device);
+    assert_int_equal(tr_advice_make(&config, device, advice, sizeof advice), TR_OK);
+    if (!strstr(advice, change)) fail_msg("'%s' without '%s'", advice, change);
+}
+
+/* Advice gives data ranks to the model, and combines pp and tp where it takes no more ranks. */
+static void test_advice_of_several_degrees(void **state) {
+    (void)state;
+    tr_device *device;
+    assert_int_equal(tr_device_open("cpu", &one_thread, &device), TR_OK);
+    expect_advice(1, (const char *[]){"parallel.dp=4"}, 2,
+                  (const char *[]){"parallel.dp=2", "parallel.pp=2"}, device,
+                  "parallel.dp=2 parallel.pp=2, or");
+    expect_advice(1, (const char *[]){"model.heads=2"}, 3,
+                  (const char *[]){"model.heads=2", "parallel.pp=4", "parallel.tp=2"}, device,
+                  "parallel.pp=4 parallel.tp=2 on 8 ranks");
+    tr_device_close(device);
+}
+
 /* One byte decides whether the model fits; every change that is advised fits; with a limit below
  * all of them there is no advice. */
 static void test_what_fits(void **state) {
@@ -552,6 +588,7 @@ int main(void) {
         cmocka_unit_test(test_tensor_ranks_cut_the_same_stages),
         cmocka_unit_test(test_time_of_a_step),
         cmocka_unit_test(test_what_fits),
+        cmocka_unit_test(test_advice_of_several_degrees),
         cmocka_unit_test(test_which_stages_to_offload),
         cmocka_unit_test(test_host_memory),
         cmocka_unit_test(test_auto_takes_the_cheapest_that_fits),
