@@ -6,100 +6,97 @@
 
 #include <stdlib.h>
 
+/* What all buckets of a stage have in common. */
+typedef struct bucketing {
+    const tr_model *model;
+    const tr_placement *placement;
+    tr_mesh mesh;  /* of a rank that has the stage */
+    tr_dtype wire; /* of gradients in messages */
+    size_t grad;   /* bytes of an element of a gradient in the arena; 0: none is there */
+    size_t value;  /* bytes of an element of a value that is gathered; 0: none is */
+    bool divided;  /* values are divided; else they are updated in portions */
+    int64_t *own;  /* [near data ranks]: elements that each sends in a gather */
+} bucketing;
+
 /* Adds the bytes of messages for the layer's gradients that this rank sums with other ranks. */
-static tr_status add_bytes(const tr_layer *layer, const tr_mesh *mesh, tr_dtype wire,
-                           size_t *bytes) {
+static tr_status add_bytes(const bucketing *b, const tr_layer *layer, tr_bucket *bucket) {
     for (int k = 0; k < layer->params_count; k++) {
         const tr_param *param = &layer->params[k];
         tr_param_layout layout;
         if (param->frozen) continue;
-        TR_TRY(tr_param_layout_make(param, mesh, &layout));
+        TR_TRY(tr_param_layout_make(param, &b->mesh, &layout));
         if (tr_mesh_part_size(&layout.sum) > 1 || tr_mesh_part_size(&layout.across) > 1)
-            *bytes += (size_t)param->count * tr_dtype_size(wire);
+            bucket->bytes += (size_t)param->count * tr_dtype_size(b->wire);
     }
     return TR_OK;
 }
 
-/* What data ranks gather of a stage's layers. */
-typedef struct gathering {
-    const tr_model *model;
-    const tr_placement *placement;
-    const tr_mesh *mesh; /* of a rank that has the stage */
-    size_t size;         /* bytes of an element; 0: nothing is gathered */
-    bool divided;        /* values are divided; else they are updated in portions */
-    int64_t *own;        /* [near data ranks]: elements that each sends */
-} gathering;
-
 /* Measures the gather of a layer. */
-static void fill_gather(const gathering *g, const tr_layer *layer, tr_bucket *bucket) {
-    const int ranks = tr_mesh_near(g->mesh);
+static void fill_gather(const bucketing *b, const tr_layer *layer, tr_bucket *bucket) {
+    const int ranks = tr_mesh_near(&b->mesh);
     int64_t most = 0;
-    if (!g->size) return;
-    for (int r = 0; r < ranks; r++) g->own[r] = 0;
+    if (!b->value) return;
+    for (int r = 0; r < ranks; r++) b->own[r] = 0;
     for (int k = 0; k < layer->params_count; k++) {
         const tr_param *param = &layer->params[k];
         const bool shares =
-            tr_placement_shares(g->placement, g->model, g->mesh->index[TR_AXIS_PP], param);
-        if (!g->divided && (param->frozen || shares)) continue;
+            tr_placement_shares(b->placement, b->model, b->mesh.index[TR_AXIS_PP], param);
+        if (!b->divided && (param->frozen || shares)) continue;
         for (int r = 0; r < ranks; r++) {
-            const int64_t own = tr_param_portion_of(param, g->mesh, r).extent;
-            g->own[r] += own;
-            if (!g->divided) bucket->updated += (size_t)own * g->size;
+            const int64_t own = tr_param_portion_of(param, &b->mesh, r).extent;
+            b->own[r] += own;
+            if (!b->divided) bucket->updated += (size_t)own * b->value;
         }
     }
-    if (g->divided) bucket->values = tr_memory_layer_values(layer) * g->size;
+    if (b->divided) bucket->values = tr_memory_layer_values(layer) * b->value;
     for (int r = 0; r < ranks; r++)
-        if (g->own[r] > most) most = g->own[r];
-    bucket->gathered = (size_t)ranks * (size_t)most * g->size;
+        if (b->own[r] > most) most = b->own[r];
+    bucket->gathered = (size_t)ranks * (size_t)most * b->value;
 }
 
 static double share(double part, double whole) {
     return whole > 0 ? part / whole : 1;
 }
 
-static tr_status fill_stage(const tr_model *model, const tr_placement *placement, int stage,
-                            const tr_mesh *mesh, tr_dtype dtype, tr_reduce reduce, int zero,
-                            int64_t *own, tr_stage_cost *cost) {
-    const int end = placement->first[stage + 1];
-    const size_t grad = tr_memory_in_arena(mesh, zero) ? tr_dtype_size(dtype) : 0;
-    const gathering gather = {
-        .model = model,
-        .placement = placement,
-        .mesh = mesh,
-        .size = tr_memory_divided(mesh, zero) ? tr_dtype_size(model->shape.dtype) : 0,
-        .divided = tr_memory_gathers(mesh, zero),
-        .own = own};
+static tr_status fill_stage(const bucketing *b, int stage, tr_stage_cost *cost) {
+    const int end = b->placement->first[stage + 1];
     double f = 0, i = 0, w = 0;
     for (int k = 0; k < cost->buckets; k++) {
-        const tr_layer *layer = model->layers[end - 1 - k];
+        const tr_layer *layer = b->model->layers[end - 1 - k];
         i += layer->flops_i;
         w += layer->flops_w;
         f += layer->flops_f;
         cost->bucket[k] = (tr_bucket){.w = share(w, cost->w),
                                       .b = share(i + w, cost->i + cost->w),
                                       .f = 1 - share(f, cost->f),
-                                      .arena = tr_memory_layer_grads(layer) * grad,
+                                      .arena = tr_memory_layer_grads(layer) * b->grad,
                                       .in_forward = tr_layer_writes_in_forward(layer)};
-        fill_gather(&gather, layer, &cost->bucket[k]);
-        TR_TRY(add_bytes(layer, mesh, tr_reduce_wire(reduce, dtype), &cost->bucket[k].bytes));
+        fill_gather(b, layer, &cost->bucket[k]);
+        TR_TRY(add_bytes(b, layer, &cost->bucket[k]));
     }
     return TR_OK;
 }
 
 tr_status tr_buckets_make(const tr_model *model, const tr_placement *placement, const tr_mesh *mesh,
                           tr_dtype dtype, tr_reduce reduce, int zero, tr_stage_table *table) {
+    const bool gathers = tr_memory_divided(mesh, zero) != NULL;
+    bucketing b = {.model = model,
+                   .placement = placement,
+                   .mesh = *mesh,
+                   .wire = tr_reduce_wire(reduce, dtype),
+                   .grad = tr_memory_in_arena(mesh, zero) ? tr_dtype_size(dtype) : 0,
+                   .value = gathers ? tr_dtype_size(model->shape.dtype) : 0,
+                   .divided = tr_memory_gathers(mesh, zero)};
     tr_status status = TR_OK;
-    int64_t *own;
     TR_TRY(tr_calloc((size_t)model->count, sizeof *table->bucket, &table->bucket));
-    TR_TRY(tr_calloc((size_t)tr_mesh_near(mesh), sizeof *own, &own));
+    TR_TRY(tr_calloc((size_t)tr_mesh_near(mesh), sizeof *b.own, &b.own));
     for (int s = 0; s < table->stages && status == TR_OK; s++) {
-        tr_mesh of = *mesh; /* of a rank that has the stage */
         tr_stage_cost *cost = &table->cost[s];
-        of.index[TR_AXIS_PP] = placement->owner[s];
+        b.mesh.index[TR_AXIS_PP] = placement->owner[s];
         cost->buckets = placement->first[s + 1] - placement->first[s];
         cost->bucket = table->bucket + placement->first[s];
-        status = fill_stage(model, placement, s, &of, dtype, reduce, zero, own, cost);
+        status = fill_stage(&b, s, cost);
     }
-    free(own);
+    free(b.own);
     return status;
 }
