@@ -254,16 +254,17 @@ static tr_status end_forward(run_op *f) {
     return TR_OK;
 }
 
-/* Returns the action within which a REDUCE_START or GATHER_WAIT runs. */
+/* Returns the action within which a REDUCE_START or GATHER_WAIT runs: the W or B of its stage
+ * before it, or the F after it. */
 static run_op *action_of(run_op *op) {
-    const tr_instr *instr = op->instr;
-    run_op *to = op + (instr->late ? 1 : -1);
-    while (to->instr->action.stage != instr->action.stage ||
-           !tr_action_computes(to->instr->action) ||
-           (to->instr->action.type == TR_ACTION_F) != instr->late ||
-           to->instr->action.type == TR_ACTION_I)
-        to += instr->late ? 1 : -1;
-    return to;
+    const int stage = op->instr->action.stage, away = op->instr->late ? 1 : -1;
+    for (run_op *to = op + away;; to += away) {
+        const tr_action a = to->instr->action;
+        if (a.stage != stage) continue;
+        if (op->instr->late ? a.type == TR_ACTION_F
+                            : a.type == TR_ACTION_W || a.type == TR_ACTION_B)
+            return to;
+    }
 }
 
 /* Links the REDUCE_STARTs that a W or B starts while it runs to it, and the GATHER_WAITs that an F

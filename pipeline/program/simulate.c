@@ -113,12 +113,31 @@ static double end_of_forward(simulator *sim, int rank, int at, double now) {
     return now + (1 - done) * takes;
 }
 
+/* Notes that the rank's next instruction ran from `start` to `end`, and begins what it starts: a
+ * collective or copies. */
+static void note_run(simulator *sim, int rank, int at, double start, double end) {
+    const tr_program *program = &sim->set->program[rank];
+    const tr_instr *instr = &program->instr[at];
+    const tr_action_type type = instr->action.type;
+    const bool last = type == TR_ACTION_W || type == TR_ACTION_B;
+    if (last || (program->forward_only && type == TR_ACTION_F)) sim->in_flight[rank]--;
+    if (instr->memory >= 0)
+        sim->result->time[rank].busy +=
+            type == TR_ACTION_F ? sim->cost[instr->action.stage].f : end - start;
+    tr_instr_time *time = &sim->result->instr[rank][at];
+    *time = (tr_instr_time){.start = start, .end = end};
+    if (last) sim->last[instr->action.stage] = *time;
+    if (type == TR_ACTION_REDUCE_START || type == TR_ACTION_GATHER_START)
+        start_collective(sim, rank, instr, time);
+    if (type == TR_ACTION_OFFLOAD || type == TR_ACTION_FETCH) start_copies(sim, rank, instr, time);
+    sim->now[rank] = end;
+}
+
 /* Executes the rank's next instruction if it can run. */
 static tr_status step(void *context, int rank, int at, int *done) {
     simulator *sim = context;
-    const tr_program *program = &sim->set->program[rank];
-    const tr_instr *instr = &program->instr[at];
-    tr_action_type type = instr->action.type;
+    const tr_instr *instr = &sim->set->program[rank].instr[at];
+    const tr_action_type type = instr->action.type;
     double now = sim->now[rank], end = now;
     const tr_stage_cost *cost = instr->memory >= 0 ? &sim->cost[instr->action.stage] : NULL;
     sim_channel *c;
@@ -160,18 +179,7 @@ static tr_status step(void *context, int rank, int at, int *done) {
         break;
     default: break;
     }
-    bool last = type == TR_ACTION_W || type == TR_ACTION_B ||
-                (program->forward_only && type == TR_ACTION_F);
-    if (last) sim->in_flight[rank]--;
-    if (instr->memory >= 0)
-        sim->result->time[rank].busy += type == TR_ACTION_F ? cost->f : end - now;
-    tr_instr_time *time = &sim->result->instr[rank][at];
-    *time = (tr_instr_time){.start = now, .end = end};
-    if (type == TR_ACTION_W || type == TR_ACTION_B) sim->last[instr->action.stage] = *time;
-    if (type == TR_ACTION_REDUCE_START || type == TR_ACTION_GATHER_START)
-        start_collective(sim, rank, instr, time);
-    if (type == TR_ACTION_OFFLOAD || type == TR_ACTION_FETCH) start_copies(sim, rank, instr, time);
-    sim->now[rank] = end;
+    note_run(sim, rank, at, now, end);
     *done = 1;
     return TR_OK;
 }
