@@ -2,8 +2,10 @@
  * small floating-point number relative to it. A number with a sign has 4 bits of exponent and 3 of
  * fraction, so it reaches from 1.875 scales down to 2^-14 with steps of at most 1/8 of itself, and
  * further down in steps of 2^-17. A square, which is not negative, has 5 bits of exponent: it
- * reaches down to 2^-30, and in steps of 2^-33. Numbers that the code has keep their value in any
- * block that reaches down to them, so what is decoded is encoded again without an error. */
+ * reaches down to 2^-30, and in steps of 2^-33. In the even code, for numbers of which only the
+ * error in the norm of the block matters, all steps are 2^-6. Numbers that the code has keep their
+ * value in any block that reaches down to them, so what is decoded is encoded again without an
+ * error. */
 #pragma once
 
 #include "base/host_device.h"
@@ -15,6 +17,8 @@
 #include <string.h>
 
 enum { TR_CODE8_BLOCK = 256 };
+
+typedef enum tr_code8 { TR_CODE8_SIGNED, TR_CODE8_SQUARES, TR_CODE8_EVEN, TR_CODE8_CODES } tr_code8;
 
 /* Returns the bytes of `count` numbers: the codes of whole blocks, and after them the blocks'
  * scales in FP32. */
@@ -56,33 +60,46 @@ TR_HOSTDEVICE static inline float tr_code8_scale(float largest) {
 }
 
 /* The exponent, in scales, of the smallest numbers with a step in proportion to their size. */
-TR_HOSTDEVICE static inline int32_t tr_code8_low(bool squares) {
-    return squares ? -30 : -14;
+TR_HOSTDEVICE static inline int32_t tr_code8_low(tr_code8 code) {
+    return code == TR_CODE8_SQUARES ? -30 : code == TR_CODE8_SIGNED ? -14 : 0;
+}
+
+/* The bits of a number's fraction. */
+TR_HOSTDEVICE static inline int32_t tr_code8_fraction(tr_code8 code) {
+    return code == TR_CODE8_EVEN ? 6 : 3;
+}
+
+/* The code of 1.875 scales, the largest number. */
+TR_HOSTDEVICE static inline uint8_t tr_code8_largest(tr_code8 code) {
+    return code == TR_CODE8_SQUARES ? 255 : code == TR_CODE8_SIGNED ? 127 : 120;
 }
 
 /* Encodes x, down or up in size by the random word `draw` so that the mean is x (0x80000000 rounds
  * to nearest). A square above 0 never becomes 0, because it is divided by. What is not finite
  * becomes the largest number. Without branches, so that a loop of it vectorises. */
-TR_HOSTDEVICE static inline uint8_t tr_code8_encode(float x, float scale, bool squares,
+TR_HOSTDEVICE static inline uint8_t tr_code8_encode(float x, float scale, tr_code8 code,
                                                     uint32_t draw) {
-    const int32_t low = tr_code8_low(squares);
+    const int32_t low = tr_code8_low(code), fraction = tr_code8_fraction(code);
     /* Exact, because scale and its inverse are powers of two. */
     const float size = tr_code8_float(tr_code8_bits(x) & 0x7fffffffu);
     const int32_t exact = (int32_t)tr_code8_bits(size * (scale > 0 ? 1.0f / scale : 0.0f));
     const int32_t bits = exact < 0x3ff00000 ? exact : 0x3ff00000; /* of at most 1.875 */
     const int32_t own = (bits >> 23) - 127, exponent = own < low ? low : own;
     const float y = tr_code8_float((uint32_t)bits);
-    const float steps = y * tr_code8_power(3 - exponent);
+    const float steps = y * tr_code8_power(fraction - exponent);
     const int32_t whole = (int32_t)steps;
     const float rest = steps - (float)whole, chance = (float)(int32_t)(draw >> 8) * 0x1p-24f;
-    const int32_t code = (exponent - low) * 8 + whole + (rest + chance >= 1.0f);
-    if (squares) return (uint8_t)(code + ((code == 0) & (y > 0)));
-    return (uint8_t)(code | ((x < 0) & (code > 0)) << 7);
+    const int32_t number = (exponent - low) * (1 << fraction) + whole + (rest + chance >= 1.0f);
+    if (code == TR_CODE8_SQUARES) return (uint8_t)(number + ((number == 0) & (y > 0)));
+    return (uint8_t)(number | ((x < 0) & (number > 0)) << 7);
 }
 
-TR_HOSTDEVICE static inline float tr_code8_decode(uint8_t code, float scale, bool squares) {
-    const int32_t size = squares ? code : code & 0x7f, level = size >> 3, part = size & 7;
-    const float step = tr_code8_power(tr_code8_low(squares) - 3 + (level > 0 ? level - 1 : 0));
-    const float y = (float)(level > 0 ? 8 + part : part) * step * scale;
-    return !squares && code > 127 ? -y : y;
+TR_HOSTDEVICE static inline float tr_code8_decode(uint8_t number, float scale, tr_code8 code) {
+    const bool squares = code == TR_CODE8_SQUARES;
+    const int32_t fraction = tr_code8_fraction(code), one = 1 << fraction;
+    const int32_t size = squares ? number : number & 0x7f, level = size >> fraction;
+    const int32_t part = size & (one - 1);
+    const float step = tr_code8_power(tr_code8_low(code) - fraction + (level > 0 ? level - 1 : 0));
+    const float y = (float)(level > 0 ? one + part : part) * step * scale;
+    return !squares && number > 127 ? -y : y;
 }

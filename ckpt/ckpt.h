@@ -9,6 +9,7 @@
  * intersects global boxes. */
 #pragma once
 
+#include "base/code8.h"
 #include "comm/comm.h"
 #include "layers/param.h"
 
@@ -27,7 +28,7 @@ typedef struct tr_ckpt_tensor {
      * TR_F32, TR_F16 and TR_F64 are saved as FP32; TR_BF16 as BF16, and TR_U8, too, which it holds
      * exactly. */
     tr_dtype dtype;
-    bool squares; /* of TR_U8: the numbers are squares */
+    tr_code8 code; /* of TR_U8 */
     /* The device of `local`, or NULL for host memory. Device tensors are copied on the compute
      * stream, one at a time, through staging memory of the largest one's size. All tensors name the
      * same device. */

@@ -52,7 +52,7 @@ static void decode(tr_mirror *mirror) {
     const tr_ckpt_tensor *tensor = mirror->source;
     for (int64_t i = 0; i < tensor->count; i++)
         mirror->memory[i] = tr_code8_decode(codes_of(mirror)[i],
-                                            scales_of(mirror)[i / TR_CODE8_BLOCK], tensor->squares);
+                                            scales_of(mirror)[i / TR_CODE8_BLOCK], tensor->code);
 }
 
 /* Rounds to nearest. */
@@ -67,7 +67,7 @@ static void encode(tr_mirror *mirror) {
         scales_of(mirror)[at / TR_CODE8_BLOCK] = scale;
         for (int64_t i = at; i < end; i++)
             codes_of(mirror)[i] =
-                tr_code8_encode(mirror->memory[i], scale, tensor->squares, 0x80000000u);
+                tr_code8_encode(mirror->memory[i], scale, tensor->code, 0x80000000u);
     }
 }
 

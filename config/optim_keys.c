@@ -78,10 +78,6 @@ static tr_status check_moments(const tr_config *c) {
                "optim.name %s%s has no moments of every element that optim.moments %s could make "
                "smaller: leave optim.moments out",
                c->optim.name, sgd ? " without optim.momentum" : "", c->optim.moments);
-    if (!strcmp(c->optim.name, "muon") && !strcmp(c->optim.moments, "int8"))
-        REFUSE("optim.moments",
-               "optim.name muon makes directions orthogonal, which enlarges the rounding of "
-               "moments in 8 bits: set optim.moments to bf16");
     if (!strcmp(c->train.precision, "fp64"))
         REFUSE("optim.moments",
                "train.precision fp64 keeps moments in fp64: leave optim.moments out, or set "

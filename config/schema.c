@@ -277,8 +277,7 @@ const tr_key tr_schema[] = {
      .help = "Type in which the optimizer's moments are kept; bf16 takes half of their memory, and "
              "int8 (8 bits, with a scale for every 256) about a quarter. Each is rounded up or "
              "down at random, so that the mean is exact. Not with optim.name adafactor, and sgd "
-             "without momentum, which have no such moments, and train.precision fp64; int8 not "
-             "with muon."},
+             "without momentum, which have no such moments, and train.precision fp64."},
     {"optim.gradients", TR_KEY_CHOICE, AT(optim.gradients), .fallback = "fp32",
      .choices = "fp32 bf16",
      .help =

@@ -2,6 +2,7 @@
  * rounding of moments, values and gradients. See device/op.h. */
 #pragma once
 
+#include "base/code8.h"
 #include "base/dtype.h"
 #include "base/host_device.h"
 
@@ -120,7 +121,7 @@ typedef struct tr_quantize_box {
 
 /* QUANTIZE: Y[count] = X f32[count], the parameter's elements from args->element on, in `to`: BF16,
  * or U8, codes of base/code8.h with SCALES f32[blocks], where args->element is a multiple of
- * TR_CODE8_BLOCK, and `squares` says that X is of squares. Each rounds down or up with the
+ * TR_CODE8_BLOCK, and `code` says which of the codes. Each rounds down or up with the
  * probability that makes the mean of Y equal to X (Croci et al. 2022, stochastic rounding), by bits
  * that are a function of seed, attempted step, args->sample, `use` (which tells the moments, values
  * and gradients of a tensor apart), the tensor's name and the element of the whole tensor. Y (+)=
@@ -132,7 +133,7 @@ enum { TR_QUANTIZE_BOXES = 4 };
 typedef struct tr_quantize_desc {
     int64_t count;
     tr_dtype to;
-    bool squares;
+    tr_code8 code;
     int use, boxes;
     tr_quantize_box box[TR_QUANTIZE_BOXES];
 } tr_quantize_desc;

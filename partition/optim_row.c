@@ -5,14 +5,18 @@
 #include <string.h>
 
 static const tr_optim_row rows[TR_OPTIM_KINDS] = {
-    [TR_OPTIM_ADAMW] = {"adamw", TR_UPDATE_ADAMW, .state = {"adam_m", "adam_v"}},
-    [TR_OPTIM_ADAM] = {"adam", TR_UPDATE_ADAMW, .couples = true, .state = {"adam_m", "adam_v"}},
+    [TR_OPTIM_ADAMW] = {"adamw", TR_UPDATE_ADAMW, .state = {"adam_m", "adam_v"},
+                        .code = {[1] = TR_CODE8_SQUARES}},
+    [TR_OPTIM_ADAM] = {"adam", TR_UPDATE_ADAMW, .couples = true, .state = {"adam_m", "adam_v"},
+                       .code = {[1] = TR_CODE8_SQUARES}},
     [TR_OPTIM_SGD] = {"sgd", TR_UPDATE_SGD, .couples = true},
     [TR_OPTIM_MOMENTUM] = {"sgd", TR_UPDATE_MOMENTUM, .couples = true, .state = {"momentum"}},
     [TR_OPTIM_LION] = {"lion", TR_UPDATE_LION, .state = {"lion_m"}},
-    [TR_OPTIM_LAMB] = {"lamb", TR_UPDATE_ADAMW, .by_tensor = true, .state = {"adam_m", "adam_v"}},
+    [TR_OPTIM_LAMB] = {"lamb", TR_UPDATE_ADAMW, .by_tensor = true, .state = {"adam_m", "adam_v"},
+                       .code = {[1] = TR_CODE8_SQUARES}},
+    /* Its direction is that of a whole matrix, of which small elements need no small errors. */
     [TR_OPTIM_MUON] = {"muon", TR_UPDATE_MOMENTUM, .by_tensor = true, .whole = true,
-                       .decays_last = true, .state = {"muon_m"}},
+                       .decays_last = true, .state = {"muon_m"}, .code = {TR_CODE8_EVEN}},
     /* A matrix' second moments are not of its elements, so the rule only takes the gradient. */
     [TR_OPTIM_ADAFACTOR] = {"adafactor", TR_UPDATE_SGD, .by_tensor = true, .whole = true,
                             .decays_last = true, .state = {"factor_r", "factor_c"}},

@@ -33,6 +33,7 @@ typedef struct tr_optim_row {
      * of a tensor's axes; NULL after the last. Optimizers that continue with each other's state
      * name it alike. */
     const char *state[TR_OPTIM_STATES];
+    tr_code8 code[TR_OPTIM_STATES]; /* theirs with optim.moments int8 */
 } tr_optim_row;
 
 const tr_optim_row *tr_optim_row_of(tr_optim_kind kind);

@@ -18,11 +18,10 @@ size_t tr_quantized_bytes(bool on_host, tr_optim_memory optimizer, int64_t large
            tr_align_up((size_t)tr_quantized_part(on_host, largest) * sizeof(float));
 }
 
-tr_op_desc tr_quantized_widen(tr_dtype from, int kind, int64_t count) {
+tr_op_desc tr_quantized_widen(tr_dtype from, tr_code8 code, int64_t count) {
     if (from == TR_U8)
-        return (tr_op_desc){
-            .kind = TR_OP_DEQUANTIZE,
-            .quantize = {.count = count, .to = from, .squares = tr_quantized_squares(kind)}};
+        return (tr_op_desc){.kind = TR_OP_DEQUANTIZE,
+                            .quantize = {.count = count, .to = from, .code = code}};
     return (tr_op_desc){.kind = TR_OP_CAST,
                         .rows = {.rows = 1, .width = count, .dtype = from, .to = TR_F32}};
 }

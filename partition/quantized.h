@@ -19,9 +19,5 @@ _Static_assert((int)TR_OPTIM_STATES <= (int)TR_PARAM_ROUNDING_VALUE, "states hav
 /* Returns the bytes in which they are widened, each kind's aligned; 0 when nothing is quantized. */
 size_t tr_quantized_bytes(bool on_host, tr_optim_memory optimizer, int64_t largest);
 
-/* Returns true for state 1, which is of squares. */
-static inline bool tr_quantized_squares(int kind) {
-    return kind == TR_PARAM_ROUNDING_STATE + 1;
-}
-/* Describes how `count` numbers of a kind are widened. */
-tr_op_desc tr_quantized_widen(tr_dtype from, int kind, int64_t count);
+/* Describes how `count` numbers are widened. code: of TR_U8. */
+tr_op_desc tr_quantized_widen(tr_dtype from, tr_code8 code, int64_t count);

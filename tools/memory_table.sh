@@ -63,7 +63,7 @@ table() {
     row parallel.dp=4 parallel.zero=1 train.precision=bf16 optim.moments=bf16
     row optim.name=muon
     row parallel.dp=4 parallel.zero=1 optim.name=muon
-    row train.precision=bf16 optim.master=none optim.moments=bf16 optim.gradients=bf16 optim.name=muon
+    row train.precision=bf16 optim.master=none optim.moments=int8 optim.gradients=bf16 optim.name=muon
     row train.precision=bf16 optim.name=adafactor
     row train.precision=bf16 optim.master=none optim.gradients=bf16 optim.name=adafactor
     row parallel.dp=4 parallel.zero=1 train.precision=bf16 optim.name=adafactor

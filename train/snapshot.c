@@ -78,12 +78,12 @@ static void cut(listing *l, const tr_range *held, tr_ckpt_tensor *tensor) {
 
 /* Adds the parameter's tensors in one kind of memory, which has its elements in `held`. */
 static void add(listing *l, const tr_store_slot *slot, const char *group, void *local,
-                const tr_range *held, tr_dtype dtype, bool write) {
+                const tr_range *held, tr_dtype dtype, tr_code8 code, bool write) {
     const tr_param *param = slot->param;
     for (int t = 0; t < param->tensors; t++) {
         tr_ckpt_tensor *tensor = &l->tensor[l->count];
         fill(tensor, l->store->device, group, param, &param->tensor[t], local, dtype, write);
-        tensor->squares = !strcmp(group, tr_optim_row_of(TR_OPTIM_ADAMW)->state[1]);
+        tensor->code = code;
         if (held->extent < param->count) cut(l, held, tensor);
         l->count += tensor->boxes > 0;
     }
@@ -141,6 +141,7 @@ static tr_status add_slot(listing *l, const tr_store_slot *slot, const tr_mesh *
     const tr_store *store = l->store;
     const bool factors = slot->optimizer == TR_OPTIM_ADAFACTOR && slot->state[0];
     const int64_t size = part_size(slot->param, &slot->layout);
+    const tr_optim_row *row = tr_optim_row_of(slot->optimizer);
     tr_dtype dtype;
     tr_range held;
     void *weights = tr_store_slot_saved(store, slot, &dtype, &held);
@@ -151,8 +152,8 @@ static tr_status add_slot(listing *l, const tr_store_slot *slot, const tr_mesh *
         const bool divided = k > 0 ? slot->owners != NULL : tr_store_divides_saved(store, slot);
         const bool write = divided ? slot->layout.saves_portion
                                    : tr_param_layout_takes_turn(&slot->layout, mesh, size, load);
-        add(l, slot, k ? tr_optim_row_of(slot->optimizer)->state[k - 1] : "weights", local,
-            k ? &slot->portion : &held, k ? store->state_dtype : dtype, write);
+        add(l, slot, k ? row->state[k - 1] : "weights", local, k ? &slot->portion : &held,
+            k ? store->state_dtype : dtype, k ? row->code[k - 1] : TR_CODE8_SIGNED, write);
     }
     return factors ? add_factors(l, slot, mesh, load) : TR_OK;
 }
@@ -186,7 +187,7 @@ tr_status tr_snapshot_copies(const tr_store *store, tr_ckpt_tensor **out, int *c
             saved = store->divides_values ? slot->value : slot->param->value;
             dtype = store->dtype;
         }
-        if (saved) add(&l, slot, "weights", saved, &held, dtype, false);
+        if (saved) add(&l, slot, "weights", saved, &held, dtype, TR_CODE8_SIGNED, false);
     }
     *out = l.tensor;
     *count = l.count;

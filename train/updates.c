@@ -51,6 +51,11 @@ static tr_dtype dtype_of(const tr_store *store, int kind) {
     return kind == TR_PARAM_ROUNDING_VALUE ? store->dtype : store->state_dtype;
 }
 
+/* Returns the code in which the store keeps a run's numbers of this kind, if it is TR_U8. */
+static tr_code8 code_of(const tr_run *run, int kind) {
+    return kind < TR_OPTIM_STATES ? tr_optim_row_of(run->optimizer)->code[kind] : TR_CODE8_SIGNED;
+}
+
 /* Returns true when the steps of a run widen numbers of this kind. */
 static bool widens(const tr_updates *u, const run_step *x, int kind) {
     return u->wide[kind] && (kind >= TR_PARAM_ROUNDING_VALUE || kind < x->states);
@@ -98,12 +103,12 @@ static tr_status prepare_size(const tr_updates *u, const tr_optim_config *config
     }
     for (int k = 0; k < TR_QUANTIZED_KINDS; k++) {
         if (!widens(u, out, k)) continue;
-        const tr_op_desc widen = tr_quantized_widen(dtype_of(store, k), k, count);
+        const tr_op_desc widen = tr_quantized_widen(dtype_of(store, k), code_of(run, k), count);
         tr_op_desc quantize;
         TR_TRY(prepare(u, &widen, scratch, &out->widen[k][size]));
         if (k == TR_PARAM_ROUNDING_GRADIENT) continue; /* a step only reads it */
-        TR_TRY(tr_param_rounding(store->slot[run->slot].param, dtype_of(store, k),
-                                 tr_quantized_squares(k), k, count, &quantize));
+        TR_TRY(tr_param_rounding(store->slot[run->slot].param, dtype_of(store, k), code_of(run, k),
+                                 k, count, &quantize));
         TR_TRY(prepare(u, &quantize, scratch, &out->quantize[k][size]));
     }
     return TR_OK;

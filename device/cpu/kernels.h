@@ -38,9 +38,9 @@ typedef struct tr_cpu_kernels {
     /* y[n] = x, or with `adds` y + x, rounded to BF16 by random words (tr_round_bf16). */
     void (*round_drawn)(bool adds, int64_t n, const float *x, const uint32_t *draw, uint16_t *y);
     /* y[n] = the codes of x, one block of base/code8.h, by random words. Returns its scale. */
-    float (*encode)(bool squares, int64_t n, const float *x, const uint32_t *draw, uint8_t *y);
+    float (*encode)(tr_code8 code, int64_t n, const float *x, const uint32_t *draw, uint8_t *y);
     /* x[n] = the numbers of codes in a block of this scale. */
-    void (*decode)(bool squares, int64_t n, const uint8_t *y, float scale, float *x);
+    void (*decode)(tr_code8 code, int64_t n, const uint8_t *y, float scale, float *x);
     /* C[rows, 16 * panels] = (C +) A[rows, depth] B, rows <= gemm_rows of the operands' dtype,
      * TR_F32 or TR_BF16. Depth counts its words. A's word (i, j) is a[i * row_step + j *
      * column_step]; B lies in panels of 16 columns, B[panel][depth][16], panel_step words apart; C

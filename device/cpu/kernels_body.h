@@ -129,9 +129,9 @@ static void round_drawn(bool adds, int64_t n, const float *x, const uint32_t *dr
     }
 }
 
-/* `squares` is a constant after inlining. */
+/* `code` is a constant after inlining. */
 static inline __attribute__((always_inline)) float
-encode_block(bool squares, int64_t n, const float *x, const uint32_t *draw, uint8_t *y) {
+encode_block(tr_code8 code, int64_t n, const float *x, const uint32_t *draw, uint8_t *y) {
     int32_t most = 0;
 #pragma omp simd reduction(max : most)
     for (int64_t i = 0; i < n; i++) {
@@ -140,21 +140,29 @@ encode_block(bool squares, int64_t n, const float *x, const uint32_t *draw, uint
     }
     const float scale = tr_code8_scale(tr_code8_float((uint32_t)most));
 #pragma omp simd
-    for (int64_t i = 0; i < n; i++) y[i] = tr_code8_encode(x[i], scale, squares, draw[i]);
+    for (int64_t i = 0; i < n; i++) y[i] = tr_code8_encode(x[i], scale, code, draw[i]);
     return scale;
 }
 
-static float encode(bool squares, int64_t n, const float *x, const uint32_t *draw, uint8_t *y) {
-    return squares ? encode_block(true, n, x, draw, y) : encode_block(false, n, x, draw, y);
+static float encode(tr_code8 code, int64_t n, const float *x, const uint32_t *draw, uint8_t *y) {
+    switch (code) {
+    case TR_CODE8_SQUARES: return encode_block(TR_CODE8_SQUARES, n, x, draw, y);
+    case TR_CODE8_EVEN: return encode_block(TR_CODE8_EVEN, n, x, draw, y);
+    default: return encode_block(TR_CODE8_SIGNED, n, x, draw, y);
+    }
 }
 
-static void decode(bool squares, int64_t n, const uint8_t *y, float scale, float *x) {
-    if (squares) {
+static inline __attribute__((always_inline)) void
+decode_block(tr_code8 code, int64_t n, const uint8_t *y, float scale, float *x) {
 #pragma omp simd
-        for (int64_t i = 0; i < n; i++) x[i] = tr_code8_decode(y[i], scale, true);
-    } else {
-#pragma omp simd
-        for (int64_t i = 0; i < n; i++) x[i] = tr_code8_decode(y[i], scale, false);
+    for (int64_t i = 0; i < n; i++) x[i] = tr_code8_decode(y[i], scale, code);
+}
+
+static void decode(tr_code8 code, int64_t n, const uint8_t *y, float scale, float *x) {
+    switch (code) {
+    case TR_CODE8_SQUARES: decode_block(TR_CODE8_SQUARES, n, y, scale, x); break;
+    case TR_CODE8_EVEN: decode_block(TR_CODE8_EVEN, n, y, scale, x); break;
+    default: decode_block(TR_CODE8_SIGNED, n, y, scale, x);
     }
 }
 

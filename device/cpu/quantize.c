@@ -34,7 +34,7 @@ static void encode(tr_op *op, const tr_op_args *args) {
         uint32_t draw[TR_CODE8_BLOCK];
         draw_words(op, args, at, n, draw);
         scales[at / TR_CODE8_BLOCK] =
-            tr_cpu_kernels_of(op)->encode(op->desc.quantize.squares, n, x + at, draw, y + at);
+            tr_cpu_kernels_of(op)->encode(op->desc.quantize.code, n, x + at, draw, y + at);
     }
 }
 
@@ -46,7 +46,7 @@ static tr_status run_dequantize(tr_op *op, const tr_op_args *args) {
 #pragma omp parallel for schedule(static) num_threads(tr_cpu_threads(op, d->count))
     for (int64_t at = 0; at < d->count; at += TR_CODE8_BLOCK) {
         const int64_t n = tr_min_i64(d->count - at, TR_CODE8_BLOCK);
-        tr_cpu_kernels_of(op)->decode(d->squares, n, y + at, scales[at / TR_CODE8_BLOCK], x + at);
+        tr_cpu_kernels_of(op)->decode(d->code, n, y + at, scales[at / TR_CODE8_BLOCK], x + at);
     }
     return TR_OK;
 }

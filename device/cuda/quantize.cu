@@ -63,15 +63,15 @@ __global__ void encode(tr_quantize_desc d, const tr_step_state *state, int64_t s
             if (at >= d.count) continue;
             draw_words(d, state, sample, element + at, draw);
             for (int i = 0; i < 4 && at + i < d.count; i++)
-                y[at + i] = tr_code8_encode(v[r][i], scale, d.squares, draw[i]);
+                y[at + i] = tr_code8_encode(v[r][i], scale, d.code, draw[i]);
         }
     }
 }
 
-__global__ void decode(int64_t count, bool squares, const uint8_t *y, const float *scales,
+__global__ void decode(int64_t count, tr_code8 code, const uint8_t *y, const float *scales,
                        float *x) {
     for (int64_t i = tr_first_item(); i < count; i += tr_item_stride())
-        x[i] = tr_code8_decode(y[i], scales[i / TR_CODE8_BLOCK], squares);
+        x[i] = tr_code8_decode(y[i], scales[i / TR_CODE8_BLOCK], code);
 }
 
 } // namespace
@@ -89,5 +89,5 @@ cudaError_t tr_cuda_launch_quantize(cudaStream_t stream, const tr_quantize_desc 
 cudaError_t tr_cuda_launch_dequantize(cudaStream_t stream, const tr_quantize_desc *d,
                                       const uint8_t *y, const float *scales, float *x) {
     return tr_launch(stream, tr_grid(d->count, TR_THREADS), TR_THREADS, decode, d->count,
-                     d->squares, y, scales, x);
+                     d->code, y, scales, x);
 }

@@ -26,20 +26,20 @@ static float away_from_zero(float x) {
     return tr_bf16_to_f32((uint16_t)((bits >> 16) + 1));
 }
 
-/* Returns the code of x, from the two codes with the numbers next to it. */
-static uint8_t code_of(double x, float scale, bool squares, uint32_t draw) {
-    const int most = squares ? 255 : 127;
+/* Returns x in 8 bits: one of the two numbers next to it. */
+static uint8_t number_of(double x, float scale, tr_code8 code, uint32_t draw) {
+    const int most = tr_code8_largest(code);
     const double size = fabs(x);
-    int code = 0;
-    while (code < most && (double)tr_code8_decode((uint8_t)(code + 1), scale, squares) <= size)
-        code++;
-    const double low = (double)tr_code8_decode((uint8_t)code, scale, squares);
-    if (code < most && size > low) {
-        const double high = (double)tr_code8_decode((uint8_t)(code + 1), scale, squares);
-        code += (size - low) / (high - low) + (double)(draw >> 8) * 0x1p-24 >= 1;
+    int number = 0;
+    while (number < most && (double)tr_code8_decode((uint8_t)(number + 1), scale, code) <= size)
+        number++;
+    const double low = (double)tr_code8_decode((uint8_t)number, scale, code);
+    if (number < most && size > low) {
+        const double high = (double)tr_code8_decode((uint8_t)(number + 1), scale, code);
+        number += (size - low) / (high - low) + (double)(draw >> 8) * 0x1p-24 >= 1;
     }
-    if (squares) return (uint8_t)(code == 0 && size > 0 ? 1 : code);
-    return (uint8_t)(code | (x < 0 && code > 0 ? 0x80 : 0));
+    if (code == TR_CODE8_SQUARES) return (uint8_t)(number == 0 && size > 0 ? 1 : number);
+    return (uint8_t)(number | (x < 0 && number > 0 ? 0x80 : 0));
 }
 
 static void encode_blocks(const tr_quantize_desc *d, const tr_op_args *args) {
@@ -52,7 +52,7 @@ static void encode_blocks(const tr_quantize_desc *d, const tr_op_args *args) {
         ((float *)args->t[TR_QUANTIZE_SCALES].data)[at / TR_CODE8_BLOCK] = scale;
         for (int64_t i = at; i < end; i++)
             ((uint8_t *)args->t[TR_QUANTIZE_Y].data)[i] =
-                scale > 0 ? code_of((double)x[i], scale, d->squares, draw_of(d, args, i)) : 0;
+                scale > 0 ? number_of((double)x[i], scale, d->code, draw_of(d, args, i)) : 0;
     }
 }
 
@@ -61,7 +61,7 @@ tr_status tr_ref_dequantize(tr_op *op, const tr_op_args *args) {
     for (int64_t i = 0; i < d->count; i++)
         ((float *)args->t[TR_QUANTIZE_X].data)[i] = tr_code8_decode(
             ((const uint8_t *)args->t[TR_QUANTIZE_Y].data)[i],
-            ((const float *)args->t[TR_QUANTIZE_SCALES].data)[i / TR_CODE8_BLOCK], d->squares);
+            ((const float *)args->t[TR_QUANTIZE_SCALES].data)[i / TR_CODE8_BLOCK], d->code);
     return TR_OK;
 }
 

@@ -10,6 +10,7 @@ static bool is_box(const tr_quantize_box *b) {
 static const char *quantize_fault(const tr_op_desc *desc) {
     const tr_quantize_desc *d = &desc->quantize;
     if (!tr_op_sizes_fit(0, d->count, 1, 1)) return "count is out of range";
+    if (!(d->code >= 0 && d->code < TR_CODE8_CODES)) return "there is no such code";
     if (d->boxes < 1 || d->boxes > TR_QUANTIZE_BOXES) return "boxes is out of range";
     for (int k = 0; k < d->boxes; k++)
         if (!is_box(&d->box[k])) return "a box is out of range";
@@ -18,7 +19,7 @@ static const char *quantize_fault(const tr_op_desc *desc) {
 
 static bool same_quantize(const tr_op_desc *x, const tr_op_desc *y) {
     const tr_quantize_desc *a = &x->quantize, *b = &y->quantize;
-    bool same = a->count == b->count && a->to == b->to && a->squares == b->squares &&
+    bool same = a->count == b->count && a->to == b->to && a->code == b->code &&
                 a->use == b->use && a->boxes == b->boxes;
     for (int k = 0; k < a->boxes && same; k++) {
         const tr_quantize_box *p = &a->box[k], *q = &b->box[k];

@@ -54,7 +54,6 @@ excluded() {
     [[ $master == fp32 || $precision == bf16 ]] || return 0
     case $optimizer in
         "sgd optim.momentum=0" | adafactor) [[ $moments == fp32 ]] || return 0 ;;
-        muon) [[ $moments != int8 ]] || return 0 ;;
     esac
     return 1
 }

@@ -100,7 +100,7 @@ static void test_narrow_types_are_saved_as_bf16(void **state) {
                         .local = half,
                         .dtype = TR_BF16,
                         .count = COUNT,
-                        .squares = true,
+                        .code = TR_CODE8_SQUARES,
                         .write = true};
     tr_ckpt_state s = state_of(1);
     assert_true(bytes <= sizeof codes[0]);
@@ -145,7 +145,7 @@ static void test_narrow_types_are_saved_as_bf16(void **state) {
         float scale;
         memcpy(&scale, codes[0] + scales + (size_t)(i / TR_CODE8_BLOCK) * sizeof scale,
                sizeof scale);
-        assert_true(wide[i] == tr_code8_decode(codes[0][i], scale, true));
+        assert_true(wide[i] == tr_code8_decode(codes[0][i], scale, TR_CODE8_SQUARES));
     }
     assert_true(shard_bytes("codes") < COUNT * sizeof *half + (1 << 14));
 

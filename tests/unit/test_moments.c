@@ -65,7 +65,7 @@ static void round_or_add(const tr_param *param, int use, int64_t step, int64_t s
     tr_op_desc desc;
     tr_op *op = NULL;
     tr_step_state at = {.seed = seed, .step = step};
-    if (tr_param_rounding(param, TR_BF16, false, use, count, &desc) != TR_OK ||
+    if (tr_param_rounding(param, TR_BF16, TR_CODE8_SIGNED, use, count, &desc) != TR_OK ||
         tr_op_prepare(&(tr_op_context){.device = device}, &desc, &op) != TR_OK)
         fail_msg("%s", tr_error_message());
     const tr_op_args args = {.t = {[TR_QUANTIZE_X] = tr_tensor_vector(from, TR_F32, count),
@@ -255,41 +255,50 @@ static void sums_of_gradients_are_unbiased(void **state) {
          "variance of sums", ADDED);
 }
 
-/* Every code keeps its number, in its own block and in one of which the scale is larger as long as
+/* Every number keeps its value, in its own block and in one of which the scale is larger as long as
  * that reaches down to it; zeros are 0; neighbours are at most 1/8 apart, down to 2^-14 and 2^-30
- * of the scale. */
+ * of the scale, or with the even code 2^-6 of the scale. */
+static void check_number(int number, float s, tr_code8 code) {
+    const bool squares = code == TR_CODE8_SQUARES;
+    const int size = squares ? number : number & 127;
+    const float value = tr_code8_decode((uint8_t)number, s, code);
+    for (uint32_t draw = 0; draw < 4; draw++)
+        assert_int_equal(tr_code8_encode(value, s, code, draw * 0x55555555u), number);
+    const bool has_room = code == TR_CODE8_EVEN ? size % 2 == 0 : size > 16 || size == 0;
+    if (s < 0x1p100f && has_room)
+        assert_true(tr_code8_decode(tr_code8_encode(value, 2 * s, code, 0), 2 * s, code) == value);
+    if (size == 0) return;
+    const float before = tr_code8_decode((uint8_t)(number - 1), s, code);
+    if (code == TR_CODE8_EVEN) assert_true(fabsf(value) - fabsf(before) == 0x1p-6f * s);
+    if (code == TR_CODE8_EVEN || size < 9) return;
+    assert_true(fabsf(value) > fabsf(before) && fabsf(value) <= 1.125f * fabsf(before));
+}
+
 static void codes_keep_their_numbers(void **state) {
     (void)state;
     static const float scales[] = {0x1p-100f, 0x1p-30f, 1.0f, 0x1p64f, 0x1p126f};
-    for (size_t k = 0; k < sizeof scales / sizeof *scales; k++)
-        for (int squares = 0; squares < 2; squares++) {
-            const float s = scales[k];
-            for (int code = 0; code < 256; code++) {
-                if (!squares && code == 128) continue; /* -0, which is never written */
-                const float number = tr_code8_decode((uint8_t)code, s, squares);
-                for (uint32_t draw = 0; draw < 4; draw++)
-                    assert_int_equal(tr_code8_encode(number, s, squares, draw * 0x55555555u), code);
-                const bool has_room = squares ? code > 16 : (code & 127) > 16;
-                if (s < 0x1p100f && (has_room || (code & 127) == 0 || code == 0))
-                    assert_true(tr_code8_decode(tr_code8_encode(number, 2 * s, squares, 0), 2 * s,
-                                                squares) == number ||
-                                (squares && code == 128));
-                if (squares ? code < 9 : (code & 127) < 9 || (code & 127) == 127) continue;
-                const float before = tr_code8_decode((uint8_t)(code - 1), s, squares);
-                assert_true(fabsf(number) > fabsf(before) &&
-                            fabsf(number) <= 1.125f * fabsf(before));
+    for (size_t k = 0; k < sizeof scales / sizeof *scales; k++) {
+        const float s = scales[k];
+        for (int c = 0; c < TR_CODE8_CODES; c++) {
+            const tr_code8 code = (tr_code8)c;
+            const int largest = tr_code8_largest(code);
+            for (int number = 0; number <= largest; number++) {
+                check_number(number, s, code);
+                if (code != TR_CODE8_SQUARES && number > 0) check_number(128 + number, s, code);
             }
-            assert_true(tr_code8_decode(squares ? 255 : 127, s, squares) == 1.875f * s);
-            assert_true(tr_code8_scale(1.875f * s) == s && tr_code8_scale(1.0f * s) == s);
+            assert_true(tr_code8_decode((uint8_t)largest, s, code) == 1.875f * s);
         }
-    assert_true(tr_code8_scale(0) == 0 && tr_code8_encode(0, 0, true, 0) == 0);
+        assert_true(tr_code8_scale(1.875f * s) == s && tr_code8_scale(1.0f * s) == s);
+    }
+    assert_true(tr_code8_scale(0) == 0 && tr_code8_encode(0, 0, TR_CODE8_SQUARES, 0) == 0);
     assert_true(tr_code8_scale(nextafterf(1.875f, 2)) == 2 && tr_code8_scale(0.99f) == 1);
     assert_true(tr_code8_scale(0.9375f) == 0.5f);
     /* A square is never divided by as 0. */
-    assert_int_equal(tr_code8_encode(1e-30f, 1, true, 0), 1);
-    assert_int_equal(tr_code8_encode(1e-30f, 1, false, 0), 0);
-    assert_int_equal(tr_code8_encode(NAN, 1, false, 0), 127);
-    assert_int_equal(tr_code8_encode(-INFINITY, 1, false, 0), 255);
+    assert_int_equal(tr_code8_encode(1e-30f, 1, TR_CODE8_SQUARES, 0), 1);
+    assert_int_equal(tr_code8_encode(1e-30f, 1, TR_CODE8_SIGNED, 0), 0);
+    assert_int_equal(tr_code8_encode(NAN, 1, TR_CODE8_SIGNED, 0), 127);
+    assert_int_equal(tr_code8_encode(-INFINITY, 1, TR_CODE8_SIGNED, 0), 255);
+    assert_int_equal(tr_code8_encode(-INFINITY, 1, TR_CODE8_EVEN, 0), 248);
 }
 
 /* The mean of n draws is within 4 sigma of the number, of every size in a block. */
@@ -297,20 +306,22 @@ static void codes_are_unbiased(void **state) {
     (void)state;
     static const float some[] = {1.8f, -1.03f, 0.3f, 0x1.4p-13f, -0x1.1p-16f, 0x1p-18f};
     for (size_t k = 0; k < sizeof some / sizeof *some; k++)
-        for (int squares = 0; squares < 2; squares++) {
+        for (int c = 0; c < TR_CODE8_CODES; c++) {
+            const tr_code8 code = (tr_code8)c;
             const float number = some[k];
             double sum = 0, squared = 0;
-            if (squares && number < 0) continue;
+            if (code == TR_CODE8_SQUARES && number < 0) continue;
             for (int i = 0; i < DRAWS; i++) {
                 const uint32_t draw = tr_philox4x32(seed, (uint64_t)i, 5).v[0];
                 const double d =
-                    (double)tr_code8_decode(tr_code8_encode(number, 1, squares, draw), 1, squares) -
+                    (double)tr_code8_decode(tr_code8_encode(number, 1, code, draw), 1, code) -
                     (double)number;
                 sum += d;
                 squared += d * d;
             }
-            const double sigma = sqrt(squared / DRAWS),
-                         gap = fmax(fabs((double)number) / 8, 0x1p-17);
+            const double sigma = sqrt(squared / DRAWS);
+            const double gap =
+                code == TR_CODE8_EVEN ? 0x1p-6 : fmax(fabs((double)number) / 8, 0x1p-17);
             assert_true(sigma <= gap / 2 * 1.01);
             near(sum / DRAWS, 0, 4 * sigma / sqrt(DRAWS), "mean error", (double)number);
         }

@@ -314,16 +314,18 @@ static void check_rounding(const tr_cpu_kernels *set) {
         }
         set->round_drawn(true, N, x, draw, half);
         for (int i = 0; i < N; i++) assert_int_equal(half[i], tr_round_bf16(wide[i], draw[i]));
-        for (int squares = 0; squares < 2; squares++) {
+        static const tr_code8 kinds[] = {TR_CODE8_SIGNED, TR_CODE8_EVEN, TR_CODE8_SQUARES};
+        for (int k = 0; k < TR_CODE8_CODES; k++) {
+            const tr_code8 kind = kinds[k];
             float largest = 0;
-            for (int i = 0; i < N && squares; i++) x[i] *= x[i];
+            for (int i = 0; i < N; i++) x[i] = kind == TR_CODE8_SQUARES ? x[i] * x[i] : x[i];
             for (int i = 0; i < N; i++) largest = fmaxf(largest, fabsf(x[i]));
-            const float scale = set->encode(squares, N, x, draw, code);
+            const float scale = set->encode(kind, N, x, draw, code);
             assert_true(scale == tr_code8_scale(largest));
-            set->decode(squares, N, code, scale, wide);
+            set->decode(kind, N, code, scale, wide);
             for (int i = 0; i < N; i++) {
-                assert_int_equal(code[i], tr_code8_encode(x[i], scale, squares, draw[i]));
-                assert_true(wide[i] == tr_code8_decode(code[i], scale, squares));
+                assert_int_equal(code[i], tr_code8_encode(x[i], scale, kind, draw[i]));
+                assert_true(wide[i] == tr_code8_decode(code[i], scale, kind));
             }
         }
     }

@@ -330,7 +330,7 @@ static const optimizer optimizers[] = {
     {.kind = TR_OPTIM_MUON, .family = "llama"},
     {.kind = TR_OPTIM_ADAFACTOR, .family = "llama", .dtype = TR_BF16},
     {.kind = TR_OPTIM_LAMB, .gradients = TR_BF16, .noise = true},
-    {.kind = TR_OPTIM_MUON, .gradients = TR_BF16, .moments = TR_BF16, .family = "llama"},
+    {.kind = TR_OPTIM_MUON, .gradients = TR_BF16, .moments = TR_U8, .family = "llama"},
     {.kind = TR_OPTIM_ADAFACTOR, .gradients = TR_BF16},
     {.kind = TR_OPTIM_LAMB, .dtype = TR_BF16, .no_master = true, .family = "llama"},
     {.kind = TR_OPTIM_LAMB,

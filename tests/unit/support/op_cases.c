@@ -189,19 +189,19 @@
                     {.name = 8, .begin = n, .rows = m, .cols = k, .ld = n + k, .step = k + 1}}     \
         }                                                                                          \
     }
-#define QUANTIZE_SQUARES(n)                                                                        \
+#define QUANTIZE_CODE(n, as)                                                                       \
     {                                                                                              \
         .kind = TR_OP_QUANTIZE, .quantize = {                                                      \
             .count = n,                                                                            \
             .to = TR_U8,                                                                           \
-            .squares = true,                                                                       \
+            .code = as,                                                                            \
             .boxes = 1,                                                                            \
             .box = {{.name = 9, .rows = 1, .cols = n, .ld = n}}                                    \
         }                                                                                          \
     }
-#define DEQUANTIZE(n, square)                                                                      \
+#define DEQUANTIZE(n, as)                                                                          \
     {                                                                                              \
-        .kind = TR_OP_DEQUANTIZE, .quantize = {.count = n, .to = TR_U8, .squares = square }        \
+        .kind = TR_OP_DEQUANTIZE, .quantize = {.count = n, .to = TR_U8, .code = as }               \
     }
 #define DESCEND_OF(n, p, all)                                                                      \
     {                                                                                              \
@@ -475,12 +475,14 @@ const tr_op_case tr_op_cases[] = {
     {QUANTIZE_BOXES(31, 17, 6, TR_BF16), 0},
     {QUANTIZE(1, TR_U8), 0},
     {QUANTIZE(1037, TR_U8), 0},
-    {QUANTIZE_SQUARES(1037), 0},
+    {QUANTIZE_CODE(1037, TR_CODE8_SQUARES), 0},
+    {QUANTIZE_CODE(1037, TR_CODE8_EVEN), 0},
     {QUANTIZE(64, TR_U8), TR_CASE_SKIP},
     {QUANTIZE_BOXES(31, 17, 6, TR_U8), 0},
-    {DEQUANTIZE(1, false), 0},
-    {DEQUANTIZE(1037, false), 0},
-    {DEQUANTIZE(1037, true), 0},
+    {DEQUANTIZE(1, TR_CODE8_SIGNED), 0},
+    {DEQUANTIZE(1037, TR_CODE8_SIGNED), 0},
+    {DEQUANTIZE(1037, TR_CODE8_SQUARES), 0},
+    {DEQUANTIZE(1037, TR_CODE8_EVEN), 0},
 };
 const size_t tr_op_case_count = sizeof tr_op_cases / sizeof *tr_op_cases;
 
@@ -535,7 +537,7 @@ const tr_op_case tr_op_large_cases[] = {
     {QUANTIZE(20011, TR_BF16), 0},
     {QUANTIZE_BOXES(301, 40, 27, TR_BF16), 0},
     {QUANTIZE_BOXES(301, 40, 27, TR_U8), 0},
-    {QUANTIZE_SQUARES(20011), 0},
-    {DEQUANTIZE(20011, true), 0},
+    {QUANTIZE_CODE(20011, TR_CODE8_SQUARES), 0},
+    {DEQUANTIZE(20011, TR_CODE8_SQUARES), 0},
 };
 const size_t tr_op_large_case_count = sizeof tr_op_large_cases / sizeof *tr_op_large_cases;

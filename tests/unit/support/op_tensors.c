@@ -462,7 +462,7 @@ static void optimizer_tensors(const tr_op_desc *desc, unsigned options, tr_op_te
 
 static void quantize_tensors(const tr_quantize_desc *d, tr_op_kind kind, tr_op_tensor *t) {
     const int64_t blocks = (d->count + TR_CODE8_BLOCK - 1) / TR_CODE8_BLOCK;
-    t[TR_QUANTIZE_X] = input(TR_F32, d->count, d->squares ? TR_FILL_SQUARE : TR_FILL_NORMAL);
+    t[TR_QUANTIZE_X] = input(TR_F32, d->count, d->code == TR_CODE8_SQUARES ? TR_FILL_SQUARE : TR_FILL_NORMAL);
     t[TR_QUANTIZE_Y] = exact(d->to, d->count);
     if (d->to == TR_U8) t[TR_QUANTIZE_SCALES] = exact(TR_F32, blocks);
     if (kind == TR_OP_QUANTIZE) return;
