@@ -12,6 +12,7 @@ static const double MIB = 1 << 20;
 /* Prints what the steps on the host take of the rank that they take longest. */
 static void print_steps(const tr_config *c, const tr_layout *l) {
     const tr_mesh *mesh = &l->desc.mesh;
+    const bool directs = tr_optim_row_of(l->desc.optimizer.kind)->by_tensor;
     tr_offload_traffic most = {0};
     char time[32];
     for (int pp = 0; pp < mesh->degree[TR_AXIS_PP]; pp++)
@@ -21,9 +22,10 @@ static void print_steps(const tr_config *c, const tr_layout *l) {
             if (tr_offload_seconds(c, own) > tr_offload_seconds(c, most)) most = own;
         }
     (void)printf(
-        "         at the end of a step %.1f MiB of gradients and parameters go there and "
+        "         at the end of a step %.1f MiB of gradients%s and parameters go there and "
         "%.1f MiB return at %.3g GB/s, while cores move %.1f MiB at %.3g GB/s: %s stay exposed\n",
-        most.down / MIB, most.up / MIB, tr_network_bytes(c, false) * 1e-9, most.host / MIB,
+        most.down / MIB, directs ? ", directions" : "", most.up / MIB,
+        tr_network_bytes(c, false) * 1e-9, most.host / MIB,
         tr_device_speed_of("cpu")->memory_bytes * 1e-9,
         cli_duration(tr_offload_seconds(c, most), time, sizeof time));
 }
