@@ -83,7 +83,8 @@ tr_status tr_json_parse(const char *text, size_t length, const char *where, cJSO
             TR_FAIL(TR_ERR_DATA, "%s: the JSON value ends before byte %zu, and other text follows",
                     where, at);
     else if (zero < length)
-        status = TR_FAIL(TR_ERR_DATA, "%s: the text at byte %zu has a zero character (\\u0000)",
+        status = TR_FAIL(TR_ERR_DATA,
+                         "%s: the text at byte %zu has a zero character (\\u0000): remove it",
                          where, zero);
     else status = check_tree(value, where);
     if (status != TR_OK) cJSON_Delete(value);

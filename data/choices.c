@@ -161,22 +161,9 @@ static tr_status read_question(reader *r, const cJSON *line) {
     return TR_OK;
 }
 
-/* Returns true when a string of the line has a zero character, which would end it. */
-static bool has_zero(const char *text, size_t length) {
-    for (size_t i = 0; i + 5 < length; i++) {
-        if (text[i] != '\\') continue;
-        if (strncmp(text + i + 1, "u0000", 5) == 0) return true;
-        i++; /* what the backslash escapes */
-    }
-    return false;
-}
-
 static tr_status read_line(reader *r, const char *text, size_t length, int64_t number) {
     cJSON *line;
     (void)snprintf(r->where, sizeof r->where, "%.1000s:%" PRId64, r->path, number);
-    if (has_zero(text, length))
-        return TR_FAIL(TR_ERR_DATA, "%s: the text has a zero character (\\u0000): remove it",
-                       r->where);
     TR_TRY(tr_json_parse(text, length, r->where, &line));
     tr_status status = read_question(r, line);
     cJSON_Delete(line);

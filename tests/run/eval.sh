@@ -221,7 +221,7 @@ mkdir hollow
 refuses 65 "hollow' is a directory: name a regular file" 1 run --data hollow
 refuses 65 "'hollow' has neither checkpoints (hollow/ckpt) nor a config.json" 1 hollow
 printf '{"context": "Once \\\\u0000x", "choices": ["a", "b"], "label": 0}\n{"context": "Once\\u0000x", "choices": ["a", "b"], "label": 0}\n' >zero.jsonl
-refuses 65 'zero.jsonl:2: the text has a zero character' 1 run --data zero.jsonl
+refuses 65 'zero.jsonl:2: the text at byte 17 has a zero character' 1 run --data zero.jsonl
 refuses 78 '--data does not take data.format instruct' 1 run --data zero.jsonl data.format=instruct
 mv folder/tokenizer.json folder/kept
 rm -f folder/tokenizer_config.json
