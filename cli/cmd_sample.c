@@ -160,6 +160,19 @@ static tr_status write_json(void *context, int index, const char *text, size_t l
     return TR_OK;
 }
 
+/* Makes the texts of the prompts, and says when the model did not see a whole text. */
+static tr_status make_from_prompts(const tr_generation *s, bool writes, tr_texts *texts) {
+    bool full = false;
+    texts->full = &full;
+    TR_TRY(tr_texts_make(texts));
+    if (full && writes)
+        (void)fprintf(stderr,
+                      "trireme: the context of %lld tokens was full: the older half of a text was "
+                      "forgotten\n",
+                      (long long)s->config.model.context);
+    return TR_OK;
+}
+
 static tr_status make_texts(tr_world *world, request *r, tr_generation *s) {
     const bool writes = tr_world_rank(world) == 0;
     tr_board_set_action(r->texts.sampler.board, -1, -1, 'L');
@@ -174,7 +187,8 @@ static tr_status make_texts(tr_world *world, request *r, tr_generation *s) {
     if (writes && r->prompts_file) r->texts.made = write_json;
     else if (writes) r->texts.stream = stdout;
     r->texts.context = (void *)r->texts.prompt;
-    return r->interactive ? cli_sample_chat(&r->texts, r->system) : tr_texts_make(&r->texts);
+    return r->interactive ? cli_sample_chat(&r->texts, r->system)
+                          : make_from_prompts(s, writes, &r->texts);
 }
 
 /* Samples on one rank. A rank that fails by itself aborts the job; a failure that all ranks agreed

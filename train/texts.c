@@ -110,8 +110,8 @@ tr_status tr_texts_check(const tr_texts *texts, const tr_prompts *prompts, const
         TR_TRY(status);
         if ((int64_t)list.count <= context) continue;
         if (prompts->number)
-            (void)snprintf(place, sizeof place, " in line %d of %s'%.400s'", prompts->number[i], key,
-                           file);
+            (void)snprintf(place, sizeof place, " in line %d of %s'%.400s'", prompts->number[i],
+                           key, file);
         return TR_FAIL(failure,
                        "the prompt%s has %zu tokens, and model.context is %" PRId64 ": shorten it",
                        place, list.count, context);
@@ -196,8 +196,10 @@ static tr_status take(const tr_texts *texts, row *r, int32_t token, bool *live) 
 }
 
 /* Ends the texts, in the order of the prompts. */
-static tr_status end_rows(const tr_texts *texts, int from, row *rows, int count) {
+static tr_status end_rows(const tr_texts *texts, const tr_sampler *sampler, int from, row *rows,
+                          int count) {
     for (int i = 0; i < count; i++) {
+        if (texts->full && tr_sampler_forgotten(sampler, i) > 0) *texts->full = true;
         TR_TRY(tr_textout_end(&rows[i].out));
         if (texts->stream) TR_TRY(write_piece(&rows[i], "\n", 1));
         if (texts->made)
@@ -225,7 +227,7 @@ static tr_status make_together(const tr_texts *texts, tr_sampler *sampler, int f
             live--;
         }
     }
-    return end_rows(texts, from, rows, count);
+    return end_rows(texts, sampler, from, rows, count);
 }
 
 tr_status tr_texts_make(const tr_texts *texts) {

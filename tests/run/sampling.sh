@@ -30,6 +30,7 @@ train 0 2 llama model.family=llama model.kv_heads=2 parallel.pp=2
 # The context (32) becomes full on the way. What is not the text goes to stderr.
 for run in gpt2 llama; do
     sample 1 "$run.one" "$run" -p 'The ' -n 60 --seed 3 train.threads=1
+    grep -q 'the context of 32 tokens was full: the older half of a text was forgotten' "$run.one.err" || fail "$run: $(<"$run.one.err")"
     for layout in '2 parallel.pp=2' '3' '2 parallel.tp=2' '4 parallel.pp=2 parallel.tp=2'; do
         read -ra words <<<"$layout"
         sample "${words[0]}" "$run.several" "$run" -p 'The ' -n 60 --seed 3 train.threads=1 "${words[@]:1}"
@@ -81,7 +82,8 @@ refuses 66 "the file of prompts 'none' cannot be opened" 1 gpt2 --prompts none
 printf 'short\n\n%s\n' 'a prompt of thirty-three letters.' >long
 refuses 65 "the prompt in line 3 of 'long' has 33 tokens, and model.context is 32: shorten it" 2 gpt2 --prompts long
 refuses 65 "the prompt has 33 tokens, and model.context is 32: shorten it" 1 gpt2 -p "$(tail -n 1 long)"
-sample 1 whole gpt2 -p "$(tail -c 33 long)" -n 3
+sample 1 whole gpt2 -p "$(tail -c 33 long)" -n 1
+[[ ! -s whole.err ]] || fail "a prompt that fills the context: $(<whole.err)"
 : >empty
 refuses 65 "the file of prompts 'empty' is empty" 1 gpt2 --prompts empty
 
