@@ -136,7 +136,7 @@ static void print_head(const tr_config *c, const tr_run_plan *p, bool here) {
 
 /* "0,3-5": ranges of numbers; "..." stands for those beyond the column's width. */
 typedef struct list {
-    char text[32];
+    char text[64];
     size_t used;
     int first, last; /* the range at the end of the text, which may still grow */
     size_t before;   /* the text's length without it */

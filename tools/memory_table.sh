@@ -5,6 +5,7 @@ set -euo pipefail
 trireme=$1
 here=$(cd "$(dirname "$0")" && pwd)
 page=$here/../docs/memory.md
+source "$here/plan_table.sh"
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 sed -n '/^```yaml$/,/^```$/{//!p}' "$page" >"$dir/x.yaml"
@@ -13,15 +14,14 @@ sed -n '/^```yaml$/,/^```$/{//!p}' "$page" >"$dir/x.yaml"
 row() {
     local output
     output=$("$trireme" plan "$dir/x.yaml" --rate 1 "$@")
-    awk -v settings="$*" '
+    awk -v settings="$*" "$plan_table"'
         $1 == "fits" { rank = $3 }
         $1 == "offload" { host = $11 }
-        $1 ~ /^[0-9,]+$/ && NF == 12 { line[++lines] = $0 }
+        is_row() { line[++lines] = $0 }
         END {
-            for (k = lines; k > 0; k--) {
+            for (k = 1; k <= lines; k++) {
                 split(line[k], f)
-                split(f[2], ranks, "-")
-                if (ranks[1] <= rank) break
+                if (has_rank(f[2], rank)) break
             }
             printf "| %s | %d | %s | %s | %s | %s | %s | %s | %s | %s | %.1f |\n", settings == "" ? "one rank" : "`" settings "`", rank,
                 f[3], f[5], f[6], f[7], f[8], f[10], f[11], f[12], host

@@ -7,6 +7,7 @@ scratch=$2
 source "$(dirname "$0")/common.sh"
 root=$(cd "$(dirname "$0")/../.." && pwd)
 page=$root/docs/memory.md
+source "$root/tools/plan_table.sh"
 
 bash "$root/tools/memory_table.sh" "$trireme" >"$scratch/table"
 [[ $(grep -c '^| `' "$scratch/table") -gt 9 ]] || fail "the table has few rows: $(<"$scratch/table")"
@@ -15,12 +16,12 @@ diff "$scratch/table" <(sed '1,/^<!-- from here: /d; /^<!-- to here -->/,$d' "$p
 
 sed -n '/^```yaml$/,/^```$/{//!p}' "$page" >"$scratch/x.yaml"
 
-# of RANK COLUMN SETTINGS...: prints a number of the plan's row that begins with that rank.
+# of RANK COLUMN SETTINGS...: prints a number of the plan's row that has that rank.
 of() {
     local rank=$1 column=$2
     shift 2
-    "$trireme" plan "$scratch/x.yaml" --rate 1 "$@" | awk -v rank="$rank" -v column="$column" '
-        $1 ~ /^[0-9,]+$/ && NF == 12 && ($2 == rank || index($2, rank "-") == 1) { print $(column); found = 1 }
+    "$trireme" plan "$scratch/x.yaml" --rate 1 "$@" | awk -v rank="$rank" -v column="$column" "$plan_table"'
+        is_row() && has_rank($2, rank) { print $(column); found = 1 }
         END { exit !found }'
 }
 params=4 parameters=5 gradients=6 optimizer=7 activations=8 transfers=10 data=11

@@ -6,6 +6,7 @@
 set -euo pipefail
 trireme=$1 scratch=$2 precision=$3
 source "$(dirname "$0")/common.sh"
+source "$(dirname "$0")/../../tools/plan_table.sh"
 
 # Parameters of one block of 4096 elements, of several, and of a part of one.
 options=(model.width=96 model.vocab=700 optim.clip=0.5 train.precision="$precision")
@@ -146,7 +147,7 @@ done
 # travelled at once. A tied table travels once. The first forward hides a part.
 "$trireme" plan "$scratch/base.yaml" "${options[@]}" parallel.dp=4 parallel.zero=1 device.link=1 --rate 100 >"$scratch/gather"
 read -r mib ms exposed < <(sed -n 's/^gather   \([0-9.]*\) MiB of updated parameters in 6 gathers take \([0-9.]*\) ms at 1 GB.s, of which \([0-9.]*\) ms stay exposed$/\1 \2 \3/p' "$scratch/gather") || true
-read -r most whole < <(awk '$1 == "0" && NF == 12 { all += $7; whole = $5; if ($7 > most) most = $7 } END { if (all > 0) print most / all, whole }' "$scratch/gather")
+read -r most whole < <(awk "$plan_table"'is_row() { all += $7 * ranks_of($2); whole = $5; if ($7 > most) most = $7 } END { if (all > 0) print most / all, whole }' "$scratch/gather")
 awk -v mib="${mib:-0}" -v ms="${ms:-0}" -v e="${exposed:-0}" -v most="${most:-1}" 'BEGIN {
     d = ms / (3 * most * (mib + 1e-9) * 1.048576) - 1; exit !(mib > 0.5 && e > 0 && e < ms && d < 0.2 && d > -0.05) }' && [[ $precision != fp32 || $mib == "$whole" ]] ||
     fail "the gathers: $(grep '^gather' "$scratch/gather"), of $whole MiB, of which one rank has ${most:-0}"
