@@ -207,6 +207,11 @@ static tr_status add_to_sums(const layer_stage *s, const tr_stage_io *io, int k)
     return TR_OK;
 }
 
+/* Layer k is about to read its parameters. */
+static tr_status need(const layer_stage *s, const tr_stage_io *io, int k) {
+    return io->need ? io->need(io->need_context, s->flow.count - 1 - k) : TR_OK;
+}
+
 /* --- F ---------------------------------------------------------------------------------------- */
 
 /* Copies a value that is read here for the next stage that reads it. */
@@ -223,7 +228,7 @@ static tr_status forward(tr_stage *stage, const tr_stage_io *io) {
     for (int k = 0; k < s->flow.count; k++) {
         tr_layer *layer = layer_at(s, k);
         tr_layer_io l = layer_io(s, io, k);
-        if (io->need) TR_TRY(io->need(io->need_context, s->flow.count - 1 - k));
+        TR_TRY(need(s, io, k));
         for (int o = 0; o < layer->outputs; o++) {
             const tr_stage_value *value = output_at(s, k, o);
             l.y[o] = value->readers > 0 ? value_at(io, value)
@@ -283,6 +288,7 @@ static tr_status layer_grad_input(const layer_stage *s, const tr_stage_io *io, i
     tr_layer *layer = layer_at(s, k);
     if (layer->no_backward) return TR_OK;
     const tr_layer_io l = grad_io(s, io, k);
+    TR_TRY(need(s, io, k));
     TR_TRY(layer->ops->grad_input(layer, &l));
     return add_parts(s, io, k);
 }
@@ -299,6 +305,7 @@ static tr_status layer_grad_weight(const layer_stage *s, const tr_stage_io *io, 
     tr_layer_io l = layer_io(s, io, k);
     for (int o = 0; o < layer->outputs; o++)
         if (layer->w_reads_dy[o]) l.dy[o] = gradient_of(io, output_at(s, k, o));
+    TR_TRY(need(s, io, k));
     TR_TRY(layer->ops->grad_weight(layer, &l));
     return complete(s, io, k);
 }
@@ -317,6 +324,7 @@ static tr_status layer_backward(const layer_stage *s, const tr_stage_io *io, int
         return layer_grad_weight(s, io, k);
     }
     const tr_layer_io l = grad_io(s, io, k);
+    TR_TRY(need(s, io, k));
     TR_TRY(layer->ops->backward(layer, &l));
     TR_TRY(add_parts(s, io, k));
     return complete(s, io, k);

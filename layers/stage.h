@@ -97,8 +97,8 @@ typedef struct tr_stage_io {
      * order; NULL: not asked for. A stage need not call it. */
     tr_status (*complete)(void *context, int bucket);
     void *complete_context;
-    /* F: the stage calls it before it reads the parameters of a bucket, or of one with a higher
-     * number, which is an earlier layer's; NULL: not asked for. */
+    /* The stage calls it before it reads the parameters of a bucket; NULL: not asked for. A stage
+     * that does not call it finds them complete only in its next action. */
     tr_status (*need)(void *context, int bucket);
     void *need_context;
     void *const *in;   /* while they live: tensors of incoming edges */

@@ -85,7 +85,7 @@ static void observe(void *context, const tr_instr *instr, bool begin) {
     if (s->trace && at_once && !begin) tr_record_observe(s->trace, instr, false);
     if (at_once && !begin)
         tr_waits_observe(&s->waits, instr, false, tr_engine_tensor_waited(s->engine));
-    if (!instr->late)
+    if (instr->action.type != TR_ACTION_GATHER_WAIT) /* within an action */
         tr_board_set_action(s->options->board, instr->action.stage, instr->action.micro_batch,
                             begin ? letter[instr->action.type] : 0);
     if (!begin) {

@@ -223,19 +223,20 @@ out:
 
 /* --- from programs ---------------------------------------------------------------------------- */
 
-/* Adds an F in parts, with the waits for gathers between them that take time. */
-static tr_status add_forward(tr_timeline *t, const tr_program *program, const tr_instr_time *time,
-                             int f) {
-    const tr_instr *instr = &program->instr[f];
+/* Adds an action in parts, with the waits for gathers between them that take time. */
+static tr_status add_action(tr_timeline *t, const tr_program *program, const tr_instr_time *time,
+                            int at) {
+    const tr_instr *instr = &program->instr[at];
     tr_bar bar = {.rank = program->rank,
                   .action = instr->action,
                   .peer = -1,
                   .message = -1,
-                  .start = time[f].start,
-                  .end = time[f].end};
-    for (int k = tr_program_waits(program, f); k < f; k++) {
+                  .start = time[at].start,
+                  .end = time[at].end};
+    for (int k = tr_program_waits(program, at); k < at; k++) {
         const tr_instr *wait = &program->instr[k];
-        if (!wait->late || wait->action.stage != instr->action.stage) continue;
+        if (wait->action.type != TR_ACTION_GATHER_WAIT || wait->action.stage != instr->action.stage)
+            continue;
         if (!(time[k].end > time[k].start)) continue;
         tr_bar part = bar, waits = bar;
         part.end = waits.start = time[k].start;
@@ -259,10 +260,10 @@ static tr_status add_program(tr_timeline *t, const tr_program *program, const tr
         bool back = instr->action.type == TR_ACTION_FETCH, moves = reduce || out || back;
         /* Waits for sends and the end take no simulated time. */
         if (instr->action.type == TR_ACTION_WAIT_SENT || instr->action.type == TR_ACTION_FINISH ||
-            instr->late)
+            instr->action.type == TR_ACTION_GATHER_WAIT)
             continue;
-        if (instr->action.type == TR_ACTION_F) {
-            TR_TRY(add_forward(t, program, sim->instr[program->rank], k));
+        if (tr_action_computes(instr->action)) {
+            TR_TRY(add_action(t, program, sim->instr[program->rank], k));
             continue;
         }
         if ((tr_action_reduces(instr->action) || tr_action_gathers(instr->action) ||

@@ -34,9 +34,8 @@ typedef struct tr_instr {
     /* REDUCE_START: the stage's last W or B starts the sum while it runs, after the share `ready`
      * of its time, in which it completes the bucket; not early: the sum starts here. */
     bool early;
-    /* GATHER_WAIT: the stage's next action, an F, waits while it runs, after the share `ready` of
-     * its time, when it comes to the layer of the bucket; not late: the rank waits here. */
-    bool late;
+    /* GATHER_WAIT: the stage's next action waits while it runs, after the share `ready` of its
+     * time, when it comes to the layer of the bucket. */
     double ready;
 } tr_instr;
 
@@ -123,8 +122,8 @@ typedef struct tr_program {
     size_t live_peak_bytes;               /* with scratch: most bytes alive at one instruction */
 } tr_program;
 
-/* Returns the first instruction after the last action of the same stage before the F at `at`: from
- * there up to the F are the GATHER_WAITs that it makes (tr_instr.late). */
+/* Returns the first instruction after the last action of the same stage before the action at `at`:
+ * from there up to `at` are the GATHER_WAITs that it makes. */
 static inline int tr_program_waits(const tr_program *program, int at) {
     const int stage = program->instr[at].action.stage;
     while (at > 0 && !(tr_action_computes(program->instr[at - 1].action) &&

@@ -8,7 +8,7 @@
 typedef struct cell {
     int first, last; /* instructions */
     int stage[2];    /* equal if there is one */
-    bool forward[2]; /* an F, not a gradient */
+    tr_action_type type[2];
 } cell;
 
 /* What the rank has of a stage's values. */
@@ -46,7 +46,7 @@ static void list_cells(gatherer *g) {
         to->last = k;
         for (int i = second; i < 2; i++) {
             to->stage[i] = a.stage;
-            to->forward[i] = a.type == TR_ACTION_F;
+            to->type[i] = a.type;
         }
         second = a.overlap;
     }
@@ -75,11 +75,19 @@ static tr_status push(gatherer *g, tr_instr instr) {
     return TR_OK;
 }
 
-/* Adds the starts of a stage's gathers, or the waits; late: which F makes. The first layer's come
- * first, because F uses it first. */
-static tr_status push_gathers(gatherer *g, int stage, tr_action_type type, bool late) {
+/* Returns the share of an action's time before the layer of bucket k; of I that of B. */
+static double share_before(const tr_stage_cost *cost, int k, tr_action_type type) {
+    if (type == TR_ACTION_F) return cost->bucket[k].f;
+    if (k == 0) return 0;
+    return type == TR_ACTION_W ? cost->bucket[k - 1].w : cost->bucket[k - 1].b;
+}
+
+/* Adds the starts of a stage's gathers, or the waits, in the order in which an action of type `use`
+ * comes to the layers. */
+static tr_status push_gathers(gatherer *g, int stage, tr_action_type type, tr_action_type use) {
     const tr_stage_cost *cost = &g->t->cost[stage];
-    for (int k = cost->buckets - 1; k >= 0; k--) {
+    for (int i = 0; i < cost->buckets; i++) {
+        const int k = use == TR_ACTION_F ? cost->buckets - 1 - i : i;
         const tr_bucket *bucket = &cost->bucket[k];
         const size_t bytes = g->divided ? bucket->values : bucket->updated;
         if (!bytes) continue;
@@ -88,23 +96,22 @@ static tr_status push_gathers(gatherer *g, int stage, tr_action_type type, bool 
                                   .offset = TR_NO_PLACE,
                                   .bytes = bytes,
                                   .gathered = bucket->gathered,
-                                  .late = late,
-                                  .ready = bucket->f}));
+                                  .ready = share_before(cost, k, use)}));
     }
     return TR_OK;
 }
 
-/* Starts the gathers of a stage's values, unless the rank has them. */
-static tr_status start_stage(gatherer *g, int stage) {
-    if (g->held[stage] != ABSENT) return TR_OK;
-    g->held[stage] = STARTED;
-    return push_gathers(g, stage, TR_ACTION_GATHER_START, false);
+/* Starts the gathers of the values of a cell's stage, unless the rank has them. */
+static tr_status start_stage(gatherer *g, const cell *c, int i) {
+    if (g->held[c->stage[i]] != ABSENT) return TR_OK;
+    g->held[c->stage[i]] = STARTED;
+    return push_gathers(g, c->stage[i], TR_ACTION_GATHER_START, c->type[i]);
 }
 
 /* Starts the gathers of all stages, in the order in which the rank runs them. */
 static tr_status start_all(gatherer *g) {
     for (int c = 0; c < g->cells; c++)
-        for (int k = 0; k < 2; k++) TR_TRY(start_stage(g, g->cell[c].stage[k]));
+        for (int i = 0; i < 2; i++) TR_TRY(start_stage(g, &g->cell[c], i));
     return TR_OK;
 }
 
@@ -114,7 +121,7 @@ static tr_status start_all(gatherer *g) {
 static tr_status push_starts(gatherer *g, const cell *now, const cell *next) {
     for (int s = 0; s < g->t->stages; s++)
         if (g->held[s] == READY && !runs(now, s) && !runs(next, s)) g->held[s] = ABSENT;
-    for (int k = 0; k < 4; k++) TR_TRY(start_stage(g, k < 2 ? now->stage[k] : next->stage[k - 2]));
+    for (int k = 0; k < 4; k++) TR_TRY(start_stage(g, k < 2 ? now : next, k % 2));
     return TR_OK;
 }
 
@@ -122,7 +129,7 @@ static tr_status push_waits(gatherer *g, const cell *now) {
     for (int k = 0; k < 2; k++) {
         if (g->held[now->stage[k]] != STARTED) continue;
         g->held[now->stage[k]] = READY;
-        TR_TRY(push_gathers(g, now->stage[k], TR_ACTION_GATHER_WAIT, now->forward[k]));
+        TR_TRY(push_gathers(g, now->stage[k], TR_ACTION_GATHER_WAIT, now->type[k]));
     }
     return TR_OK;
 }

@@ -3,13 +3,12 @@
 
 #include "pipeline/program/lower.h"
 
-/* Adds a rank's gathers of values (tr_bucket) to its complete program. An F waits for each bucket
- * when it comes to its layer (tr_instr.late), so gathers also hide behind the F of earlier layers;
- * before a gradient the rank waits for all buckets of the stage.
+/* Adds a rank's gathers of values (tr_bucket) to its complete program. The GATHER_WAITs of a stage
+ * come before its next action, which waits for each bucket when it comes to its layer, so gathers
+ * also hide behind other layers of the stage. The layer that the action runs first comes first.
  *
- * All gathers of updated values start where the program begins, in the order in which it uses them,
- * and the first F of each stage waits. Validation does not gather: it finds updated values
- * complete.
+ * All gathers of updated values start where the program begins, in the order in which it uses them.
+ * Validation does not gather: it finds updated values complete.
  *
  * Of divided values a rank holds those of the stage that it runs and of the stage that it runs
  * next: when it changes to another stage, it drops the values of all except these two, starts to

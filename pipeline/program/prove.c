@@ -217,10 +217,10 @@ out:
     return status;
 }
 
-/* Fails unless each gather of the rank is waited for, before FINISH, and the values of a stage that
- * gathers are complete in each of its actions. */
+/* Fails unless each gather of the rank is waited for, within an action before FINISH, and the
+ * values of a stage that gathers are complete in each of its actions. */
 static tr_status check_gathers(const prover *p, int rank) {
-    enum { ABSENT, STARTED, LATE, READY };
+    enum { ABSENT, STARTED, AWAITED, READY };
     const tr_program *program = &p->set->program[rank];
     tr_status status = TR_OK;
     int *held = NULL, open = 0;
@@ -238,24 +238,22 @@ static tr_status check_gathers(const prover *p, int rank) {
         const char *problem = NULL;
         for (int b = 0; b < p->buckets && tr_action_computes(a); b++) {
             const int key = a.stage * p->buckets + b;
-            if (gathers[key] && held[key] < (a.type == TR_ACTION_F ? LATE : READY))
+            if (gathers[key] && held[key] < AWAITED)
                 problem = "the values of the stage have not been gathered";
-            if (held[key] != LATE) continue;
-            held[key] = READY; /* F has waited */
-            open--;
+            open -= held[key] == AWAITED;
+            if (held[key] == AWAITED) held[key] = READY;
         }
         ended |= a.type == TR_ACTION_FINISH;
         if (ended && open > 0) problem = "a gather has not been waited for";
         if (tr_action_gathers(a)) {
             int *of = &held[a.stage * p->buckets + a.micro_batch];
             const bool start = a.type == TR_ACTION_GATHER_START;
-            const bool late = program->instr[k].late;
-            if (start && (*of == STARTED || *of == LATE))
+            if (start && (*of == STARTED || *of == AWAITED))
                 problem = "the gather before it has not been waited for";
             if (!start && *of != STARTED) problem = "the gather has not started";
             if (ended) problem = "it comes after FINISH";
-            *of = start ? STARTED : late ? LATE : READY;
-            if (!late) open += start ? 1 : -1;
+            *of = start ? STARTED : AWAITED;
+            open += start;
         }
         if (problem) status = fail_order(rank, &program->instr[k], problem);
     }

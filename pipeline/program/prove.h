@@ -17,8 +17,8 @@
  * (tied sums, norm, parameters, in one fixed order) is a collective of all ranks. Fails with
  * TR_ERR_CONFIG and the cycle when they do not; when a channel's messages are taken in another
  * order than they are sent, or not all; when a reduction starts before its stage's last W or B, or
- * is not waited for before FINISH; when a stage that gathers has an action before, or during, its
- * gathers (an F may make the last waits while it runs), or a gather is not waited for before the
- * next one of its bucket and FINISH; and when what a micro-batch offloads does not go out after its
- * F and come back before its first gradient. */
+ * is not waited for before FINISH; when a stage that gathers has an action before its gathers, or a
+ * gather is not waited for, by an action of its stage, before the next one of its bucket and
+ * FINISH; and when what a micro-batch offloads does not go out after its F and come back before its
+ * first gradient. */
 tr_status tr_program_prove(const tr_program_set *set);

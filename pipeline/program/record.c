@@ -7,7 +7,8 @@
 
 size_t tr_record_entries(const tr_program *program) {
     size_t entries = (size_t)program->count;
-    for (int k = 0; k < program->count; k++) entries += program->instr[k].late;
+    for (int k = 0; k < program->count; k++)
+        entries += program->instr[k].action.type == TR_ACTION_GATHER_WAIT;
     return entries;
 }
 

@@ -134,8 +134,8 @@ typedef struct run_op {
     tr_channel *channel; /* RECV, SEND, WAIT_SENT */
     void *at;            /* RECV, SEND, GATHER_START, GATHER_WAIT */
     int64_t *ticket;     /* SEND: its own; WAIT_SENT: its SEND's */
-    /* The last W or B of a stage: the first REDUCE_START that it starts; an F: the first
-     * GATHER_WAIT that it makes; one of these: the next one of its stage. */
+    /* An action: the first GATHER_WAIT that it makes, or else REDUCE_START that it starts; one of
+     * these: the next one of the action. */
     struct run_op *within;
     bool ran; /* it has run within its action in this step */
     const tr_runner *runner;
@@ -225,20 +225,23 @@ static tr_status on_complete(void *context, int bucket) {
     const tr_run_hooks *hooks = &((run_op *)context)->runner->hooks;
     for (run_op *op = ((run_op *)context)->within; op; op = op->within) {
         const tr_action a = op->instr->action;
-        if (op->ran || a.micro_batch > bucket || !hooks->reduce_start) continue;
+        if (a.type != TR_ACTION_REDUCE_START || a.micro_batch > bucket) continue;
+        if (op->ran || !hooks->reduce_start) continue;
         op->ran = true;
         TR_TRY(hooks->reduce_start(hooks->context, a.stage, a.micro_batch));
     }
     return TR_OK;
 }
 
-/* Waits for the gathers of the buckets from `bucket` on, while an F of the stage (the context)
- * runs. */
+enum { ALL_BUCKETS = -1 };
+
+/* Waits for the gather of a bucket, while an action of the stage (the context) runs. */
 static tr_status on_need(void *context, int bucket) {
     const tr_run_hooks *hooks = &((run_op *)context)->runner->hooks;
     for (run_op *op = ((run_op *)context)->within; op; op = op->within) {
         const tr_action a = op->instr->action;
-        if (op->ran || a.micro_batch < bucket || !hooks->gather_wait) continue;
+        if (a.type != TR_ACTION_GATHER_WAIT || op->ran || !hooks->gather_wait) continue;
+        if (bucket != ALL_BUCKETS && a.micro_batch != bucket) continue;
         op->ran = true;
         if (hooks->observe) hooks->observe(hooks->context, op->instr, true);
         TR_TRY(hooks->gather_wait(hooks->context, a.stage, a.micro_batch, op->at));
@@ -248,36 +251,38 @@ static tr_status on_need(void *context, int bucket) {
 }
 
 /* Waits for the gathers that the stage has not asked for. */
-static tr_status end_forward(run_op *f) {
-    TR_TRY(on_need(f, 0));
-    for (run_op *op = f->within; op; op = op->within) op->ran = false;
+static tr_status end_waits(run_op *action) {
+    TR_TRY(on_need(action, ALL_BUCKETS));
+    for (run_op *op = action->within; op; op = op->within)
+        if (op->instr->action.type == TR_ACTION_GATHER_WAIT) op->ran = false;
     return TR_OK;
 }
 
 /* Returns the action within which a REDUCE_START or GATHER_WAIT runs: the W or B of its stage
- * before it, or the F after it. */
+ * before it, or the stage's next one. */
 static run_op *action_of(run_op *op) {
-    const int stage = op->instr->action.stage, away = op->instr->late ? 1 : -1;
+    const int stage = op->instr->action.stage;
+    const bool waits = op->instr->action.type == TR_ACTION_GATHER_WAIT;
+    const int away = waits ? 1 : -1;
     for (run_op *to = op + away;; to += away) {
         const tr_action a = to->instr->action;
-        if (a.stage != stage) continue;
-        if (op->instr->late ? a.type == TR_ACTION_F
-                            : a.type == TR_ACTION_W || a.type == TR_ACTION_B)
-            return to;
+        if (a.stage != stage || !tr_action_computes(a)) continue;
+        if (waits || a.type == TR_ACTION_W || a.type == TR_ACTION_B) return to;
     }
 }
 
-/* Links the REDUCE_STARTs that a W or B starts while it runs to it, and the GATHER_WAITs that an F
- * makes. */
+/* Links the REDUCE_STARTs that a W or B starts while it runs to it, and the GATHER_WAITs that an
+ * action makes. */
 static void link_within(tr_runner *runner) {
     for (int k = runner->program->count - 1; k >= 0; k--) {
         run_op *op = &runner->op[k];
         const bool starts = op->instr->action.type == TR_ACTION_REDUCE_START && op->instr->early;
-        if (!starts && !op->instr->late) continue;
+        const bool waits = op->instr->action.type == TR_ACTION_GATHER_WAIT;
+        if (!starts && !waits) continue;
         run_op *to = action_of(op);
         op->within = to->within;
         to->within = op;
-        if (op->instr->late) to->io.need = on_need;
+        if (waits) to->io.need = on_need;
         else to->io.complete = on_complete;
         to->io.need_context = to->io.complete_context = to;
     }
@@ -337,12 +342,14 @@ void tr_runner_destroy(tr_runner *runner) {
 static tr_status compute(const tr_run_hooks *hooks, run_op *op) {
     const tr_stage_ops *ops = op->stage->ops;
     const tr_action *a = &op->instr->action;
-    if (a->type == TR_ACTION_I) return ops->grad_input(op->stage, &op->io);
-    if (a->type == TR_ACTION_F) {
-        TR_TRY(ops->forward(op->stage, &op->io));
-        TR_TRY(end_forward(op));
-    } else TR_TRY((a->type == TR_ACTION_W ? ops->grad_weight : ops->backward)(op->stage, &op->io));
-    if (op->io.adds || !hooks->first_gradients) return TR_OK;
+    tr_status (*const function[TR_COMPUTE_TYPES])(tr_stage * stage, const tr_stage_io *io) = {
+        [TR_ACTION_F] = ops->forward,
+        [TR_ACTION_I] = ops->grad_input,
+        [TR_ACTION_W] = ops->grad_weight,
+        [TR_ACTION_B] = ops->backward};
+    TR_TRY(function[a->type](op->stage, &op->io));
+    TR_TRY(end_waits(op));
+    if (a->type == TR_ACTION_I || op->io.adds || !hooks->first_gradients) return TR_OK;
     return hooks->first_gradients(hooks->context, a->stage, a->type == TR_ACTION_F);
 }
 
@@ -369,9 +376,6 @@ static tr_status run(const tr_runner *runner, run_op *op) {
     case TR_ACTION_GATHER_START:
         if (!hooks->gather_start) return TR_OK;
         return hooks->gather_start(hooks->context, a->stage, a->micro_batch, op->at);
-    case TR_ACTION_GATHER_WAIT:
-        if (!hooks->gather_wait) return TR_OK;
-        return hooks->gather_wait(hooks->context, a->stage, a->micro_batch, op->at);
     case TR_ACTION_OFFLOAD:
     case TR_ACTION_FETCH: return tr_run_copies_start(runner->copies, (int)(op - runner->op));
     case TR_ACTION_OFFLOAD_WAIT:
@@ -397,7 +401,7 @@ tr_status tr_runner_step(tr_runner *runner) {
     TR_TRY(expect_messages(runner));
     for (int k = 0; k < runner->program->count; k++) {
         run_op *op = &runner->op[k];
-        if (op->instr->late) continue; /* the stage's F waits */
+        if (op->instr->action.type == TR_ACTION_GATHER_WAIT) continue; /* an action waits */
         if (hooks->observe) hooks->observe(hooks->context, op->instr, true);
         tr_device_mark(runner->device, op->name);
         tr_status status = run(runner, op);

@@ -37,8 +37,8 @@ typedef struct tr_run_hooks {
     tr_status (*first_gradients)(void *context, int stage, bool in_forward);
     /* The program has ended (in stream order). */
     tr_status (*finish)(void *context);
-    /* Called before and after every instruction on the caller's thread; must be cheap. An F may
-     * have GATHER_WAITs within it (tr_instr.late). */
+    /* Called before and after every instruction on the caller's thread; must be cheap. An action
+     * may have GATHER_WAITs within it. */
     void (*observe)(void *context, const tr_instr *instr, bool begin);
     void *context;
 } tr_run_hooks;

@@ -94,17 +94,25 @@ static double end_of(const simulator *sim, int rank, int at) {
     return 0;
 }
 
-/* Returns when an F ends that begins now, and may wait for gathers while it runs (tr_instr.late).
- */
-static double end_of_forward(simulator *sim, int rank, int at, double now) {
+/* Returns what an F, I, W or B takes without waits. */
+static double time_of(const tr_stage_cost *cost, tr_action_type type) {
+    const double time[TR_COMPUTE_TYPES] = {[TR_ACTION_F] = cost->f,
+                                           [TR_ACTION_I] = cost->i,
+                                           [TR_ACTION_W] = cost->w,
+                                           [TR_ACTION_B] = cost->i + cost->w};
+    return time[type];
+}
+
+/* Returns when an action ends that begins now, and makes the GATHER_WAITs before it. */
+static double end_of_action(simulator *sim, int rank, int at, double now) {
     const tr_program *program = &sim->set->program[rank];
-    const int stage = program->instr[at].action.stage;
-    const double takes = sim->cost[stage].f;
+    const tr_action a = program->instr[at].action;
+    const double takes = time_of(&sim->cost[a.stage], a.type);
     double done = 0;
     for (int k = tr_program_waits(program, at); k < at; k++) {
         const tr_instr *wait = &program->instr[k];
         tr_instr_time *time = &sim->result->instr[rank][k];
-        if (!wait->late || wait->action.stage != stage) continue;
+        if (wait->action.type != TR_ACTION_GATHER_WAIT || wait->action.stage != a.stage) continue;
         time->start = now += (wait->ready - done) * takes;
         time->end = now = tr_max_f64(now, end_of(sim, rank, k));
         sim->result->exposed[rank] += time->end - time->start;
@@ -121,12 +129,12 @@ static void note_run(simulator *sim, int rank, int at, double start, double end)
     const tr_action_type type = instr->action.type;
     const bool last = type == TR_ACTION_W || type == TR_ACTION_B;
     if (last || (program->forward_only && type == TR_ACTION_F)) sim->in_flight[rank]--;
-    if (instr->memory >= 0)
-        sim->result->time[rank].busy +=
-            type == TR_ACTION_F ? sim->cost[instr->action.stage].f : end - start;
+    const double takes = instr->memory >= 0 ? time_of(&sim->cost[instr->action.stage], type) : 0;
+    sim->result->time[rank].busy += takes;
     tr_instr_time *time = &sim->result->instr[rank][at];
     *time = (tr_instr_time){.start = start, .end = end};
-    if (last) sim->last[instr->action.stage] = *time;
+    /* Sums start as if the action had waited for all gathers first. */
+    if (last) sim->last[instr->action.stage] = (tr_instr_time){.start = end - takes, .end = end};
     if (type == TR_ACTION_REDUCE_START || type == TR_ACTION_GATHER_START)
         start_collective(sim, rank, instr, time);
     if (type == TR_ACTION_OFFLOAD || type == TR_ACTION_FETCH) start_copies(sim, rank, instr, time);
@@ -141,16 +149,13 @@ static tr_status step(void *context, int rank, int at, int *done) {
     double now = sim->now[rank], end = now;
     const tr_stage_cost *cost = instr->memory >= 0 ? &sim->cost[instr->action.stage] : NULL;
     sim_channel *c;
+    if (cost) end = end_of_action(sim, rank, at, now);
     switch (type) {
     case TR_ACTION_F:
-        end = end_of_forward(sim, rank, at, now);
         sim->in_flight[rank]++;
         if (sim->in_flight[rank] > sim->result->in_flight[rank])
             sim->result->in_flight[rank] = sim->in_flight[rank];
         break;
-    case TR_ACTION_I: end = now + cost->i; break;
-    case TR_ACTION_W: end = now + cost->w; break;
-    case TR_ACTION_B: end = now + cost->i + cost->w; break;
     case TR_ACTION_SEND:
         c = channel_of(sim, rank, instr->peer);
         c->message[c->sent].moves =
@@ -167,8 +172,6 @@ static tr_status step(void *context, int rank, int at, int *done) {
         if (type == TR_ACTION_RECV) c->message[c->taken++].taken = end;
         break;
     case TR_ACTION_REDUCE_WAIT:
-    case TR_ACTION_GATHER_WAIT:
-        if (instr->late) break;
         end = tr_max_f64(now, end_of(sim, rank, at));
         sim->result->exposed[rank] += end - now;
         break;

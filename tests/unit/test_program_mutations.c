@@ -136,7 +136,7 @@ static bool sums_well(const tr_program *p) {
  * in flight when another one of its bucket starts, or at the end. */
 static bool gathers_well(const tr_program *p) {
     enum { KEYS = 64 * 8 };
-    /* 1: gathered somewhere; 2: in flight; 3: an F will wait; 4: complete */
+    /* 1: gathered somewhere; 2: in flight; 3: the next action will wait; 4: complete */
     int state[KEYS] = {0}, open = 0;
     for (int k = 0; k < p->count; k++) {
         const tr_action a = p->instr[k].action;
@@ -146,7 +146,8 @@ static bool gathers_well(const tr_program *p) {
         const tr_action a = p->instr[k].action;
         for (int b = 0; b < 8 && tr_action_computes(a); b++) {
             int *at = &state[a.stage * 8 + b];
-            if (*at == 1 || *at == 2 || (*at == 3 && a.type != TR_ACTION_F)) return false;
+            if (*at == 1 || *at == 2) return false;
+            open -= *at == 3;
             if (*at == 3) *at = 4;
         }
         if (a.type == TR_ACTION_FINISH && (open || k != p->count - 1)) return false;
@@ -154,8 +155,8 @@ static bool gathers_well(const tr_program *p) {
         int *at = &state[a.stage * 8 + a.micro_batch];
         const bool start = a.type == TR_ACTION_GATHER_START;
         if (start ? *at == 2 || *at == 3 : *at != 2) return false;
-        *at = start ? 2 : p->instr[k].late ? 3 : 4;
-        open += start ? 1 : -1;
+        *at = start ? 2 : 3;
+        open += start;
     }
     return true;
 }

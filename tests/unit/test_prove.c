@@ -154,7 +154,9 @@ static void test_buckets(void **state) {
            "the program cannot run to its end: rank 0 at 0REDUCE_WAIT1 waits for rank 1; rank 1 at "
            "0REDUCE_WAIT1 waits for rank 0");
     const tr_instr first = INSTR_AT(GATHER_START, 0, 1), first_wait = INSTR_AT(GATHER_WAIT, 0, 1);
-    expect(1, &(rows){{5}, {{first, GATHER(1), first_wait, GATHERED(1), END}}}, NULL);
+    expect(1,
+           &(rows){{7}, {{first, GATHER(1), first_wait, STEP, GATHERED(1), INSTR_OF(F, 1), END}}},
+           NULL);
 }
 
 /* FINISH waits for all ranks, each of which arrives once. */
@@ -234,21 +236,18 @@ static void test_gathers(void **state) {
            "the program: rank 0, 0GATHER_WAIT0: the gather has not started");
     expect(1, &(rows){{5}, {{start, wait, f, start, end}}},
            "the program: rank 0, FINISH: a gather has not been waited for");
-    /* An F that waits while it runs. */
-    const tr_instr late = {.action = wait.action, .late = true}, b = INSTR_OF(B, 0);
-    expect(1, &(rows){{5}, {{start, late, f, b, end}}}, NULL);
-    expect(1, &(rows){{5}, {{start, late, b, f, end}}},
-           "the program: rank 0, 0B0: the values of the stage have not been gathered");
-    expect(1, &(rows){{4}, {{start, f, late, end}}},
-           "the program: rank 0, 0F0: the values of the stage have not been gathered");
-    expect(1, &(rows){{3}, {{start, late, end}}},
+    /* An action makes the wait before it. */
+    const tr_instr b = INSTR_OF(B, 0);
+    expect(1, &(rows){{5}, {{start, wait, b, f, end}}}, NULL);
+    expect(1, &(rows){{3}, {{start, wait, end}}},
            "the program: rank 0, FINISH: a gather has not been waited for");
-    expect(1, &(rows){{5}, {{start, late, start, late, f}}},
+    expect(1, &(rows){{5}, {{start, wait, start, wait, f}}},
            "the program: rank 0, 0GATHER_START0: the gather before it has not been waited for");
     expect(1, &(rows){{5}, {{start, wait, f, end, start}}},
            "the program: rank 0, 0GATHER_START0: it comes after FINISH");
     /* Two ranks of one group, each time they gather; and among their sums. */
-    expect(2, &(rows){{4, 4}, {{start, wait, start, wait}, {start, wait, start, wait}}}, NULL);
+    expect(2, &(rows){{5, 5}, {{start, wait, f, start, wait}, {start, wait, f, start, wait}}},
+           NULL);
     expect(2, &(rows){{4, 4}, {{start, START(1), wait, WAIT(1)}, {START(1), start, wait, WAIT(1)}}},
            "the program cannot run to its end: rank 0 at 0GATHER_WAIT0 waits for rank 1; rank 1 at "
            "0GATHER_WAIT0 waits for rank 0");

@@ -193,6 +193,47 @@ static void test_divided_values_have_a_link(void **state) {
     gathers_have_a_link(true);
 }
 
+/* Three stages of a rank and one micro-batch: each F takes 1 and each B 2. The values of the first
+ * stage are gathered before its F, and again, the last layer's first, during the B before its B. */
+static void test_gradients_wait_layer_by_layer(void **state) {
+    (void)state;
+    tr_stage_table t;
+    tr_schedule *s = NULL;
+    const tr_simulated_links links = {.gather = {.per_byte = 0.01}};
+    const tr_bucket bucket[] = {{.f = 0.5, .b = 0.5, .values = 250, .gathered = 250},
+                                {.f = 0, .b = 1, .values = 100, .gathered = 100}};
+    const double begins[] = {0, 1, 8, 10.5}, starts[] = {0, 1.5, 10, 11.5};
+    const double ends[] = {1, 3.5, 10.5, 11.5};
+    test_table_chain(3, 256, 256, 256, &t);
+    t.cost[0].bucket = t.bucket = calloc(2, sizeof *t.bucket);
+    assert_non_null(t.bucket);
+    memcpy(t.bucket, bucket, sizeof bucket);
+    t.cost[0].buckets = 2;
+    assert_int_equal(generate_order("bfs", 1, 3, 1, &s), TR_OK);
+    tr_program_set *set = lowered(s, &t);
+    tr_simulation *sim = NULL;
+    assert_int_equal(tr_simulate(set, t.cost, &links, &sim), TR_OK);
+    int n = 0, waits = 0;
+    for (int k = 0; k < set->program[0].count; k++) {
+        const tr_action_type type = set->program[0].instr[k].action.type;
+        const tr_instr_time *time = &sim->instr[0][k];
+        if (type == TR_ACTION_GATHER_START) {
+            assert_true(fabs(time->begin - begins[n]) < 1e-9);
+            assert_true(fabs(time->complete - ends[n++]) < 1e-9);
+        }
+        if (type != TR_ACTION_GATHER_WAIT) continue;
+        assert_true(fabs(time->start - starts[waits]) < 1e-9);
+        assert_true(fabs(time->end - ends[waits++]) < 1e-9);
+    }
+    assert_true(n == 4 && waits == 4);
+    assert_true(fabs(sim->exposed[0] - 3.5) < 1e-9 && fabs(sim->time[0].busy - 9) < 1e-9);
+    assert_true(fabs(sim->makespan - 12.5) < 1e-9);
+    tr_simulation_destroy(sim);
+    tr_program_set_destroy(set);
+    tr_schedule_destroy(s);
+    tr_stage_table_free(&t);
+}
+
 /* One stage and four micro-batches: each F takes 1, each B 2, and a copy as much as an F, behind
  * which it hides, or twice as much: then every F but the first waits for the copy behind it. */
 static void test_copies_have_links(void **state) {
@@ -283,6 +324,7 @@ int main(void) {
         cmocka_unit_test(test_reductions_have_a_link),
         cmocka_unit_test(test_updated_values_have_a_link),
         cmocka_unit_test(test_divided_values_have_a_link),
+        cmocka_unit_test(test_gradients_wait_layer_by_layer),
         cmocka_unit_test(test_copies_have_links),
         cmocka_unit_test(test_messages_have_links),
         cmocka_unit_test(test_waits_can_deadlock),

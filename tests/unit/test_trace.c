@@ -42,8 +42,7 @@ static size_t entries_of(const job *j, const tr_program *p) {
 
 /* Records an instruction; returns the number of its entries. */
 static int observe(const job *j, const tr_instr *instr, tr_record *record) {
-    const tr_instr wait = {.action = {.stage = instr->action.stage, .type = TR_ACTION_GATHER_WAIT},
-                           .late = true};
+    const tr_instr wait = {.action = {.stage = instr->action.stage, .type = TR_ACTION_GATHER_WAIT}};
     tr_record_observe(record, instr, true);
     for (int end = 0; end < 2 && in_parts(j, instr); end++)
         tr_record_observe(record, &wait, end == 0);

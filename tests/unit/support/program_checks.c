@@ -186,9 +186,13 @@ void expect_gathers(const tr_stage_table *t, const tr_program *p) {
             while (!tr_action_computes(p->instr[use].action) ||
                    p->instr[use].action.stage != a.stage)
                 use++;
-            assert_true(instr->late == (a.type == TR_ACTION_GATHER_WAIT &&
-                                        p->instr[use].action.type == TR_ACTION_F));
-            assert_true(instr->ready == t->cost[a.stage].bucket[a.micro_batch].f);
+            const tr_bucket *bucket = &t->cost[a.stage].bucket[a.micro_batch];
+            const tr_action_type type = p->instr[use].action.type;
+            const bool first = a.micro_batch == 0;
+            assert_true(instr->ready == (type == TR_ACTION_F   ? bucket->f
+                                         : first               ? 0
+                                         : type == TR_ACTION_W ? bucket[-1].w
+                                                               : bucket[-1].b));
         }
         for (int b = 0; tr_action_computes(a) && b < t->cost[a.stage].buckets; b++) {
             const tr_arena_item *item = values_at(p, a.stage, b, k);
@@ -238,9 +242,8 @@ void expect_updated(const tr_schedule *s, const tr_stage_table *t, const tr_prog
         if (!tr_action_gathers(a) || t->cost[a.stage].bucket[a.micro_batch].values) continue;
         assert_true(instr->offset == TR_NO_PLACE);
         assert_int_equal(instr->bytes, t->cost[a.stage].bucket[a.micro_batch].updated);
-        assert_true(instr->late == (a.type == TR_ACTION_GATHER_WAIT));
         assert_true(instr->ready == t->cost[a.stage].bucket[a.micro_batch].f);
-        if (instr->late) continue;
+        if (a.type == TR_ACTION_GATHER_WAIT) continue;
         assert_int_equal(k, starts++);
         expect_wait(p, k);
     }

@@ -88,25 +88,33 @@ static uint64_t read_inputs(const word_stage *s, const tr_stage_io *io, uint64_t
     return h;
 }
 
-/* Fails unless F finds a bucket's values when it asks for them, and an F that waits while it runs
- * not yet those of later layers. */
-static tr_status ask_for_values(const word_stage *s, const tr_stage_io *io) {
+/* Asks for the values of a bucket. Fails unless they are there then, and those of layers that an
+ * action which waits has not come to are not. */
+static tr_status ask_for(const word_stage *s, const tr_stage_io *io, int b, int next) {
     const tr_stage_cost *cost = &s->t->cost[s->stage.index];
-    for (int b = cost->buckets - 1; b >= 0; b--) {
-        const tr_bucket *bucket = &cost->bucket[b];
-        const bool gathers = bucket->values > 0 || (bucket->updated > 0 && !io->forward_only);
-        if (io->need) TR_TRY(io->need(io->need_context, b));
-        const bool later = io->need && b > 0 && s->gathered[b - 1] == 2;
-        if ((gathers && s->gathered[b] != 2) || later)
-            return TR_FAIL(TR_ERR_INTERNAL, "stage %d, bucket %d: %d, %d", s->stage.index, b,
-                           s->gathered[b], later);
+    const tr_bucket *bucket = &cost->bucket[b];
+    const bool gathers = bucket->values > 0 || (bucket->updated > 0 && !io->forward_only);
+    if (io->need) TR_TRY(io->need(io->need_context, b));
+    const bool early = io->need && next >= 0 && next < cost->buckets && s->gathered[next] == 2;
+    if ((gathers && s->gathered[b] != 2) || early)
+        return TR_FAIL(TR_ERR_INTERNAL, "stage %d, bucket %d: %d, %d", s->stage.index, b,
+                       s->gathered[b], early);
+    return TR_OK;
+}
+
+/* Asks for the values of all layers, in the order in which F, or a gradient, comes to them. */
+static tr_status ask_for_values(const word_stage *s, const tr_stage_io *io, bool forward) {
+    const int buckets = s->t->cost[s->stage.index].buckets;
+    for (int i = 0; i < buckets && s->tells; i++) {
+        const int b = forward ? buckets - 1 - i : i;
+        TR_TRY(ask_for(s, io, b, b + (forward ? -1 : 1)));
     }
     return TR_OK;
 }
 
 tr_status forward(tr_stage *stage, const tr_stage_io *io) {
     word_stage *s = (word_stage *)stage;
-    if (s->tells) TR_TRY(ask_for_values(s, io));
+    TR_TRY(ask_for_values(s, io, true));
     uint64_t h = read_inputs(s, io, value_h(stage->index, io->micro_batch, s->step), true);
     spoil_scratch(s, io);
     fill_own(s, io, TR_LIFE_FI, value_fi(h));
@@ -152,18 +160,21 @@ static tr_status weight_gradient(word_stage *s, const tr_stage_io *io, uint64_t 
 
 static tr_status grad_input(tr_stage *stage, const tr_stage_io *io) {
     word_stage *s = (word_stage *)stage;
+    TR_TRY(ask_for_values(s, io, false));
     fill_own(s, io, TR_LIFE_IW, value_iw(input_gradient(s, io)));
     return TR_OK;
 }
 
 static tr_status grad_weight(tr_stage *stage, const tr_stage_io *io) {
     word_stage *s = (word_stage *)stage;
+    TR_TRY(ask_for_values(s, io, false));
     return weight_gradient(s, io, read_own(s, io, TR_LIFE_IW));
 }
 
 static tr_status backward(tr_stage *stage, const tr_stage_io *io) {
     word_stage *s = (word_stage *)stage;
     size_t bytes = s->t->cost[stage->index].backward_iw;
+    TR_TRY(ask_for_values(s, io, false));
     fill(io->backward, bytes, value_iw(input_gradient(s, io)));
     return weight_gradient(s, io, read_back(io->backward, bytes));
 }
