@@ -148,6 +148,7 @@ static tr_status read_request(int argc, char **argv, int ranks, request *r, tr_c
     TR_TRY(parse(argc, argv, r));
     TR_TRY(tr_generation_config(&r->model, ranks, config));
     TR_TRY(open_tokenizer(r, config));
+    if (r->interactive) return TR_OK; /* prompts come later */
     return tr_texts_check(&r->texts, &r->prompts, "", r->prompts_file, config->model.context,
                           TR_ERR_DATA);
 }
