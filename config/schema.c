@@ -323,11 +323,11 @@ const tr_key tr_schema[] = {
          "train.precision fp64."},
     {"parallel.virtual", INT(parallel.virtual_stages, 0, 4096), .fallback = "0",
      .help = "Stages of each rank; 0: the schedule's own number (2 for zbv, v-half, v-min, 1f1b-v "
-             "and dualpipev, 1 for most others)."},
+             "and dualpipev, 1 for most others; with 1 interleaved is 1f1b)."},
     {"parallel.schedule", TR_KEY_SCHEDULE, AT(parallel.schedule), .fallback = "1f1b",
      .help = "Order of the micro-batches: a name (gpipe: all forward, then all backward; 1f1b: "
-             "alternating, least memory; ...), or the path of a CSV file in PyTorch's form, which "
-             "ends in .csv."},
+             "alternating; ...; docs/schedules.md compares them), or the path of a CSV file in "
+             "PyTorch's form, which ends in .csv."},
     {"parallel.deadline", FLOAT(parallel.deadline, 0.1, 1e9), .fallback = "600",
      .help = "Seconds that a rank may wait for another one that is alive; then the run ends with "
              "exit code 77."},

@@ -93,4 +93,17 @@ printf '\xef\xbb\xbf0F0,0B0\n' >mark.csv
 refused 78 "mark.csv:1:1: the file begins with a byte order mark" schedule check mark.csv
 printf '0F0,0B0\n1F0,1X0\n' >bad.csv
 refused 78 "bad.csv:2:6: " schedule show bad.csv
+
+# The table of docs/schedules.md has every schedule except auto, with its bubble and memory.
+page=$data/../../docs/schedules.md
+sed -n 's/^| `\([a-z0-9-]*\)` | \([0-9a-z]*\) | .* | \([0-9.]*%\) | \([0-9.]*\) |$/\1 \2 \3 \4/p' "$page" >table
+while read -r name stages bubble memory; do
+    many=()
+    [[ $stages != any ]] || many=(-v 4)
+    "$trireme" simulate --schedule "$name" -p 8 -m 32 "${many[@]}" --memory mB=1,mW=0.94 >out
+    simulated=$(awk '/^makespan/ {bubble = $NF} /^ +[0-9]/ && $NF > most {most = $NF} END {print bubble, most}' out)
+    [[ $simulated == "$bubble $memory" ]] || fail "docs/schedules.md has $bubble $memory for $name: $simulated"
+done <table
+names=$("$trireme" help parallel.schedule | sed -n 's/^  takes    one of \(.*\), auto, or a path.*/\1/p')
+[[ -n $names && $(cut -d ' ' -f 1 table | paste -sd , | sed 's/,/, /g') == "$names" ]] || fail "docs/schedules.md does not list $names"
 finish
