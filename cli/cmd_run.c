@@ -111,6 +111,17 @@ static bool fit(void *context, int slots, int *ranks, char *text, size_t size) {
     return false;
 }
 
+/* Refuses what every rank would refuse, before they are started. Another host may have a config
+ * that this one has not. */
+static tr_status check_train(int argc, char **argv, const tr_launch *launch) {
+    tr_config config;
+    tr_status status = cli_train_config(argc, argv, &config);
+    if (status == TR_OK) return tr_config_check(&config, launch->ranks);
+    if (status != TR_ERR_NOFILE || !launch->hostfile) return status;
+    tr_error_clear();
+    return TR_OK;
+}
+
 /* trireme run -n RANKS [--hostfile FILE] [--mpi "OPTIONS"] [--restarts N] COMMAND [ARGUMENTS] */
 tr_status cli_run(cli_context *cli, int argc, char **argv) {
     enum { MAX_OPTIONS = 64 };
@@ -127,6 +138,7 @@ tr_status cli_run(cli_context *cli, int argc, char **argv) {
                        argv[first]);
     }
     launch.saves = strcmp(argv[first], "train") == 0;
+    if (launch.saves) TR_TRY(check_train(argc - first, argv + first, &launch));
     launch.shows = strcmp(argv[first], "sample") == 0 || strcmp(argv[first], "eval") == 0;
     for (int i = first; strcmp(argv[first], "sample") == 0 && i < argc; i++)
         launch.reads |= strcmp(argv[i], "--interactive") == 0;

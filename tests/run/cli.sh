@@ -67,6 +67,12 @@ shows '^trireme data ' help data
 
 printf 'data.path: %s\nmodel.context: 64\n' "$text" >good.yaml
 shows '^tokens    60780, 77 different$' data "$text"
+# The launcher refuses what the ranks would refuse, before it starts them: here it could not.
+for wrong in train.stepz=1 parallel.dp=3 --fast; do
+    code=0
+    PATH=/nowhere "$trireme" run -n 2 train good.yaml "$wrong" >out 2>err || code=$?
+    [[ $code == $([[ $wrong == --fast ]] && echo 64 || echo 78) && $(wc -l <err) == 1 ]] || fail "run train $wrong: $code, $(<err)"
+done
 shows '^training  54702 tokens, 853 windows of 64$' data good.yaml
 shows '^held out  12156 tokens, 189 windows$' data good.yaml data.validation=0.2
 shows '^held out  .*devil.txt, 949 windows$' data good.yaml data.validation="$text"
