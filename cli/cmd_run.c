@@ -138,7 +138,6 @@ tr_status cli_run(cli_context *cli, int argc, char **argv) {
                        argv[first]);
     }
     launch.saves = strcmp(argv[first], "train") == 0;
-    if (launch.saves) TR_TRY(check_train(argc - first, argv + first, &launch));
     launch.shows = strcmp(argv[first], "sample") == 0 || strcmp(argv[first], "eval") == 0;
     for (int i = first; strcmp(argv[first], "sample") == 0 && i < argc; i++)
         launch.reads |= strcmp(argv[i], "--interactive") == 0;
@@ -154,6 +153,8 @@ tr_status cli_run(cli_context *cli, int argc, char **argv) {
         TR_TRY(tr_input_open("the hostfile", launch.hostfile, &fd, &bytes)); /* mpirun reads it */
         (void)close(fd);
     }
+    const bool traced = cli->backtrace; /* and in front of the command */
+    if (launch.saves) TR_TRY(check_train(argc - first - traced, argv + first + traced, &launch));
     again restart = {0};
     if (launch.restarts > 0) TR_TRY(make_again(&launch, &restart));
     launch.fit = fit;
