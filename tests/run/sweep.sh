@@ -87,7 +87,7 @@ left launcher
 
 # Jobs that are killed at any moment of their start.
 for delay in 0 0.05 0.1 0.2 0.3 0.5; do
-    "$trireme" run -n 2 train "$scratch/base.yaml" log.dir="$scratch/early$delay" >/dev/null 2>&1 &
+    "$trireme" run -n 2 train "$scratch/base.yaml" parallel.pp=2 log.dir="$scratch/early$delay" >/dev/null 2>&1 &
     job=$!
     sleep $delay
     processes=$(descendants $job)
