@@ -270,7 +270,7 @@ static void moments(bench *b, const shapes *s) {
     tr_quantize_desc codes = half, squares;
     codes.to = TR_U8;
     squares = codes;
-    squares.squares = true;
+    squares.code = TR_CODE8_SQUARES;
     const bench_case cases[] = {
         {.label = "quantize, bf16", .desc = {.kind = TR_OP_QUANTIZE, .quantize = half}},
         {.label = "quantize, int8", .desc = {.kind = TR_OP_QUANTIZE, .quantize = codes}},
