@@ -376,21 +376,22 @@ static tr_status print_speed(const tr_config *c, tr_device *device, const tr_run
     return TR_OK;
 }
 
-/* Prints what a plan with this mode of recompute takes and costs; `step`: FLOP of a step with none,
- * which the first call sets. */
-static void print_mode(const char *name, const tr_run_plan *p, double *step) {
+/* Prints what a plan with this mode of recompute takes and costs, and whether it fits; `step`: FLOP
+ * of a step with none, which the first call sets. */
+static void print_mode(const char *name, const tr_run_plan *p, bool fits, double *step) {
     const tr_memory_plan *m = &p->memory[tr_run_plan_largest(p)];
     char work[32];
     if (*step == 0) *step = p->time->makespan;
     (void)printf("%-10s %11.1f %9.1f   %-12s %+6.1f%%%s\n", name,
                  (double)m->of[TR_MEMORY_ACTIVATIONS] / MIB, (double)m->total / MIB,
                  flop(p->time->makespan, "FLOP", work, sizeof work),
-                 100 * (p->time->makespan / *step - 1), tr_run_plan_fits(p) ? "" : "   too large");
+                 100 * (p->time->makespan / *step - 1), fits ? "" : "   too large");
 }
 
 /* Prints what each mode of train.recompute would take and cost, and the config's if it is a list.
  * A mode that cannot be planned has no line. */
 static tr_status print_recompute(const tr_config *c, tr_device *device, const tr_run_plan *p) {
+    const bool fits = tr_run_plan_fits_device(p);
     double step = 0;
     bool listed = true;
     tr_config *other;
@@ -398,57 +399,55 @@ static tr_status print_recompute(const tr_config *c, tr_device *device, const tr
                  "activations", "MiB");
     TR_TRY(tr_calloc(1, sizeof *other, &other));
     *other = *c;
+    tr_run_plan_limit_host(p, other);
     for (tr_recompute mode = TR_RECOMPUTE_NONE; mode < TR_RECOMPUTE_MODES; mode++) {
         const char *name = tr_recompute_name(mode);
         tr_run_plan *plan = NULL;
         if (strcmp(name, c->model.recompute) == 0) {
             listed = false;
-            print_mode(name, p, &step);
+            print_mode(name, p, fits, &step);
             continue;
         }
         (void)snprintf(other->model.recompute, sizeof other->model.recompute, "%s", name);
         tr_status status = tr_run_plan_make(other, device, &plan);
-        if (status == TR_OK) print_mode(name, plan, &step);
+        if (status == TR_OK) print_mode(name, plan, tr_run_plan_fits(plan), &step);
         else tr_error_clear();
         tr_run_plan_destroy(plan);
     }
-    if (listed) print_mode("as set", p, &step);
+    if (listed) print_mode("as set", p, fits, &step);
     free(other);
     return TR_OK;
 }
 
-/* Fails with TR_ERR_FIT, because the rank that needs most exceeds the limit. */
-static tr_status refuse_rank(const tr_config *c, tr_device *device, const tr_run_plan *p) {
+/* Fails with TR_ERR_FIT, because the rank that needs most exceeds the limit. host: what is said
+ * about the host's memory before that, or "". */
+static tr_status refuse_rank(const tr_config *c, tr_device *device, const tr_run_plan *p,
+                             const char *host) {
     char parts[TR_MEMORY_TEXT], advice[512];
     const int rank = tr_run_plan_largest(p);
     const tr_memory_plan *m = &p->memory[rank];
     list stages, layers;
     (void)fflush(stdout); /* the search for advice may take a while */
-    TR_TRY(tr_advice_make(c, device, advice, sizeof advice));
+    TR_TRY(tr_advice_make(c, p, device, advice, sizeof advice));
     list_stages(p, rank, &stages, &layers);
     tr_memory_text(m, parts);
     return TR_FAIL(
         TR_ERR_FIT,
-        "stage %s (rank %d) needs %s, %.1f MiB more than the %.1f MiB that a rank may use "
+        "%s%sstage %s (rank %d) needs %s, %.1f MiB more than the %.1f MiB that a rank may use "
         "(%s); %s",
-        stages.text, rank, parts, (double)(m->total - p->limit) / MIB, (double)p->limit / MIB,
+        host, host[0] ? "; and " : "", stages.text, rank, parts,
+        (double)(m->total - p->limit) / MIB, (double)p->limit / MIB,
         c->device.memory ? "device.memory" : "free memory", advice);
 }
 
 static tr_status judge(const tr_config *c, tr_device *device, const tr_run_plan *p) {
     const int rank = tr_run_plan_largest(p);
-    const size_t total = p->memory[rank].total;
-    if (total > p->limit) return refuse_rank(c, device, p);
-    if (!tr_run_plan_fits(p))
-        return TR_FAIL(TR_ERR_FIT,
-                       "device.offload %s keeps %.1f MiB in the memory of a host, %.1f MiB more "
-                       "than the %.1f MiB that its ranks may take there (%s); offload fewer "
-                       "stages, set optim.moments to int8 or parallel.zero to 1, or use more hosts",
-                       c->device.offload, (double)p->host_bytes / MIB,
-                       (double)(p->host_bytes - p->host_limit) / MIB, (double)p->host_limit / MIB,
-                       c->device.host_memory ? "device.host_memory" : "free memory");
-    (void)printf("\nfits     rank %d needs most: %.1f of %.1f MiB\n", rank, (double)total / MIB,
-                 (double)p->limit / MIB);
+    char host[512] = "";
+    if (!tr_run_plan_fits_host(p)) TR_TRY(cli_plan_host_excess(c, p, host, sizeof host));
+    if (!tr_run_plan_fits_device(p)) return refuse_rank(c, device, p, host);
+    if (host[0]) return TR_FAIL(TR_ERR_FIT, "%s", host);
+    (void)printf("\nfits     rank %d needs most: %.1f of %.1f MiB\n", rank,
+                 (double)p->memory[rank].total / MIB, (double)p->limit / MIB);
     return TR_OK;
 }
 

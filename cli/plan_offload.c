@@ -1,11 +1,16 @@
 #include "cli/plan_offload.h"
 
 #include "cli/plan_traffic.h"
+
+#include "base/memory.h"
+#include "base/text.h"
 #include "device/speed.h"
 #include "partition/network.h"
 #include "partition/offload.h"
 
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
 static const double MIB = 1 << 20;
 
@@ -51,4 +56,70 @@ void cli_plan_offload(const tr_config *c, const tr_run_plan *p) {
             "%s no activations: in this order no micro-batch of these stages waits for its "
             "backward for more than two actions\n",
             bytes > 0 ? "        " : "\noffload ");
+}
+
+typedef struct remedies {
+    const char *text[5];
+    int count;
+} remedies;
+
+static void add_remedy(remedies *r, const char *text) {
+    r->text[r->count++] = text;
+}
+
+/* Adds what takes less of the activations in the host's memory. */
+static void add_for_activations(remedies *r, const tr_config *c, const tr_layout *l) {
+    if (!copies_activations(l)) return;
+    const bool several =
+        l->desc.offload_stages > 1 && l->desc.schedule->stages > l->desc.offload_first + 1;
+    add_remedy(r, several ? "offload fewer stages" : "offload no activations");
+    if (strcmp(c->model.recompute, tr_recompute_name(TR_RECOMPUTE_FULL)) != 0)
+        add_remedy(r, "set train.recompute to full");
+}
+
+static bool is_allowed(const tr_config *c) {
+    const bool allowed = tr_config_check(c, 0) == TR_OK;
+    tr_error_clear();
+    return allowed;
+}
+
+/* Adds what takes less of the optimizer's state in the host's memory. */
+static tr_status add_for_optimizer(remedies *r, const tr_config *c) {
+    tr_config *changed;
+    TR_TRY(tr_calloc(1, sizeof *changed, &changed));
+    *changed = *c;
+    (void)snprintf(changed->optim.moments, sizeof changed->optim.moments, "int8");
+    if (strcmp(c->optim.moments, "int8") != 0 && is_allowed(changed))
+        add_remedy(r, "set optim.moments to int8");
+    *changed = *c;
+    changed->parallel.zero = 1;
+    if (c->parallel.zero == 0 && tr_config_near(c) > 1 && is_allowed(changed))
+        add_remedy(r, "set parallel.zero to 1");
+    free(changed);
+    return TR_OK;
+}
+
+static void add_for_hosts(remedies *r, const tr_config *c, int ranks) {
+    if (ranks == 1 || c->device.host_ranks == 1)
+        add_remedy(r,
+                   "divide the model among ranks on more hosts (parallel.pp, device.host_ranks)");
+    else if (c->device.host_ranks == 0)
+        add_remedy(r, "set device.host_ranks, if the ranks are on several hosts");
+    else add_remedy(r, "put fewer ranks on a host (device.host_ranks)");
+}
+
+tr_status cli_plan_host_excess(const tr_config *c, const tr_run_plan *p, char *text, size_t size) {
+    remedies r = {.count = 0};
+    add_for_activations(&r, c, p->layout);
+    if (p->layout->desc.optimizer.offload) TR_TRY(add_for_optimizer(&r, c));
+    add_for_hosts(&r, c, p->ranks);
+    (void)snprintf(text, size,
+                   "device.offload %s keeps %.1f MiB in the memory of a host, %.1f MiB more than "
+                   "the %.1f MiB that its ranks may take there (%s); ",
+                   c->device.offload, (double)p->host_bytes / MIB,
+                   (double)(p->host_bytes - p->host_limit) / MIB, (double)p->host_limit / MIB,
+                   c->device.host_memory ? "device.host_memory" : "free memory");
+    for (int k = 0; k < r.count; k++)
+        tr_text_add(text, size, "%s%s", k == 0 ? "" : k + 1 < r.count ? ", " : ", or ", r.text[k]);
+    return TR_OK;
 }

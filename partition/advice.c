@@ -1,7 +1,6 @@
 #include "partition/advice.h"
 
 #include "base/memory.h"
-#include "partition/run_plan.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -309,19 +308,29 @@ static tr_status add_pair(advice *a, const tr_config *asked, tr_device *device) 
     return status;
 }
 
-tr_status tr_advice_make(const tr_config *config, tr_device *device, char *text, size_t size) {
-    advice a = {.text = text, .size = size, .ranks = INT64_MAX};
+static tr_status add_changes(advice *a, const tr_config *asked, tr_device *device) {
     static const find_fn find[] = {find_zero,  find_recompute, find_micro_batch, find_offload,
                                    find_trade, find_pp,        find_tp};
-    text[0] = '\0';
     for (size_t i = 0; i < sizeof find / sizeof *find; i++)
-        TR_TRY(add_found(&a, config, config, device, find[i]));
-    TR_TRY(add_both(&a, config, device));
-    if (!a.changes) TR_TRY(add_pair(&a, config, device));
-    if (!a.changes)
+        TR_TRY(add_found(a, asked, asked, device, find[i]));
+    TR_TRY(add_both(a, asked, device));
+    return a->changes ? TR_OK : add_pair(a, asked, device);
+}
+
+tr_status tr_advice_make(const tr_config *config, const tr_run_plan *plan, tr_device *device,
+                         char *text, size_t size) {
+    advice a = {.text = text, .size = size, .ranks = INT64_MAX};
+    tr_config *asked;
+    text[0] = '\0';
+    TR_TRY(tr_calloc(1, sizeof *asked, &asked));
+    *asked = *config;
+    tr_run_plan_limit_host(plan, asked);
+    tr_status status = add_changes(&a, asked, device);
+    free(asked);
+    if (status == TR_OK && !a.changes)
         (void)snprintf(text, size,
                        "no train.recompute, no larger parallel.pp or parallel.tp and no smaller "
                        "train.micro_batch makes it fit: give each rank more memory, or make the "
                        "model smaller");
-    return TR_OK;
+    return status;
 }

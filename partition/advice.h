@@ -3,9 +3,12 @@
 
 #include "config/config.h"
 #include "device/device.h"
+#include "partition/run_plan.h"
 
-/* Writes the smallest changes that make a plan fit to text[size], or that there is no such change:
+/* Writes the smallest changes to text[size] that make the config's plan fit the ranks' memory and
+ * take no more of a host's than it may, or than the plan takes; or that there is no such change:
  * one for each key ("it fits with train.micro_batch=1, or parallel.pp=4 on 8 ranks"); fewer data
  * ranks, which hold parts of the model instead; more of pp and tp together where that takes no more
  * ranks than one of them; and two or three keys together if nothing else suffices. */
-tr_status tr_advice_make(const tr_config *config, tr_device *device, char *text, size_t size);
+tr_status tr_advice_make(const tr_config *config, const tr_run_plan *plan, tr_device *device,
+                         char *text, size_t size);

@@ -48,14 +48,16 @@ static tr_status plan_ranks(tr_run_plan *p, const tr_layout *l, tr_device *devic
     return TR_OK;
 }
 
-/* Sums what hosts keep for their ranks. */
-static void count_host_bytes(tr_run_plan *p, const tr_config *c) {
+/* Sums what hosts keep for their ranks; if that is anything, asks how much it may be. */
+static tr_status take_host_memory(tr_run_plan *p, const tr_config *c, tr_device *device) {
     const int host = c->device.host_ranks ? (int)c->device.host_ranks : p->ranks;
     size_t bytes = 0;
     for (int r = 0; r < p->ranks; r++) {
         bytes = (r % host ? bytes : 0) + p->memory[r].of[TR_MEMORY_OFFLOAD];
         if (bytes > p->host_bytes) p->host_bytes = bytes;
     }
+    p->host_limit = SIZE_MAX;
+    return p->host_bytes > 0 ? tr_request_host_memory(c, device, &p->host_limit) : TR_OK;
 }
 
 static tr_status take_time(tr_run_plan *p) {
@@ -109,7 +111,6 @@ tr_status tr_run_plan_make(const tr_config *config, tr_device *device, tr_run_pl
     receive_units = tr_world_expected_units(device, tr_request_plane(config), p->ranks);
     if (receive_units > 0) own = tr_request_own_sums(config); /* NCCL is expected */
     TR_TRY_OUT(tr_request_memory(config, device, p->ranks, &p->limit));
-    TR_TRY_OUT(tr_request_host_memory(config, device, &p->host_limit));
     TR_TRY_OUT(tr_request_orders(config, &p->orders, &report));
     TR_TRY_OUT(tr_calloc((size_t)p->ranks, sizeof *p->memory, &p->memory));
     TR_TRY_OUT(tr_calloc((size_t)p->ranks, sizeof *p->parameters, &p->parameters));
@@ -122,7 +123,7 @@ tr_status tr_run_plan_make(const tr_config *config, tr_device *device, tr_run_pl
         else tr_layout_destroy(l);
         l = NULL;
     }
-    count_host_bytes(p, config);
+    TR_TRY_OUT(take_host_memory(p, config, device));
     TR_TRY_OUT(take_time(p));
     TR_TRY_OUT(take_steps(p, config));
 out:
@@ -149,8 +150,21 @@ int tr_run_plan_largest(const tr_run_plan *p) {
     return most;
 }
 
+bool tr_run_plan_fits_device(const tr_run_plan *p) {
+    return p->memory[tr_run_plan_largest(p)].total <= p->limit;
+}
+
+bool tr_run_plan_fits_host(const tr_run_plan *p) {
+    return p->host_bytes <= p->host_limit;
+}
+
 bool tr_run_plan_fits(const tr_run_plan *p) {
-    return p->memory[tr_run_plan_largest(p)].total <= p->limit && p->host_bytes <= p->host_limit;
+    return tr_run_plan_fits_device(p) && tr_run_plan_fits_host(p);
+}
+
+void tr_run_plan_limit_host(const tr_run_plan *p, tr_config *c) {
+    if (p->host_limit == SIZE_MAX) return;
+    c->device.host_memory = (int64_t)(tr_run_plan_fits_host(p) ? p->host_limit : p->host_bytes);
 }
 
 /* Sets *out to true when the known bytes of a rank, with the most that its actions hold before they

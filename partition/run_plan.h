@@ -21,7 +21,7 @@ typedef struct tr_run_plan {
     int64_t *parameters; /* [ranks]: parameters of each rank, tied ones on one rank counted once */
     size_t limit;        /* bytes that each rank may take */
     size_t host_bytes;   /* most bytes that the offloads of a host's ranks take of its memory */
-    size_t host_limit;   /* that they may take; SIZE_MAX: not known */
+    size_t host_limit;   /* that they may take; SIZE_MAX: not known, or they take none */
     /* One step with actions that take the layers' FLOPs, and transfers that take no time; times in
      * FLOPs of a rank. */
     tr_simulation *time;
@@ -38,10 +38,18 @@ typedef struct tr_run_plan {
 tr_status tr_run_plan_make(const tr_config *config, tr_device *device, tr_run_plan **out);
 void tr_run_plan_destroy(tr_run_plan *plan);
 
-/* Returns the rank that takes most; and true when it fits, and what every host keeps for its ranks
- * does, so that the plan fits. */
+/* Returns the rank that takes most. */
 int tr_run_plan_largest(const tr_run_plan *plan);
+/* Return true when every rank's memory suffices, when every host's does, and when both do. */
+bool tr_run_plan_fits_device(const tr_run_plan *plan);
+bool tr_run_plan_fits_host(const tr_run_plan *plan);
 bool tr_run_plan_fits(const tr_run_plan *plan);
+
+/* Sets device.host_memory of *config, which differs from the plan's by a change, to the plan's
+ * limit, or to the bytes that the plan keeps in a host's memory if they exceed it. A plan of
+ * *config then fits when the change makes it fit the ranks' memory, and takes no more than that of
+ * a host's. */
+void tr_run_plan_limit_host(const tr_run_plan *plan, tr_config *config);
 
 /* Sets *out to true when some rank's parameters, gradients, moments, and what its actions hold at
  * one time, exceed the limit, so that a full plan is not needed. A plan that fits is never called

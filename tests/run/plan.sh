@@ -166,7 +166,25 @@ rank=$(sed -n 's/^offload  at most \([0-9.]*\) MiB a rank in host memory, .*/\1/
 host=$(sed -n 's/^offload .* host memory, \([0-9.]*\) MiB of a host$/\1/p' "$scratch/kept.out")
 awk -v rank="$rank" -v host="$host" 'BEGIN { exit !(rank > 0 && host > 1.99 * rank && host < 2.01 * rank) }' || fail "kept: $rank, $host MiB"
 plan 76 full parallel.dp=2 device.name=guarded device.offload=optimizer device.host_memory=1MiB
-says full ".*device.offload optimizer keeps $host MiB in the memory of a host, [0-9.]* MiB more than the 1.0 MiB that its ranks may take there \(device.host_memory\); offload fewer stages"
+says full ".*device.offload optimizer keeps $host MiB in the memory of a host, [0-9.]* MiB more than the 1.0 MiB that its ranks may take there \(device.host_memory\); set optim.moments to int8, set parallel.zero to 1, or set device.host_ranks, if the ranks are on several hosts"
+# What to do is what this config can do.
+while read -r name keys; do
+    # shellcheck disable=SC2086
+    plan 76 "$name" device.name=guarded device.host_memory=64KiB $keys
+done <<'K'
+small-state device.offload=optimizer optim.moments=int8 parallel.dp=2 parallel.zero=1 device.host_ranks=2
+no-moments device.offload=optimizer optim.name=adafactor
+copies device.offload=activations parallel.dp=2 parallel.pp=2 parallel.schedule=gpipe
+all-moved device.offload=optimizer,activations:1 parallel.pp=2 parallel.schedule=gpipe train.recompute=full device.host_ranks=1
+K
+says small-state '.*\(device.host_memory\); put fewer ranks on a host \(device.host_ranks\)$'
+says no-moments '.*\(device.host_memory\); divide the model among ranks on more hosts \(parallel.pp, device.host_ranks\)$'
+says copies '.*\(device.host_memory\); offload fewer stages, set train.recompute to full, or set device.host_ranks, if .*'
+says all-moved '.*\(device.host_memory\); offload no activations, set optim.moments to int8, or divide the model among .*'
+# Both the host's memory and that of a rank: both are named, and what helps the rank does, whatever the host's is.
+plan 76 both device.name=guarded device.offload=optimizer device.host_memory=1MiB device.memory=850KiB
+says both '.*device.offload optimizer keeps .* \(device.host_memory\); set optim.moments to int8, .*; and stage 0 \(rank 0\) needs .* \(device.memory\); it fits with train.recompute=selective$'
+[[ $(sed -n '/^recompute /,/^$/p' "$scratch/both.out" | awk '/too large/ {print $1}') == none ]] || fail "both: $(grep -A 3 '^recompute ' "$scratch/both.out")"
 plan 78 beyond device.name=guarded device.offload=activations:1-2 parallel.pp=2
 says beyond '.*device.offload names stage 2, but parallel.schedule 1f1b has 2 stages, numbered from 0'
 

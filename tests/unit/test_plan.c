@@ -284,14 +284,24 @@ static size_t most_bytes(int count, const char *const *overrides, tr_device *dev
     return most;
 }
 
+enum { ADVICE = 512 };
+
+/* Writes the advice for a config. */
+static void make_advice(const tr_config *config, tr_device *device, char advice[ADVICE]) {
+    tr_run_plan *plan;
+    assert_int_equal(tr_run_plan_make(config, device, &plan), TR_OK);
+    assert_int_equal(tr_advice_make(config, plan, device, advice, ADVICE), TR_OK);
+    tr_run_plan_destroy(plan);
+}
+
 /* Advice for a layout, where a rank may use as much as one of another layout takes. */
 static void expect_advice(int count, const char *const *layout, int other_count,
                           const char *const *other, tr_device *device, const char *change) {
-    char advice[512];
+    char advice[ADVICE];
     tr_config config;
     read_config(&config, count, layout);
     config.device.memory = (int64_t)most_bytes(other_count, other, device);
-    assert_int_equal(tr_advice_make(&config, device, advice, sizeof advice), TR_OK);
+    make_advice(&config, device, advice);
     if (!strstr(advice, change)) fail_msg("'%s' without '%s'", advice, change);
 }
 
@@ -316,7 +326,7 @@ static void test_what_fits(void **state) {
     tr_config config;
     tr_device *device;
     tr_run_plan *plan;
-    char limit[64], advice[512];
+    char limit[64], advice[ADVICE];
     assert_int_equal(tr_device_open("cpu", &one_thread, &device), TR_OK);
     plan_with_limit("device.memory=0", device, &config, &plan);
     size_t need = plan->memory[tr_run_plan_largest(plan)].total;
@@ -330,22 +340,22 @@ static void test_what_fits(void **state) {
     plan_with_limit(limit, device, &config, &plan);
     assert_false(tr_run_plan_fits(plan));
     tr_run_plan_destroy(plan);
-    assert_int_equal(tr_advice_make(&config, device, advice, sizeof advice), TR_OK);
+    make_advice(&config, device, advice);
     assert_string_equal(advice,
                         "it fits with train.recompute=selective, or train.micro_batch=1, or "
                         "parallel.pp=3 on 3 ranks, or parallel.tp=2 on 4 ranks");
     (void)strcpy(config.device.name, "guarded"); /* has memory of its own, like a GPU */
-    assert_int_equal(tr_advice_make(&config, device, advice, sizeof advice), TR_OK);
+    make_advice(&config, device, advice);
     assert_non_null(strstr(advice, "train.micro_batch=1, or device.offload=optimizer, or"));
     (void)strcpy(config.device.offload, "optimizer"); /* and what else could go there */
     (void)strcpy(config.parallel.schedule, "gpipe");
     assert_int_equal(tr_run_plan_make(&config, device, &plan), TR_OK);
     config.device.memory = (int64_t)plan->memory[tr_run_plan_largest(plan)].total - 1;
     tr_run_plan_destroy(plan);
-    assert_int_equal(tr_advice_make(&config, device, advice, sizeof advice), TR_OK);
+    make_advice(&config, device, advice);
     assert_non_null(strstr(advice, "device.offload=optimizer,activations:1, or"));
     config.device.memory = 1000;
-    assert_int_equal(tr_advice_make(&config, device, advice, sizeof advice), TR_OK);
+    make_advice(&config, device, advice);
     assert_non_null(strstr(advice, "no larger parallel.pp"));
     assert_int_equal(tr_memory_taken(device), 0);
     tr_device_close(device);
@@ -362,7 +372,7 @@ static void test_which_stages_to_offload(void **state) {
     tr_config config;
     tr_device *device;
     tr_run_plan *plan;
-    char advice[512];
+    char advice[ADVICE];
     size_t total[4];
     assert_int_equal(tr_device_open("cpu", &one_thread, &device), TR_OK);
     read_config(&config, 3, overrides);
@@ -374,7 +384,7 @@ static void test_which_stages_to_offload(void **state) {
     assert_true(total[3] > total[0] && total[0] > total[1] && total[1] == total[2]);
     for (int k = 0; k < 2; k++) {
         config.device.memory = (int64_t)total[k];
-        assert_int_equal(tr_advice_make(&config, device, advice, sizeof advice), TR_OK);
+        make_advice(&config, device, advice);
         if (!strstr(advice, advised[k])) fail_msg("%s", advice);
     }
     tr_device_close(device);
@@ -406,6 +416,8 @@ static void test_host_memory(void **state) {
         for (int less = 0; less < 2; less++) {
             config.device.host_memory = (int64_t)most - less;
             assert_int_equal(tr_run_plan_make(&config, device, &plan), TR_OK);
+            assert_int_equal(tr_run_plan_fits_host(plan), !less);
+            assert_true(tr_run_plan_fits_device(plan));
             assert_int_equal(tr_run_plan_fits(plan), !less);
             tr_run_plan_destroy(plan);
         }
@@ -417,6 +429,44 @@ static void test_host_memory(void **state) {
     assert_int_equal(tr_run_plan_make(&config, device, &plan), TR_OK);
     assert_true(plan->host_limit == SIZE_MAX && tr_run_plan_fits(plan));
     tr_run_plan_destroy(plan);
+    tr_device_close(device);
+}
+
+/* Advice for the ranks' memory: changes that fill a host's beyond its limit, or further when it is
+ * exceeded already, are none; and what is missing there is no reason against other changes. */
+static void test_advice_leaves_the_host_its_memory(void **state) {
+    (void)state;
+    static const char *const overrides[] = {"parallel.pp=2", "parallel.schedule=gpipe",
+                                            "model.vocab=256"};
+    tr_config config;
+    tr_device *device;
+    tr_run_plan *plan;
+    char advice[ADVICE];
+    assert_int_equal(tr_device_open("cpu", &one_thread, &device), TR_OK);
+    read_config(&config, 3, overrides);
+    (void)strcpy(config.device.name, "guarded");
+    assert_int_equal(tr_run_plan_make(&config, device, &plan), TR_OK);
+    assert_true(plan->host_bytes == 0 && plan->host_limit == SIZE_MAX); /* nobody asks */
+    tr_run_plan_destroy(plan);
+
+    (void)strcpy(config.device.offload, "optimizer");
+    assert_int_equal(tr_run_plan_make(&config, device, &plan), TR_OK);
+    const int64_t host_bytes = (int64_t)plan->host_bytes;
+    assert_true(plan->host_limit < SIZE_MAX);
+    config.device.memory = (int64_t)plan->memory[tr_run_plan_largest(plan)].total - 1;
+    tr_run_plan_destroy(plan);
+    const struct {
+        int64_t limit;
+        bool offloads;
+    } cases[] = {{4 * host_bytes, true}, {host_bytes, false}, {1, false}};
+    for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
+        config.device.host_memory = cases[k].limit;
+        make_advice(&config, device, advice);
+        if (!strstr(advice, "train.micro_batch=1") || !strstr(advice, "train.recompute=selective"))
+            fail_msg("limit %lld: %s", (long long)cases[k].limit, advice);
+        if ((strstr(advice, "optimizer,activations") != NULL) != cases[k].offloads)
+            fail_msg("limit %lld: %s", (long long)cases[k].limit, advice);
+    }
     tr_device_close(device);
 }
 
@@ -591,6 +641,7 @@ int main(void) {
         cmocka_unit_test(test_advice_of_several_degrees),
         cmocka_unit_test(test_which_stages_to_offload),
         cmocka_unit_test(test_host_memory),
+        cmocka_unit_test(test_advice_leaves_the_host_its_memory),
         cmocka_unit_test(test_auto_takes_the_cheapest_that_fits),
         cmocka_unit_test(test_hopeless_plans_do_not_fit),
         cmocka_unit_test(test_gradients_in_the_arena),
