@@ -37,10 +37,13 @@ same dp2-zero3 dp2 2 parallel.dp=2 parallel.zero=3 parallel.schedule=bfs paralle
 train 0 2 tp2 "${options[@]}" parallel.tp=2
 as_planned tp2
 near tp2 one loss 0.02
-# With moments in BF16, and of another optimizer: 6 and 4 bytes a parameter.
+# With moments in BF16, and of an optimizer without states: checkpoints of 6 and 2 bytes a parameter.
 train 0 1 small "${options[@]}" optim.moments=bf16
 same small-pp2 small 2 parallel.pp=2 optim.moments=bf16
 is_part "a checkpoint of BF16" "$(payload small)" "$(payload wide)" 0.5
+train 0 1 sgd "${options[@]}" optim.name=sgd optim.momentum=0 optim.lr=0.1
+as_planned sgd
+is_part "a checkpoint of sgd" "$(payload sgd)" "$(payload wide)" 0.167
 # An optimizer with directions of whole matrices, which one data rank owns.
 train 0 2 muon "${options[@]}" optim.name=muon parallel.dp=2
 as_planned muon
