@@ -137,7 +137,6 @@ static tr_status bring(tr_hosted *o, int64_t k, bool descends) {
     const tr_store *store = o->store;
     const tr_run_part *part = &o->part[k];
     const part_buffer *buffer = buffer_of(o, k);
-    const bool steps_value = store->dtype == store->acc || store->no_master;
     const size_t n = (size_t)part->count;
     if (descends)
         TR_TRY(tr_stream_copy(buffer->stream, buffer->direction, part->direction,
@@ -145,7 +144,7 @@ static tr_status bring(tr_hosted *o, int64_t k, bool descends) {
     else
         TR_TRY(tr_stream_copy(buffer->stream, buffer->grad, part->grad,
                               n * tr_dtype_size(store->grad_dtype)));
-    if (!steps_value) return TR_OK;
+    if (tr_store_has_masters(store)) return TR_OK;
     return tr_stream_copy(buffer->stream, buffer->value, part->value,
                           n * tr_dtype_size(store->dtype));
 }

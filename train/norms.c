@@ -79,19 +79,14 @@ static tr_status open_gathers(tr_norms *n) {
     return TR_OK;
 }
 
-/* Returns true when a parameter has a master apart from its value. */
-static bool has_masters(const tr_store *store) {
-    return store->dtype != store->acc && !store->no_master;
-}
-
 /* Returns the elements of this rank's portion. */
 static tr_tensor portion_of(const tr_norms *n, const tr_store_slot *slot) {
     const tr_store *store = n->store;
     const int64_t own = slot->portion.extent;
     if (n->of == TR_NORMS_OF_GRADIENTS) return tr_tensor_vector(slot->grad, store->grad_dtype, own);
     if (n->of == TR_NORMS_OF_DIRECTIONS) return tr_tensor_vector(slot->direction, store->acc, own);
-    return has_masters(store) ? tr_tensor_vector(slot->master, store->acc, own)
-                              : tr_tensor_vector(slot->value, store->dtype, own);
+    return tr_store_has_masters(store) ? tr_tensor_vector(slot->master, store->acc, own)
+                                       : tr_tensor_vector(slot->value, store->dtype, own);
 }
 
 static tr_status prepare_slot(tr_norms *n, int i, size_t *scratch) {
@@ -123,7 +118,7 @@ tr_status tr_norms_create(const tr_norms_desc *desc, size_t *scratch, tr_norms *
     n->laps = desc->of == TR_NORMS_OF_GRADIENTS ? 1 : store->laps;
     TR_TRY_OUT(tr_calloc((size_t)store->slots, sizeof *n->slot, &n->slot));
     for (int i = 0; i < store->slots; i++) n->slot[i].entry = desc->entry[i];
-    if (n->of == TR_NORMS_OF_MASTERS && store->host && has_masters(store))
+    if (n->of == TR_NORMS_OF_MASTERS && store->host && tr_store_has_masters(store))
         TR_TRY_OUT(alloc_here(n));
     if (store->divided && !desc->alone) {
         TR_TRY_OUT(alloc_blocks(n));

@@ -356,7 +356,7 @@ tr_status tr_store_create(tr_device *device, tr_world *world, const tr_mesh *mes
     store->divides_values = divided && tr_memory_gathers(mesh, zero);
     TR_TRY_OUT(alloc_store(store, &sum, groups != NULL));
     const size_t size = tr_dtype_size(store->acc);
-    const bool masters = dtype != store->acc && !store->no_master;
+    const bool masters = tr_store_has_masters(store);
     place at = {.store = store,
                 .mesh = mesh,
                 .groups = groups,
@@ -417,7 +417,7 @@ void tr_store_place_value(const tr_store *store, const tr_store_slot *slot, void
 }
 
 static bool has_master(const tr_store *store, const tr_store_slot *slot) {
-    return store->dtype != store->acc && !slot->param->frozen && !store->no_master;
+    return tr_store_has_masters(store) && !slot->param->frozen;
 }
 
 bool tr_store_divides_saved(const tr_store *store, const tr_store_slot *slot) {
@@ -589,8 +589,7 @@ tr_status tr_store_complete(tr_store *store) {
 
 tr_status tr_store_publish(tr_store *store) {
     store->outdated = false; /* each rank has loaded all values, or gathers them here */
-    if (!store->gathers || store->dtype == store->acc || store->no_master)
-        return cast_masters(store);
+    if (!store->gathers || !tr_store_has_masters(store)) return cast_masters(store);
     TR_TRY(tr_world_agree(store->world, cast_masters(store))); /* all ranks gather, or none */
     TR_TRY(tr_gathers_run(store->gathers, tr_device_compute(store->device)));
     return tr_world_sync(store->world, tr_device_compute(store->device));

@@ -116,6 +116,11 @@ typedef struct tr_store {
     int64_t part;         /* elements that then travel at a time */
 } tr_store;
 
+/* Returns true when trained parameters have masters apart from their values. */
+static inline bool tr_store_has_masters(const tr_store *store) {
+    return store->dtype != store->acc && !store->no_master;
+}
+
 /* Allocates the memory and sets params' value and grad. With `groups`, opened by
  * tr_rank_groups_open, the store is for training by the optimizer; with NULL it has only values,
  * without gradients and states. zero: parallel.zero. In the arena params have no gradients until

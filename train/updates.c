@@ -220,9 +220,9 @@ static tr_tensor operand_of(const tr_updates *u, const tr_run_part *part, int k)
 static tr_tensor master_of(const tr_updates *u, const tr_run_part *part) {
     const tr_store *store = u->store;
     const size_t offset = (size_t)part->at * tr_dtype_size(store->acc);
-    return store->no_master || store->dtype == store->acc
-               ? operand_of(u, part, TR_PARAM_ROUNDING_VALUE)
-               : tr_tensor_vector(store->run[part->run].master + offset, store->acc, part->count);
+    return tr_store_has_masters(store)
+               ? tr_tensor_vector(store->run[part->run].master + offset, store->acc, part->count)
+               : operand_of(u, part, TR_PARAM_ROUNDING_VALUE);
 }
 
 /* Returns the scales of the part's blocks, if its numbers of this kind have scales. */
