@@ -30,7 +30,7 @@ struct tr_hosted {
     char *memory;   /* staging: the buffers, and the step state */
     part_buffer buffer[TR_OFFLOAD_BUFFERS];
     tr_step_state *state;
-    double *norms; /* staging: of all slots, as pace has them */
+    double *norms; /* staging: of a lap's slots, as pace has them */
 };
 
 static int64_t count_parts(const tr_store *store) {
@@ -84,10 +84,14 @@ static tr_status open_buffers(tr_hosted *o, tr_optim_memory optimizer) {
 }
 
 static tr_status open_norms(tr_hosted *o) {
-    int64_t count;
-    (void)tr_pace_all_norms(o->pace, &count);
-    if (count == 0) return TR_OK;
-    return tr_device_staging_alloc(o->store->device, (size_t)count * sizeof(double),
+    int64_t most = 0;
+    for (int lap = 0; lap < o->store->laps; lap++) {
+        int64_t count;
+        (void)tr_pace_lap_norms(o->pace, lap, &count);
+        most = tr_max_i64(most, count);
+    }
+    if (most == 0) return TR_OK;
+    return tr_device_staging_alloc(o->store->device, (size_t)most * sizeof(double),
                                    (void **)&o->norms);
 }
 
@@ -152,7 +156,7 @@ static tr_status bring(tr_hosted *o, int64_t k, bool descends) {
 /* Returns the norms of a run's tensor in the host's memory. */
 static const double *norms_of(const tr_hosted *o, int run) {
     int64_t count;
-    const double *first = tr_pace_all_norms(o->pace, &count);
+    const double *first = tr_pace_lap_norms(o->pace, tr_run_lap(o->store, run), &count);
     return o->norms + (tr_pace_norms(o->pace, o->store->run[run].slot) - first);
 }
 
@@ -191,13 +195,14 @@ static tr_status step_parts(tr_hosted *o, int64_t begin, int64_t end, bool desce
     return TR_OK;
 }
 
-/* Completes the directions of a lap on the device, and brings the norms. */
+/* Completes the directions of a lap on the device, and brings their norms. */
 static tr_status complete(tr_hosted *o, int lap, tr_stream *stream, tr_step_state *state,
                           void *scratch) {
     int64_t count;
-    const double *norms = tr_pace_all_norms(o->pace, &count);
+    const double *norms = tr_pace_lap_norms(o->pace, lap, &count);
+    if (count == 0) return TR_OK;
     TR_TRY(tr_pace_run(o->pace, lap, stream, state, scratch));
-    if (count > 0) TR_TRY(tr_stream_copy(stream, o->norms, norms, (size_t)count * sizeof(double)));
+    TR_TRY(tr_stream_copy(stream, o->norms, norms, (size_t)count * sizeof(double)));
     return tr_world_sync(o->store->world, stream); /* directions and norms are complete */
 }
 
@@ -208,7 +213,7 @@ tr_status tr_hosted_run(tr_hosted *o, tr_stream *stream, tr_step_state *state, v
     for (int lap = 0; lap < o->store->laps; lap++) {
         const lap_parts *parts = &o->lap[lap];
         TR_TRY(step_parts(o, parts->begin, parts->end, false));
-        if (o->pace) TR_TRY(complete(o, lap, stream, state, scratch));
+        TR_TRY(complete(o, lap, stream, state, scratch));
         TR_TRY(step_parts(o, parts->directed, parts->end, true));
     }
     return TR_OK;

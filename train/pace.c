@@ -37,7 +37,6 @@ struct tr_pace {
     /* Adafactor's, device: sums of rows or columns, first those that the tensor ranks add */
     double *sums;
     char *moments; /* device: of a matrix, while the host has them; else NULL */
-    int64_t count;
 };
 
 static tr_status prepare(const tr_store *store, tr_op_desc desc, size_t *scratch, tr_op **out) {
@@ -178,16 +177,17 @@ static tr_status alloc_moments(tr_pace *s) {
 /* Places the norms of all slots, lap by lap: a lap's slots are adjacent. */
 static tr_status alloc_norms(tr_pace *s) {
     const tr_store *store = s->store;
+    int64_t count = 0;
     for (int i = 0; i < store->slots; i++) {
         const tr_store_slot *slot = &store->slot[i];
         if (!steps_slot(slot)) continue;
         const int64_t own = tr_step_end_tensor_norms(store->optimizer, slot->param, &slot->layout);
-        if (s->lap[slot->lap].norms == 0) s->lap[slot->lap].norm = s->count;
+        if (s->lap[slot->lap].norms == 0) s->lap[slot->lap].norm = count;
         s->lap[slot->lap].norms += own;
-        s->count += own;
+        count += own;
     }
-    if (s->count == 0) return TR_OK;
-    return tr_device_alloc(store->device, TR_MEMORY_DATA, (size_t)s->count * sizeof(double),
+    if (count == 0) return TR_OK;
+    return tr_device_alloc(store->device, TR_MEMORY_DATA, (size_t)count * sizeof(double),
                            (void **)&s->norms);
 }
 
@@ -370,7 +370,7 @@ const double *tr_pace_norms(const tr_pace *s, int slot) {
     return s->slot[slot].norms;
 }
 
-const double *tr_pace_all_norms(const tr_pace *s, int64_t *count) {
-    *count = s ? s->count : 0;
-    return s ? s->norms : NULL;
+const double *tr_pace_lap_norms(const tr_pace *s, int lap, int64_t *count) {
+    *count = s ? s->lap[lap].norms : 0;
+    return *count > 0 ? s->norms + s->lap[lap].norm : NULL;
 }

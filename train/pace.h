@@ -26,5 +26,6 @@ tr_status tr_pace_run(tr_pace *pace, int lap, tr_stream *stream, tr_step_state *
                       void *scratch);
 /* Returns the slot's norms, in device memory, as DESCEND takes them. */
 const double *tr_pace_norms(const tr_pace *pace, int slot);
-/* Returns those of all slots. pace may be NULL, which has none. */
-const double *tr_pace_all_norms(const tr_pace *pace, int64_t *count);
+/* Returns those of a lap's slots, one after the other: *count is 0 in a lap without directions, on
+ * all ranks for which tr_pace_run is collective. pace may be NULL, which has none. */
+const double *tr_pace_lap_norms(const tr_pace *pace, int lap, int64_t *count);
