@@ -44,8 +44,9 @@ typedef struct tr_bucket {
      * the arena, where they were gathered; 0: each rank has them in memory of their own. */
     size_t values;
     /* Bytes of its parameters' values that data ranks have updated in portions at the end of the
-     * last step: each rank gathers the others' portions to memory of its own before the first F of
-     * the stage; 0: none. Not together with `values`. */
+     * last step: each rank gathers the other ranks' portions to memory of its own from the start of
+     * the next step on, and the first F of the stage waits for them when it comes to this layer; 0:
+     * none. Not together with `values`. */
     size_t updated;
     /* The link's part of a gather: the bytes that it would take if all data ranks sent as much as
      * the one that sends most. */

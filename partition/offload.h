@@ -1,6 +1,11 @@
 /* What is kept in the host's memory (device.offload). Of the optimizer: masters and states, and the
- * memory through which gradients and values travel; the plan counts here, and train/store.c,
- * train/hosted.c and train/updates.c allocate the same. Of activations: the stages. */
+ * memory through which gradients, values and directions travel; the plan counts here, and
+ * train/store.c, train/hosted.c and train/updates.c allocate the same. Of activations: the stages.
+ *
+ * The plan does not count the norms that the host has for an optimizer that steps by tensor:
+ * train/norms.c allocates 8 bytes for every TR_PARAM_BLOCK elements of a parameter with a master,
+ * and 8 bytes more for each parameter; train/hosted.c allocates 16 bytes for each part of a tensor,
+ * of the lap that has most of them. */
 #pragma once
 
 #include "config/config.h"
@@ -14,12 +19,14 @@ enum { TR_OFFLOAD_BUFFERS = 3 };
 /* Returns how many elements travel and are stepped at a time: a multiple of the elements that are
  * quantized at a time, or all. */
 int64_t tr_offload_part(const tr_param_memory *memory);
-/* Return the bytes that the gradients, and the values, of one part take, and its directions, if the
- * optimizer steps by tensor, apart from FP32 gradients, which these replace. */
+/* Return the bytes of one part's gradients, values and directions. Directions take 0 bytes when the
+ * optimizer does not step by tensor, and when gradients are in FP32, which directions then replace.
+ */
 size_t tr_offload_gradient_bytes(tr_optim_memory optimizer, tr_dtype dtype, int64_t part);
 size_t tr_offload_value_bytes(tr_dtype dtype, int64_t part);
 size_t tr_offload_direction_bytes(tr_optim_memory optimizer, tr_dtype dtype, int64_t part);
-/* Returns all bytes of the host's memory that a rank's offload takes; 0 without offload. */
+/* Returns the bytes of the host's memory that the plan counts for a rank's offload of the
+ * optimizer; 0 without it. */
 size_t tr_offload_bytes(const tr_param_memory *memory, tr_dtype dtype);
 
 /* Marks the table's stages that offload activations. */

@@ -1,8 +1,7 @@
 /* The step of an optimizer that keeps its states or the sums of gradients in fewer bits than FP32
  * (optim.moments, optim.gradients), or of BF16 parameters without masters (optim.master none):
  * these numbers of a part of a parameter are widened to FP32, stepped, and all except gradients
- * rounded again, part by part. The plan measures here, and
- * train/updates.c allocates the same. */
+ * rounded again, part by part. The plan measures here, and train/updates.c allocates the same. */
 #pragma once
 
 #include "layers/rounding.h"

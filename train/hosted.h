@@ -3,8 +3,9 @@
  * operators of the cpu device step them, with the bits of the device's own, and the new values
  * return. A value that is stepped itself, because it has no master, comes with its gradient.
  *
- * Of an optimizer that steps by tensor the directions return; when the device has completed those
- * of a lap (train/pace.h), they come to the host part by part, which steps along them. */
+ * When the optimizer steps by tensor, directions return to the device instead of values. After the
+ * device has completed the directions of a lap (train/pace.h), they come to the host part by part,
+ * and the host steps the parameters along them. */
 #pragma once
 
 #include "train/pace.h"

@@ -1,8 +1,8 @@
 /* The squared norms of parameters' gradients, masters or directions: one FP64 number for each, the
  * sum of those of its blocks of TR_PARAM_BLOCK elements in ascending order. When data ranks divide
  * the updates (parallel.zero), each takes those of its portion's blocks and gets the others from
- * the other ranks, so the bits are those of a whole tensor. The host's cores take those of masters
- * in its memory (device.offload). */
+ * the other ranks, so the bits are those of a whole tensor. The host's cores compute the norms of
+ * masters that are in its memory (device.offload). */
 #pragma once
 
 #include "train/store.h"
