@@ -95,6 +95,8 @@ hostile() {
                 "train base.yaml --trace" "help" "run -n" "simulate --schedule"
             read -r -a words <<<"$word"
             words+=("$number")
+            # So many tokens are valid, too: the text ends with its first space.
+            [[ $word != "sample good -n" ]] || words+=(--stop " ")
             ;;
     esac
     # A mutated config may be valid and ask for years of training.
