@@ -85,6 +85,26 @@ static void test_messages_wait_for_landing_buffers(void **state) {
     tr_stage_table_free(&t);
 }
 
+/* Rank 0 has `count` gathers: gather i travels from begins[i] to ends[i], and its wait begins at
+ * starts[i]. */
+static void check_gathers(const tr_program_set *set, const tr_simulation *sim, int count,
+                          const double *begins, const double *starts, const double *ends) {
+    int n = 0, waits = 0;
+    for (int k = 0; k < set->program[0].count; k++) {
+        const tr_action_type type = set->program[0].instr[k].action.type;
+        const tr_instr_time *time = &sim->instr[0][k];
+        if (type == TR_ACTION_GATHER_START) {
+            assert_true(fabs(time->begin - begins[n]) < 1e-9);
+            assert_true(fabs(time->complete - ends[n++]) < 1e-9);
+        }
+        if (type != TR_ACTION_GATHER_WAIT) continue;
+        assert_true(fabs(time->start - starts[waits]) < 1e-9);
+        assert_true(fabs(time->end - ends[waits++]) < 1e-9);
+    }
+    assert_int_equal(n, count);
+    assert_int_equal(waits, count);
+}
+
 /* One stage and micro-batch: F takes 1 and B 2, and B completes the buckets after 1/4, 1/2 and all
  * of its time. */
 static void test_reductions_have_a_link(void **state) {
@@ -147,27 +167,14 @@ static void gathers_have_a_link(bool divided) {
     tr_simulation *sim = NULL;
     tr_timeline *timeline = NULL;
     assert_int_equal(tr_simulate(set, t.cost, &links, &sim), TR_OK);
-    int n = 0, waits = 0;
-    for (int k = 0; k < set->program[0].count; k++) {
-        const tr_action_type type = set->program[0].instr[k].action.type;
-        const tr_instr_time *time = &sim->instr[0][k];
-        if (type == TR_ACTION_GATHER_START) {
-            assert_true(fabs(time->begin - begins[n]) < 1e-9);
-            assert_true(fabs(time->complete - ends[n++]) < 1e-9);
-        }
-        if (type != TR_ACTION_GATHER_WAIT) continue;
-        assert_true(fabs(time->start - starts[waits]) < 1e-9);
-        assert_true(fabs(time->end - ends[waits++]) < 1e-9);
-    }
-    assert_int_equal(n, 3);
-    assert_int_equal(waits, 3);
+    check_gathers(set, sim, 3, begins, starts, ends);
     assert_true(fabs(sim->exposed[0] - 2.55) < 1e-9 && fabs(sim->time[0].busy - 6) < 1e-9);
     assert_true(fabs(sim->makespan - 8.55) < 1e-9);
     /* A drawing has each part of an F, and the waits between them. */
     static const double bars[][2] = {{0, 0.6},    {0.6, 1.1},  {1.1, 1.7},  {1.7, 2.2},
                                      {2.2, 2.45}, {2.45, 3.8}, {3.8, 4.55}, {4.55, 6.55}};
     assert_int_equal(tr_timeline_of_simulation("program", set, sim, 0, &timeline), TR_OK);
-    n = 0;
+    int n = 0;
     for (size_t k = 0; k < timeline->count; k++) {
         const tr_bar *bar = &timeline->bar[k];
         if (bar->track != TR_TRACK_COMPUTE || n == sizeof bars / sizeof *bars) continue;
@@ -213,19 +220,7 @@ static void test_gradients_wait_layer_by_layer(void **state) {
     tr_program_set *set = lowered(s, &t);
     tr_simulation *sim = NULL;
     assert_int_equal(tr_simulate(set, t.cost, &links, &sim), TR_OK);
-    int n = 0, waits = 0;
-    for (int k = 0; k < set->program[0].count; k++) {
-        const tr_action_type type = set->program[0].instr[k].action.type;
-        const tr_instr_time *time = &sim->instr[0][k];
-        if (type == TR_ACTION_GATHER_START) {
-            assert_true(fabs(time->begin - begins[n]) < 1e-9);
-            assert_true(fabs(time->complete - ends[n++]) < 1e-9);
-        }
-        if (type != TR_ACTION_GATHER_WAIT) continue;
-        assert_true(fabs(time->start - starts[waits]) < 1e-9);
-        assert_true(fabs(time->end - ends[waits++]) < 1e-9);
-    }
-    assert_true(n == 4 && waits == 4);
+    check_gathers(set, sim, 4, begins, starts, ends);
     assert_true(fabs(sim->exposed[0] - 3.5) < 1e-9 && fabs(sim->time[0].busy - 9) < 1e-9);
     assert_true(fabs(sim->makespan - 12.5) < 1e-9);
     tr_simulation_destroy(sim);
