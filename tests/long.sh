@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Exhaustive runs: every random test and every trial of tests/trials.sh with many seeds, a save that is killed
-# at every file-system call, jobs that race for one directory, and the equivalence suite on memory that the
-# host cannot access, with staged messages and over NCCL's calls. A stopped script continues when it is
-# started again: build/long/done lists what has passed.
+# Exhaustive runs: the suite with all cases, of which tests/run.sh draws a part, every random test and every
+# trial of tests/trials.sh with many seeds, a save that is killed at every file-system call, jobs that race for
+# one directory, and the equivalence suite on memory that the host cannot access, with staged messages and over
+# NCCL's calls. A stopped script continues when it is started again: build/long/done lists what has passed.
 #
 # usage: tests/long.sh [FIRST_SEED [SEEDS]]     default: 1 1000
 #        tests/long.sh --sample TEXT            some random tests and one trial of each kind, with seeds from
@@ -56,6 +56,7 @@ if [[ ${1:-} == --sample ]]; then
   exit $failed
 fi
 first=${1:-1} count=${2:-1000}
+once suite ctest --test-dir build/release --output-on-failure
 # Every layout and placement, staged and over NCCL's calls, which the stand-in for its library checks.
 for transport in mpi nccl; do
   [[ $transport == mpi || -d $tests/nccl_mock ]] || continue

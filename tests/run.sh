@@ -119,8 +119,8 @@ step build "build (release)" build release all || finish
 step build-bench "build of the benchmarks" build release benches || true
 build_others &
 others=$!
-step test "tests (release)" suite release 3 || true # on two processors: whole runs wait for more than half of their time
 commit=$(git rev-parse HEAD 2>/dev/null || echo none)
+TRIREME_DRAW=$commit step test "tests (release)" suite release 3 || true # on two processors: whole runs wait for more than half of their time
 step long "a sample of tests/long.sh for commit ${commit:0:12}" bash tests/long.sh --sample "$commit" || true
 gpu=$(ctest --test-dir build/release -N -L '^gpu$' | sed -n 's/^Total Tests: //p')
 skipped=$(grep -c '\(Skipped\|Not Run\)' <(grep -E '^ *[0-9]+/[0-9]+ Test +#[0-9]+: gpu\.' "$logs/test.log") || true)

@@ -27,6 +27,13 @@ leave_nothing() {
 trap leave_nothing EXIT
 trap 'exit 1' HUP INT TERM
 
+# drawn NAME: succeeds for about half of all names, which TRIREME_DRAW chooses (tests/run.sh: the commit), and for all
+# of them without it. Of many cases that differ little, each is run with every second commit.
+drawn() {
+    [[ -z ${TRIREME_DRAW:-} ]] || (($(cksum <<<"$TRIREME_DRAW $(basename "$scratch") $1" | cut -d' ' -f1) % 2)) ||
+        { echo "not drawn: $1"; return 1; }
+}
+
 # finish: prints the last line of a test, and ends it.
 finish() {
     echo "$failures failures"

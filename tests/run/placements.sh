@@ -75,6 +75,7 @@ names=$("$trireme" help parallel.schedule | sed -n 's/^ *takes *one of \(.*\), o
 [ "$(wc -w <<<"$names")" = 15 ] || fail "schedules: $names"
 for precision in fp32 bf16; do
   for name in $names; do
+    [[ $name-$precision == auto-fp32 ]] || drawn "$name-$precision" || continue # auto's order runs again below
     run "$name-$precision" 2 train.precision=$precision parallel.schedule="$name"
     same_bits "$name-$precision" one-$precision
   done
