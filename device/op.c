@@ -154,6 +154,13 @@ tr_status tr_op_prepare(const tr_op_context *context, const tr_op_desc *desc, tr
     return status;
 }
 
+tr_status tr_op_prepare_fixed(tr_device *device, tr_op_desc desc, size_t *scratch, tr_op **out) {
+    const tr_op_context context = {.device = device, .deterministic = true};
+    TR_TRY(tr_op_prepare(&context, &desc, out));
+    if ((*out)->scratch_bytes > *scratch) *scratch = (*out)->scratch_bytes;
+    return TR_OK;
+}
+
 void tr_op_release(tr_op *op) {
     if (!op || !tr_op_unshare(op)) return;
     tr_device_wait_issued(op->context.device);

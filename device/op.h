@@ -482,6 +482,9 @@ typedef struct tr_op {
  * TR_ERR_DEVICE on one that this device does not support. The caller releases *out with
  * tr_op_release (NULL is allowed). */
 tr_status tr_op_prepare(const tr_op_context *context, const tr_op_desc *desc, tr_op **out);
+/* Plans an operator of the end of a step: deterministic, by the plan that is proposed first.
+ * *scratch becomes at least the bytes that it needs. Otherwise as tr_op_prepare. */
+tr_status tr_op_prepare_fixed(tr_device *device, tr_op_desc desc, size_t *scratch, tr_op **out);
 /* Runs an operator in stream order; copies args. On a host stream the operator must outlive the
  * work. Debug builds fail with TR_ERR_INTERNAL when an operand does not match the description. */
 tr_status tr_op_run(tr_op *op, tr_stream *stream, const tr_op_args *args);

@@ -180,9 +180,7 @@ typedef struct measure {
 
 static tr_status measure_op(measure *sum, const tr_op_desc *desc) {
     tr_op *op;
-    TR_TRY(
-        tr_op_prepare(&(tr_op_context){.device = sum->device, .deterministic = true}, desc, &op));
-    if (op->scratch_bytes > sum->scratch) sum->scratch = op->scratch_bytes;
+    TR_TRY(tr_op_prepare_fixed(sum->device, *desc, &sum->scratch, &op));
     tr_op_release(op);
     return TR_OK;
 }

@@ -65,8 +65,7 @@ tr_status tr_noise_create(const tr_store *store, const tr_model *model, const tr
         slot->at = map->noise_entry[param->index];
         slot->in_forward = written_in_forward(model, param);
         const tr_op_desc desc = tr_step_end_sumsq_op(param, store->grad_dtype);
-        TR_TRY_OUT(tr_op_prepare(&(tr_op_context){.device = store->device}, &desc, &slot->sumsq));
-        if (slot->sumsq->scratch_bytes > *scratch) *scratch = slot->sumsq->scratch_bytes;
+        TR_TRY_OUT(tr_op_prepare_fixed(store->device, desc, scratch, &slot->sumsq));
     }
     TR_TRY_OUT(make_tied(n, mesh, map, scratch));
 out:

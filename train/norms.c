@@ -29,12 +29,6 @@ static tr_device *device_of(const tr_norms *n) {
     return n->here ? n->store->host : n->store->device;
 }
 
-static tr_status prepare(tr_device *device, const tr_op_desc *desc, size_t *scratch, tr_op **out) {
-    TR_TRY(tr_op_prepare(&(tr_op_context){.device = device}, desc, out));
-    if ((*out)->scratch_bytes > *scratch) *scratch = (*out)->scratch_bytes;
-    return TR_OK;
-}
-
 static int lap_of(const tr_norms *n, int i) {
     return n->laps > 1 ? n->store->slot[i].lap : 0;
 }
@@ -100,9 +94,10 @@ static tr_status prepare_slot(tr_norms *n, int i, size_t *scratch) {
                      total = parts ? tr_step_end_total_op(slot->param)
                                    : tr_step_end_sumsq_op(slot->param, dtype);
     tr_device *adds = n->gathers ? store->device : device_of(n);
-    if (norm->entry != TR_NORM_ELSEWHERE) TR_TRY(prepare(adds, &total, scratch, &norm->total));
+    if (norm->entry != TR_NORM_ELSEWHERE)
+        TR_TRY(tr_op_prepare_fixed(adds, total, scratch, &norm->total));
     if (parts && slot->portion.extent > 0)
-        TR_TRY(prepare(device_of(n), &blocks, scratch, &norm->blocks));
+        TR_TRY(tr_op_prepare_fixed(device_of(n), blocks, scratch, &norm->blocks));
     if (!n->gathers) return TR_OK;
     return tr_gathers_add(n->gathers[lap_of(n, i)], store, slot, norm->all, TR_PARAM_BLOCK,
                           sizeof(double));

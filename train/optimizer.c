@@ -33,12 +33,6 @@ struct tr_optimizer {
     void *scratch;
 };
 
-static tr_status prepare(tr_device *device, const tr_op_desc *desc, size_t *scratch, tr_op **out) {
-    TR_TRY(tr_op_prepare(&(tr_op_context){.device = device}, desc, out));
-    if ((*out)->scratch_bytes > *scratch) *scratch = (*out)->scratch_bytes;
-    return TR_OK;
-}
-
 /* Prepares the sums of uses that are tied to others on this rank. */
 static tr_status prepare_ties(tr_optimizer *o, size_t *scratch) {
     const tr_store *store = o->desc.store;
@@ -47,7 +41,7 @@ static tr_status prepare_ties(tr_optimizer *o, size_t *scratch) {
         const tr_store_slot *slot = &store->slot[i];
         if (slot->shares < 0 || slot->param->frozen || slot->portion.extent == 0) continue;
         const tr_op_desc desc = tr_step_end_tie_op(slot->param, store->divided, store->grad_dtype);
-        TR_TRY(prepare(o->desc.device, &desc, scratch, &o->tie[i]));
+        TR_TRY(tr_op_prepare_fixed(o->desc.device, desc, scratch, &o->tie[i]));
     }
     return TR_OK;
 }
@@ -79,7 +73,7 @@ static tr_status prepare_finish(tr_optimizer *o, int micro_batches, size_t *scra
                        .first = tr_step_end_first(&o->map, mesh, micro_batches),
                        .losses = tr_step_end_count(&o->map, mesh, micro_batches)};
     const tr_op_desc desc = tr_step_end_finish_op(&o->map, out->losses);
-    return prepare(o->desc.device, &desc, scratch, &out->op);
+    return tr_op_prepare_fixed(o->desc.device, desc, scratch, &out->op);
 }
 
 /* Prepares what only steps that update parameters need. */

@@ -39,13 +39,6 @@ struct tr_pace {
     char *moments; /* device: of a matrix, while the host has them; else NULL */
 };
 
-static tr_status prepare(const tr_store *store, tr_op_desc desc, size_t *scratch, tr_op **out) {
-    TR_TRY(tr_op_prepare(&(tr_op_context){.device = store->device, .deterministic = true}, &desc,
-                         out));
-    if ((*out)->scratch_bytes > *scratch) *scratch = (*out)->scratch_bytes;
-    return TR_OK;
-}
-
 static bool steps_slot(const tr_store_slot *slot) {
     return slot->shares < 0 && !slot->param->frozen && tr_optim_row_of(slot->optimizer)->by_tensor;
 }
@@ -54,19 +47,23 @@ static tr_status prepare_muon(const tr_store *store, const tr_store_slot *slot, 
                               slot_step *out) {
     const tr_muon *m = &out->muon;
     TR_TRY(tr_muon_make(slot->param, &slot->layout, &out->muon));
-    TR_TRY(prepare(store, tr_muon_rescale(m, slot->layout.parts), scratch, &out->rescale));
+    TR_TRY(tr_op_prepare_fixed(store->device, tr_muon_rescale(m, slot->layout.parts), scratch,
+                               &out->rescale));
     for (int k = 0; k < TR_MUON_STEPS; k++)
-        TR_TRY(prepare(store, tr_muon_product(m, k), scratch, &out->product[k]));
-    TR_TRY(prepare(store, tr_muon_square(m), scratch, &out->square));
-    TR_TRY(prepare(store, tr_muon_sum(m), scratch, &out->sum));
-    return prepare(store, tr_muon_apply(m), scratch, &out->apply);
+        TR_TRY(
+            tr_op_prepare_fixed(store->device, tr_muon_product(m, k), scratch, &out->product[k]));
+    TR_TRY(tr_op_prepare_fixed(store->device, tr_muon_square(m), scratch, &out->square));
+    TR_TRY(tr_op_prepare_fixed(store->device, tr_muon_sum(m), scratch, &out->sum));
+    return tr_op_prepare_fixed(store->device, tr_muon_apply(m), scratch, &out->apply);
 }
 
 static tr_status prepare_factor(const tr_store *store, const tr_store_slot *slot, size_t *scratch,
                                 slot_step *out) {
     TR_TRY(tr_adafactor_make(slot->param, &slot->layout, &out->factor));
-    TR_TRY(prepare(store, tr_adafactor_sums(&out->factor), scratch, &out->sums));
-    return prepare(store, tr_adafactor_scale(&out->factor), scratch, &out->scale);
+    TR_TRY(
+        tr_op_prepare_fixed(store->device, tr_adafactor_sums(&out->factor), scratch, &out->sums));
+    return tr_op_prepare_fixed(store->device, tr_adafactor_scale(&out->factor), scratch,
+                               &out->scale);
 }
 
 /* Prepares the step of a slot with the norms at `norms`. Only tensor ranks may hold different

@@ -61,13 +61,6 @@ static bool widens(const tr_updates *u, const run_step *x, int kind) {
     return u->wide[kind] && (kind >= TR_PARAM_ROUNDING_VALUE || kind < x->states);
 }
 
-static tr_status prepare(const tr_updates *u, const tr_op_desc *desc, size_t *scratch,
-                         tr_op **out) {
-    TR_TRY(tr_op_prepare(&(tr_op_context){.device = u->device}, desc, out));
-    if ((*out)->scratch_bytes > *scratch) *scratch = (*out)->scratch_bytes;
-    return TR_OK;
-}
-
 /* Describes the step of `count` elements of a run along their directions. */
 static tr_status describe_descend(const tr_updates *u, const tr_optim_config *config,
                                   const tr_run *run, int64_t count, tr_dtype dtype,
@@ -96,20 +89,20 @@ static tr_status prepare_size(const tr_updates *u, const tr_optim_config *config
     own.kind = run->optimizer;
     const tr_op_desc step = tr_optim_update(&own, count, dtype, run->decay, run->lr_scale);
     tr_op_desc descend;
-    TR_TRY(prepare(u, &step, scratch, &out->step[size]));
+    TR_TRY(tr_op_prepare_fixed(u->device, step, scratch, &out->step[size]));
     if (tr_run_has_directions(store, i)) {
         TR_TRY(describe_descend(u, config, run, count, dtype, &descend));
-        TR_TRY(prepare(u, &descend, scratch, &out->descend[size]));
+        TR_TRY(tr_op_prepare_fixed(u->device, descend, scratch, &out->descend[size]));
     }
     for (int k = 0; k < TR_QUANTIZED_KINDS; k++) {
         if (!widens(u, out, k)) continue;
         const tr_op_desc widen = tr_quantized_widen(dtype_of(store, k), code_of(run, k), count);
         tr_op_desc quantize;
-        TR_TRY(prepare(u, &widen, scratch, &out->widen[k][size]));
+        TR_TRY(tr_op_prepare_fixed(u->device, widen, scratch, &out->widen[k][size]));
         if (k == TR_PARAM_ROUNDING_GRADIENT) continue; /* a step only reads it */
         TR_TRY(tr_param_rounding(store->slot[run->slot].param, dtype_of(store, k), code_of(run, k),
                                  k, count, &quantize));
-        TR_TRY(prepare(u, &quantize, scratch, &out->quantize[k][size]));
+        TR_TRY(tr_op_prepare_fixed(u->device, quantize, scratch, &out->quantize[k][size]));
     }
     return TR_OK;
 }
