@@ -327,9 +327,17 @@ tr_status tr_layout_memory(const tr_layout *l, tr_device *device, int pp_rank, i
     size_t step_end, groups;
     mesh.index[TR_AXIS_PP] = pp_rank;
     mesh.index[TR_AXIS_DP] = dp_rank;
-    TR_TRY(tr_step_end_bytes(device, l->model, &l->placement, &mesh, l->desc.dtype,
-                             l->micro_batches, l->desc.zero, l->desc.forward_only,
-                             l->desc.optimizer, l->desc.noise, &step_end));
+    TR_TRY(tr_step_end_bytes(&(tr_step_end_desc){.device = device,
+                                                 .model = l->model,
+                                                 .placement = &l->placement,
+                                                 .mesh = &mesh,
+                                                 .dtype = l->desc.dtype,
+                                                 .optimizer = l->desc.optimizer,
+                                                 .micro_batches = l->micro_batches,
+                                                 .zero = l->desc.zero,
+                                                 .forward_only = l->desc.forward_only,
+                                                 .noise = l->desc.noise},
+                             &step_end));
     TR_TRY(tr_rank_groups_bytes(l->model, &l->placement, &mesh, l->desc.zero, l->desc.forward_only,
                                 l->desc.own, &groups));
     tr_layout_memory_known(l, pp_rank, dp_rank, out);

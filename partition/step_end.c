@@ -272,28 +272,25 @@ static tr_status measure_param(void *context, int stage, tr_param *param, bool s
     return measure_tensor(sum, param, &layout);
 }
 
-tr_status tr_step_end_bytes(tr_device *device, const tr_model *model, const tr_placement *placement,
-                            const tr_mesh *mesh, tr_dtype dtype, int micro_batches, int zero,
-                            bool forward_only, tr_optim_memory optimizer, bool noise,
-                            size_t *bytes) {
+tr_status tr_step_end_bytes(const tr_step_end_desc *d, size_t *bytes) {
     tr_status status = TR_OK;
     tr_step_end_vector vector;
-    measure sum = {.device = device,
-                   .mesh = mesh,
-                   .optimizer = optimizer,
-                   .gradients = tr_optim_grad_dtype(optimizer, dtype),
+    measure sum = {.device = d->device,
+                   .mesh = d->mesh,
+                   .optimizer = d->optimizer,
+                   .gradients = tr_optim_grad_dtype(d->optimizer, d->dtype),
                    .vector = &vector,
-                   .divided = tr_memory_divided(mesh, zero)};
-    TR_TRY_OUT(tr_step_end_vector_make(model, mesh, micro_batches, noise, &vector));
+                   .divided = tr_memory_divided(d->mesh, d->zero)};
+    TR_TRY_OUT(tr_step_end_vector_make(d->model, d->mesh, d->micro_batches, d->noise, &vector));
     const tr_op_desc finish = tr_step_end_finish_op(&vector, vector.losses);
     TR_TRY_OUT(measure_op(&sum, &finish));
-    if (!forward_only) {
-        const int pp_rank = mesh->index[TR_AXIS_PP];
-        TR_TRY_OUT(tr_placement_visit(placement, model, pp_rank, measure_param, &sum));
+    if (!d->forward_only) {
+        const int pp_rank = d->mesh->index[TR_AXIS_PP];
+        TR_TRY_OUT(tr_placement_visit(d->placement, d->model, pp_rank, measure_param, &sum));
         /* Upper bound: updating a part needs no more than updating all elements at once. */
-        const tr_op_desc update = tr_optim_update(&(tr_optim_config){.kind = optimizer.kind},
-                                                  sum.elements, dtype, true, 1);
-        if (!optimizer.offload) TR_TRY_OUT(measure_op(&sum, &update));
+        const tr_op_desc update = tr_optim_update(&(tr_optim_config){.kind = d->optimizer.kind},
+                                                  sum.elements, d->dtype, true, 1);
+        if (!d->optimizer.offload) TR_TRY_OUT(measure_op(&sum, &update));
     }
     *bytes = tr_align_up(tr_step_end_vector_bytes(&vector)) + tr_align_up(sum.scratch) +
              tr_align_up((size_t)sum.norms * sizeof(double)) +
@@ -302,9 +299,9 @@ tr_status tr_step_end_bytes(tr_device *device, const tr_model *model, const tr_p
              2 * tr_align_up((size_t)sum.tensor_blocks * sizeof(double)) +
              tr_align_up((size_t)sum.sums * sizeof(double)) + sum.moments +
              2 * (sum.part + sum.square) +
-             (forward_only || optimizer.offload
+             (d->forward_only || d->optimizer.offload
                   ? 0
-                  : tr_quantized_bytes(tr_device_on_host(device), optimizer, sum.largest));
+                  : tr_quantized_bytes(tr_device_on_host(d->device), d->optimizer, sum.largest));
 out:
     tr_step_end_vector_free(&vector);
     return status;

@@ -67,10 +67,20 @@ int64_t tr_step_end_tensor_norms(tr_optim_kind optimizer, const tr_param *param,
 /* Describes the end of a step with `losses` losses. */
 tr_op_desc tr_step_end_finish_op(const tr_step_end_vector *vector, int64_t losses);
 
-/* Computes the device bytes that tr_optimizer_create takes on the rank at mesh->index. Prepares its
- * operators temporarily, and allocates no device memory. zero: parallel.zero.
- * forward_only: no step updates parameters. noise: the noise scale is measured. */
-tr_status tr_step_end_bytes(tr_device *device, const tr_model *model, const tr_placement *placement,
-                            const tr_mesh *mesh, tr_dtype dtype, int micro_batches, int zero,
-                            bool forward_only, tr_optim_memory optimizer, bool noise,
-                            size_t *bytes);
+/* What the memory of a step's end depends on, for the rank at mesh->index. */
+typedef struct tr_step_end_desc {
+    tr_device *device;
+    const tr_model *model;
+    const tr_placement *placement;
+    const tr_mesh *mesh;
+    tr_dtype dtype;
+    tr_optim_memory optimizer;
+    int micro_batches; /* of a step on one data rank */
+    int zero;          /* parallel.zero */
+    bool forward_only; /* no step updates parameters */
+    bool noise;        /* the noise scale is measured */
+} tr_step_end_desc;
+
+/* Computes the device bytes that tr_optimizer_create takes. Prepares its operators temporarily, and
+ * allocates no device memory. */
+tr_status tr_step_end_bytes(const tr_step_end_desc *desc, size_t *bytes);

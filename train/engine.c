@@ -350,9 +350,16 @@ static void round_scalars(tr_engine_desc *desc) {
 static tr_status make_before_links(tr_engine *e) {
     const tr_engine_desc *d = &e->desc;
     TR_TRY(lower_layout(e));
-    TR_TRY(tr_store_create(d->device, d->world, &d->mesh, e->layout->model, &e->layout->placement,
-                           d->dtype, d->forward_only ? NULL : e->groups,
-                           tr_optim_memory_of(&d->optimizer), d->zero, &e->store));
+    TR_TRY(tr_store_create(&(tr_store_desc){.device = d->device,
+                                            .world = d->world,
+                                            .mesh = &d->mesh,
+                                            .model = e->layout->model,
+                                            .placement = &e->layout->placement,
+                                            .dtype = d->dtype,
+                                            .groups = d->forward_only ? NULL : e->groups,
+                                            .optimizer = tr_optim_memory_of(&d->optimizer),
+                                            .zero = d->zero},
+                           &e->store));
     TR_TRY(tr_values_create(e->store, &e->values));
     TR_TRY(list_sizes(e));
     TR_TRY(alloc_data(e));

@@ -66,10 +66,14 @@ tr_status tr_generation_open(const tr_generation_request *r, tr_world *world, tr
                                       sizeof note));
     tr_world_set_own_sums(world, tr_request_own_sums(&s->config));
     TR_TRY(tr_mesh_groups_create(world, s->device, &s->mesh, &s->groups));
-    TR_TRY(tr_world_agree(world, tr_store_create(s->device, world, &s->mesh, s->model,
-                                                 &s->placement, tr_config_dtype(&s->config), NULL,
-                                                 (tr_optim_memory){.kind = TR_OPTIM_ADAMW}, false,
-                                                 &s->store)));
+    TR_TRY(tr_world_agree(world,
+                          tr_store_create(&(tr_store_desc){.device = s->device,
+                                                           .world = world,
+                                                           .mesh = &s->mesh,
+                                                           .model = s->model,
+                                                           .placement = &s->placement,
+                                                           .dtype = tr_config_dtype(&s->config)},
+                                          &s->store)));
     TR_TRY(tr_trained_load(&from, &s->config, world, &s->mesh, s->store));
     const tr_decoder_desc desc = {.world = world,
                                   .device = s->device,

@@ -331,54 +331,58 @@ static tr_status list_gathers(tr_store *store) {
     return TR_OK;
 }
 
-tr_status tr_store_create(tr_device *device, tr_world *world, const tr_mesh *mesh,
-                          const tr_model *model, const tr_placement *placement, tr_dtype dtype,
-                          tr_mesh_groups *groups, tr_optim_memory optimizer, int zero,
-                          tr_store **out) {
-    tr_status status = TR_OK;
-    tr_store *store = NULL;
-    int pp_rank = mesh->index[TR_AXIS_PP];
-    const tr_mesh *divided = groups ? tr_memory_divided(mesh, zero) : NULL;
-    optimizer.offload &= groups != NULL;
-    tr_param_memory sum = tr_memory_of_params(model, placement, pp_rank, divided, zero, optimizer);
-    TR_TRY(tr_calloc(1, sizeof *store, &store));
-    store->device = device;
-    store->world = world;
-    store->dtype = dtype;
-    store->acc = tr_dtype_acc(dtype);
-    store->optimizer = optimizer.kind;
-    store->grad_dtype = tr_optim_grad_dtype(optimizer, dtype);
-    store->state_dtype = tr_optim_state_dtype(optimizer, dtype);
-    store->no_master = optimizer.no_master && dtype != store->acc;
-    store->mesh = *mesh;
+/* Sets what the store's memory depends on, without allocating it. */
+static void describe_store(tr_store *store, const tr_store_desc *d, const tr_mesh *divided) {
+    store->device = d->device;
+    store->world = d->world;
+    store->dtype = d->dtype;
+    store->acc = tr_dtype_acc(d->dtype);
+    store->optimizer = d->optimizer.kind;
+    store->grad_dtype = tr_optim_grad_dtype(d->optimizer, d->dtype);
+    store->state_dtype = tr_optim_state_dtype(d->optimizer, d->dtype);
+    store->no_master = d->optimizer.no_master && d->dtype != store->acc;
+    store->mesh = *d->mesh;
     store->divided = divided ? &store->mesh : NULL;
-    store->in_arena = divided && tr_memory_in_arena(mesh, zero);
-    store->divides_values = divided && tr_memory_gathers(mesh, zero);
-    TR_TRY_OUT(alloc_store(store, &sum, groups != NULL));
-    const size_t size = tr_dtype_size(store->acc);
-    const bool masters = tr_store_has_masters(store);
+    store->in_arena = divided && tr_memory_in_arena(d->mesh, d->zero);
+    store->divides_values = divided && tr_memory_gathers(d->mesh, d->zero);
+}
+
+/* Lists the slots and runs, and places them in the store's memory. */
+static tr_status place_params(tr_store *store, const tr_store_desc *d, const tr_param_memory *sum) {
+    const size_t masters = tr_memory_masters_bytes(sum, d->dtype);
     place at = {.store = store,
-                .mesh = mesh,
-                .groups = groups,
-                .model = model,
-                .placement = placement,
+                .mesh = d->mesh,
+                .groups = d->groups,
+                .model = d->model,
+                .placement = d->placement,
                 .last_stage = -1,
                 .value = store->values,
                 .grad = store->grads,
-                .size = size};
-    if (store->grads && sum.addend > 0)
-        at.addend = store->grads + sum.grads * tr_dtype_size(store->grad_dtype);
-    if (masters && !store->host) {
-        at.master = store->values;
-        at.value += tr_memory_masters_bytes(&sum, dtype);
-    }
-    if (masters && store->host) at.master = store->offloaded;
-    at.state[0] =
-        store->offloaded ? store->offloaded + tr_memory_masters_bytes(&sum, dtype) : store->states;
-    if (at.state[0]) at.state[1] = at.state[0] + sum.state[0] * tr_dtype_size(store->state_dtype);
-    TR_TRY_OUT(tr_placement_visit(placement, model, pp_rank, list_param, &at));
-    TR_TRY_OUT(place_all(&at));
-    if (groups) TR_TRY_OUT(tr_placement_visit_ties(placement, model, mesh, set_tie, &at));
+                .size = tr_dtype_size(store->acc)};
+    if (store->grads && sum->addend > 0)
+        at.addend = store->grads + sum->grads * tr_dtype_size(store->grad_dtype);
+    if (tr_store_has_masters(store)) at.master = store->host ? store->offloaded : store->values;
+    if (at.master && !store->host) at.value += masters;
+    at.state[0] = store->offloaded ? store->offloaded + masters : store->states;
+    if (at.state[0]) at.state[1] = at.state[0] + sum->state[0] * tr_dtype_size(store->state_dtype);
+    TR_TRY(tr_placement_visit(d->placement, d->model, d->mesh->index[TR_AXIS_PP], list_param, &at));
+    TR_TRY(place_all(&at));
+    if (!d->groups) return TR_OK;
+    return tr_placement_visit_ties(d->placement, d->model, d->mesh, set_tie, &at);
+}
+
+tr_status tr_store_create(const tr_store_desc *d, tr_store **out) {
+    tr_status status = TR_OK;
+    tr_store *store = NULL;
+    const tr_mesh *divided = d->groups ? tr_memory_divided(d->mesh, d->zero) : NULL;
+    tr_optim_memory optimizer = d->optimizer;
+    optimizer.offload &= d->groups != NULL;
+    const tr_param_memory sum = tr_memory_of_params(
+        d->model, d->placement, d->mesh->index[TR_AXIS_PP], divided, d->zero, optimizer);
+    TR_TRY(tr_calloc(1, sizeof *store, &store));
+    describe_store(store, d, divided);
+    TR_TRY_OUT(alloc_store(store, &sum, d->groups != NULL));
+    TR_TRY_OUT(place_params(store, d, &sum));
     if (divided && !store->divides_values) TR_TRY_OUT(list_gathers(store));
 out:
     if (status != TR_OK) tr_store_destroy(store);

@@ -121,14 +121,23 @@ static inline bool tr_store_has_masters(const tr_store *store) {
     return store->dtype != store->acc && !store->no_master;
 }
 
-/* Allocates the memory and sets params' value and grad. With `groups`, opened by
- * tr_rank_groups_open, the store is for training by the optimizer; with NULL it has only values,
- * without gradients and states. zero: parallel.zero. In the arena params have no gradients until
+typedef struct tr_store_desc {
+    tr_device *device;
+    tr_world *world;
+    const tr_mesh *mesh;
+    const tr_model *model;
+    const tr_placement *placement;
+    tr_dtype dtype;
+    /* Opened by tr_rank_groups_open: the store is for training by the optimizer. NULL: it has only
+     * values, without gradients and states. */
+    tr_mesh_groups *groups;
+    tr_optim_memory optimizer; /* with groups, as `zero` is */
+    int zero;                  /* parallel.zero */
+} tr_store_desc;
+
+/* Allocates the memory and sets params' value and grad. In the arena params have no gradients until
  * tr_store_place_bucket. Not collective. */
-tr_status tr_store_create(tr_device *device, tr_world *world, const tr_mesh *mesh,
-                          const tr_model *model, const tr_placement *placement, tr_dtype dtype,
-                          tr_mesh_groups *groups, tr_optim_memory optimizer, int zero,
-                          tr_store **out);
+tr_status tr_store_create(const tr_store_desc *desc, tr_store **out);
 void tr_store_destroy(tr_store *store);
 /* Returns the slot's whole gradient. */
 tr_tensor tr_store_gradient(const tr_store *store, const tr_store_slot *slot);

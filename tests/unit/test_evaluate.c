@@ -72,8 +72,13 @@ static void decode_losses(rig *r, tr_sequence_loss *out) {
     first[1] = model->count;
     const tr_placement placement = {.stages = 1, .first = first, .owner = owner};
     assert_int_equal(tr_mesh_groups_create(r->world, r->device, &r->mesh, &groups), TR_OK);
-    assert_int_equal(tr_store_create(r->device, r->world, &r->mesh, model, &placement, TR_F64, NULL,
-                                     (tr_optim_memory){.kind = TR_OPTIM_ADAMW}, false, &store),
+    assert_int_equal(tr_store_create(&(tr_store_desc){.device = r->device,
+                                                      .world = r->world,
+                                                      .mesh = &r->mesh,
+                                                      .model = model,
+                                                      .placement = &placement,
+                                                      .dtype = TR_F64},
+                                     &store),
                      TR_OK);
     assert_int_equal(tr_store_init(store, SEED, NULL), TR_OK);
     const tr_decoder_desc desc = {.world = r->world,

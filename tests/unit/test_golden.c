@@ -243,8 +243,13 @@ static void decode(const golden *g, const tr_config *c, tr_world *world, tr_devi
     TRY(tr_mesh_groups_create(world, device, &mesh, &groups));
     const int first[2] = {0, model->count}, owner[1] = {0};
     const tr_placement placement = {.stages = 1, .first = first, .owner = owner};
-    TRY(tr_store_create(device, world, &mesh, model, &placement, shape.dtype, NULL,
-                        (tr_optim_memory){.kind = TR_OPTIM_ADAMW}, false, &store));
+    TRY(tr_store_create(&(tr_store_desc){.device = device,
+                                         .world = world,
+                                         .mesh = &mesh,
+                                         .model = model,
+                                         .placement = &placement,
+                                         .dtype = shape.dtype},
+                        &store));
     move_all(g, store, MASTERS, false, 1, g->weights);
     TRY(tr_store_publish(store));
     const tr_decoder_desc desc = {.world = world,

@@ -115,8 +115,13 @@ static void compute_logits(const tr_model_config *config, const char *run, const
     must(tr_mesh_groups_create(world, device, &mesh, &groups));
     const int first[2] = {0, model->count}, owner[1] = {0};
     const tr_placement placement = {.stages = 1, .first = first, .owner = owner};
-    must(tr_store_create(device, world, &mesh, model, &placement, dtype, NULL,
-                         (tr_optim_memory){.kind = TR_OPTIM_ADAMW}, false, &store));
+    must(tr_store_create(&(tr_store_desc){.device = device,
+                                          .world = world,
+                                          .mesh = &mesh,
+                                          .model = model,
+                                          .placement = &placement,
+                                          .dtype = dtype},
+                         &store));
     if (run) {
         load_run(run, world, store, &mesh);
     } else {

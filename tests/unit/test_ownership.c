@@ -509,8 +509,15 @@ static tr_status work(member *m) {
         TR_TRY(tr_mesh_widen(&m->mesh, axis, 0, &everywhere));
     TR_TRY(tr_mesh_groups_get(m->groups, &everywhere, &everyone));
     TR_TRY(tr_rank_groups_open(m->groups, &m->mesh, m->model, &placement, t->zero, false));
-    TR_TRY(tr_store_create(m->device, world, &m->mesh, m->model, &placement, t->dtype, m->groups,
-                           (tr_optim_memory){.kind = TR_OPTIM_ADAMW}, t->zero, &m->store));
+    TR_TRY(tr_store_create(&(tr_store_desc){.device = m->device,
+                                            .world = world,
+                                            .mesh = &m->mesh,
+                                            .model = m->model,
+                                            .placement = &placement,
+                                            .dtype = t->dtype,
+                                            .groups = m->groups,
+                                            .zero = t->zero},
+                           &m->store));
     TR_TRY(open_buckets(m));
     tr_optimizer_desc desc = {.device = m->device,
                               .store = m->store,
