@@ -82,8 +82,9 @@ static tr_status print_text(const request *r, const tr_eval_session *s, const tr
         add_number(json, "bits_per_byte", bits);
         return print_json(json);
     }
-    (void)printf("data           %s: %lld tokens in %lld sequences of at most %lld\n", data_name(r),
-                 (long long)t->tokens, (long long)s->sequences.count, (long long)s->sequences.seq);
+    (void)printf("data           %s: %lld tokens in %lld sequence%s of at most %lld\n",
+                 data_name(r), (long long)t->tokens, (long long)s->sequences.count,
+                 s->sequences.count == 1 ? "" : "s", (long long)s->sequences.seq);
     (void)printf("loss           %.6f\n", loss);
     (void)printf("perplexity     %.6g\n", exp(loss));
     if (t->bytes > 0) (void)printf("bits per byte  %.6f (%lld bytes)\n", bits, (long long)t->bytes);
@@ -121,8 +122,9 @@ static tr_status report_choices(const request *r, const tr_eval_session *s,
         (void)cJSON_AddStringToObject(json, "normalised_by", unit);
         return print_json(json);
     }
-    (void)printf("data           %s: %lld questions, %lld choices\n", data_name(r),
-                 (long long)score.questions, (long long)s->choices.count);
+    (void)printf("data           %s: %lld question%s, %lld choices\n", data_name(r),
+                 (long long)score.questions, score.questions == 1 ? "" : "s",
+                 (long long)s->choices.count);
     (void)printf("accuracy       %.4f", score.accuracy.share);
     if (score.questions > 1) (void)printf(" +- %.4f", score.accuracy.error);
     (void)printf("\nnormalised     %.4f", score.normalised.share);

@@ -121,6 +121,10 @@ static tr_status set_integer(const tr_key *key, const char *value, tr_config *co
     for (size_t i = 0; i < units; i++)
         if (!strcmp(rest, unit[i].suffix)) factor = unit[i].factor;
     if (!factor) return wrong_type(key, value, NULL);
+    if (key->type == TR_KEY_BYTES && factor == 1 && n > 0 && n < 4096)
+        return TR_FAIL(TR_ERR_CONFIG,
+                       "%s %.80s is a number of bytes: write its unit, as in %.80sGiB", key->name,
+                       value, value);
     /* Compared as integers: as a double, 2^53 + 1 would equal a limit of 2^53. */
     int64_t all, low = (int64_t)key->min, high = (int64_t)key->max;
     if (__builtin_mul_overflow(n, factor, &all) || all < low || all > high)

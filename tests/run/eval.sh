@@ -227,7 +227,7 @@ mv folder/tokenizer.json folder/kept
 rm -f folder/tokenizer_config.json
 evaluate 1 bytes folder --data some.txt --json
 [[ $(number bytes tokens) == 1999 ]] || fail "bytes are tokens of a folder without a tokenizer: $(<bytes)"
-refuses 76 'device.memory' 1 run device.memory=1000
+refuses 76 'device.memory' 1 run device.memory=5000
 
 # A rank that is killed ends the others. It has evaluated for long when it has used three seconds of a core, since
 # MPI and this model take a fraction of one.

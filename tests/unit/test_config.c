@@ -177,6 +177,8 @@ static void a_wrong_value_has_its_place(void **state) {
             "x.yaml:1:14: parallel.dp must be between 1 and 65536, not 65536x2");
     refused("train.deterministic: yes\n",
             "x.yaml:1:22: train.deterministic must be true or false, not 'yes'");
+    refused("device.memory: 16\n", "x.yaml:1:16: device.memory 16 is a number of bytes: write its "
+                                   "unit, as in 16GiB");
     refused("device.memory: 5 apples\n", "x.yaml:1:16: device.memory must be a size in bytes (for "
                                          "example 16GiB), not '5 apples'");
     refused("data:\n  path:\n",
