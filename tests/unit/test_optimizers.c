@@ -150,10 +150,10 @@ static void own(owned *o, tr_device *device, tr_dtype dtype, tr_optim_memory opt
     }
 }
 
-/* Takes the steps of the config's optimizer from given.start to w, of type dtype; path: how far
- * each went. */
-static void take_steps(const char *device_name, tr_dtype dtype, const tr_config *c, void *w,
-                       double path[MOST]) {
+/* Takes the steps of the config's optimizer from given.start to w, of type dtype, with the states
+ * of *o; path: how far each went. */
+static void take_steps_with(owned *o, const char *device_name, tr_dtype dtype, const tr_config *c,
+                            void *w, double path[MOST]) {
     tr_device *device;
     tr_mesh mesh;
     tr_pace *pace;
@@ -161,8 +161,6 @@ static void take_steps(const char *device_name, tr_dtype dtype, const tr_config 
     size_t bytes = 0;
     double before[MOST];
     const tr_optim_config config = tr_optim_of(c);
-    owned *o = calloc(1, sizeof *o);
-    assert_non_null(o);
     assert_int_equal(tr_mesh_make(1, 1, 1, 0, 1, &mesh), TR_OK);
     assert_int_equal(tr_device_open(device_name, &(tr_device_options){.threads = 1}, &device),
                      TR_OK);
@@ -194,8 +192,15 @@ static void take_steps(const char *device_name, tr_dtype dtype, const tr_config 
     tr_updates_destroy(updates);
     tr_pace_destroy(pace);
     free(scratch);
-    free(o);
     tr_device_close(device);
+}
+
+static void take_steps(const char *device_name, tr_dtype dtype, const tr_config *c, void *w,
+                       double path[MOST]) {
+    owned *o = calloc(1, sizeof *o);
+    assert_non_null(o);
+    take_steps_with(o, device_name, dtype, c, w, path);
+    free(o);
 }
 
 static void check(const char *keys, const char *device, tr_dtype dtype, const tr_config *c,
@@ -302,6 +307,36 @@ static void small_moments_stay(void **state) {
     if (!(off <= 4 * 1.6 / 8 * path[SMALL])) fail_msg("off by %g, of %g", off, path[SMALL]);
 }
 
+/* Muon keeps the momentum of a matrix in the even code: after a step, which begins with moments of
+ * 0, every number is less than 2^-6 scales from the gradient. */
+static void matrices_have_even_moments(void **state) {
+    (void)state;
+    static tr_config config;
+    float w[MOST];
+    double path[MOST];
+    owned *o = calloc(1, sizeof *o);
+    assert_non_null(o);
+    (void)fclose(open_golden());
+    given.steps = 1;
+    config_of("optim.name=muon; optim.moments=int8", &config);
+    take_steps_with(o, "cpu", TR_F32, &config, w, path);
+    const double *gradient = given.gradient[0];
+    for (int k = 0; k < TENSORS; gradient += o->param[k].count, k++) {
+        float largest = 0;
+        if (!o->param[k].is_linear) continue;
+        for (int i = 0; i < o->param[k].count; i++)
+            largest = fmaxf(largest, fabsf((float)gradient[i]));
+        const float scale = tr_code8_scale(largest);
+        for (int i = 0; i < o->param[k].count; i++) {
+            const uint8_t number = ((const uint8_t *)o->slot[k].state[0])[i];
+            const double have = (double)tr_code8_decode(number, scale, TR_CODE8_EVEN);
+            if (!(fabs(have - gradient[i]) < 0x1p-6 * (double)scale))
+                fail_msg("element %d of tensor %d: %g, not %g", i, k, have, gradient[i]);
+        }
+    }
+    free(o);
+}
+
 /* A gradient is off by at most 2^-8 of itself, and so by less than a moment of BF16 that remembers
  * one step. */
 static void gradients_round(void **state) {
@@ -380,8 +415,8 @@ static void decay_is_of_matrices(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(equal_the_references), cmocka_unit_test(moments_round),
-        cmocka_unit_test(small_moments_stay),   cmocka_unit_test(gradients_round),
-        cmocka_unit_test(parameters_round),     cmocka_unit_test(rows_are_whole),
-        cmocka_unit_test(decay_is_of_matrices)};
+        cmocka_unit_test(small_moments_stay),   cmocka_unit_test(matrices_have_even_moments),
+        cmocka_unit_test(gradients_round),      cmocka_unit_test(parameters_round),
+        cmocka_unit_test(rows_are_whole),       cmocka_unit_test(decay_is_of_matrices)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
