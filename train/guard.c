@@ -50,12 +50,16 @@ static void say_beyond(const tr_config *c, const tr_guard_limits *limits,
         c->guard.sigma == 1 ? "" : "s", loss ? g->loss_mean : g->norm_mean);
 }
 
-/* Counts a step that changed no parameter, and returns `verdict`, or that the run ends. Under
- * rollback `skips` are returns to a checkpoint, which are no steps in a row. */
-static tr_verdict count(const tr_config *c, const tr_ckpt_guard *g, int64_t *counter,
+bool tr_guard_goes_back(const tr_config *c, bool saved) {
+    return saved && chose(c, "rollback");
+}
+
+/* Counts a step that changed no parameter, and returns `verdict`, or that the run ends. Where the
+ * run goes back, `skips` are returns to a checkpoint, which are no steps in a row. */
+static tr_verdict count(const tr_config *c, bool saved, const tr_ckpt_guard *g, int64_t *counter,
                         tr_verdict verdict) {
     ++*counter;
-    const int64_t row = chose(c, "rollback") ? *counter : g->skips + g->overflows;
+    const int64_t row = tr_guard_goes_back(c, saved) ? *counter : g->skips + g->overflows;
     return row >= c->guard.skips ? TR_VERDICT_DIVERGED : verdict;
 }
 
@@ -68,26 +72,29 @@ static void say_overflow(const tr_step_result *result, char *text) {
                        result->loss, result->loss_scale);
 }
 
-tr_verdict tr_guard_judge(const tr_config *c, const tr_guard_limits *limits,
+tr_verdict tr_guard_judge(const tr_config *c, const tr_guard_limits *limits, bool saved,
                           const tr_step_result *result, tr_ckpt_guard *g, char *text) {
+    const bool goes_back = tr_guard_goes_back(c, saved);
     text[0] = '\0';
     if (!result->finite && tr_loss_scaled(c)) {
         say_overflow(result, text);
-        return count(c, g, &g->overflows, TR_VERDICT_SKIPPED);
+        return count(c, saved, g, &g->overflows, TR_VERDICT_SKIPPED);
     }
     if (!result->finite) {
         (void)snprintf(text, TR_GUARD_TEXT, "the loss is %g and the gradient's norm %g",
                        result->loss, result->grad_norm);
-        return chose(c, "skip") ? count(c, g, &g->skips, TR_VERDICT_SKIPPED) : TR_VERDICT_DIVERGED;
+        return chose(c, "skip") ? count(c, saved, g, &g->skips, TR_VERDICT_SKIPPED)
+                                : TR_VERDICT_DIVERGED;
     }
     const bool beyond = (limits->loss > 0 && result->loss > limits->loss) ||
                         (limits->norm > 0 && result->grad_norm > limits->norm);
     if (beyond) say_beyond(c, limits, result, g, text);
-    if (beyond && chose(c, "skip")) return count(c, g, &g->skips, TR_VERDICT_SKIPPED);
+    if (beyond && tr_guard_prevents(c) && !goes_back)
+        return count(c, saved, g, &g->skips, TR_VERDICT_SKIPPED);
     g->overflows = 0;
-    if (beyond && chose(c, "rollback")) return count(c, g, &g->skips, TR_VERDICT_ROLLED_BACK);
+    if (beyond && goes_back) return count(c, saved, g, &g->skips, TR_VERDICT_ROLLED_BACK);
     add_step(g, result);
-    if (!chose(c, "rollback")) g->skips = 0;
+    if (!goes_back) g->skips = 0;
     return beyond ? TR_VERDICT_WARNED : TR_VERDICT_TAKEN;
 }
 

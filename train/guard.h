@@ -32,9 +32,12 @@ typedef struct tr_guard_limits {
 tr_guard_limits tr_guard_next(const tr_config *config, const tr_ckpt_guard *guard);
 /* Returns true when a step beyond the limits must change no parameter. */
 bool tr_guard_prevents(const tr_config *config);
+/* Returns true when the run goes back after a step beyond the limits. saved: there is a checkpoint;
+ * without one guard.action rollback is skip. */
+bool tr_guard_goes_back(const tr_config *config, bool saved);
 /* Judges a step that was taken with these limits, and updates the guard. text[TR_GUARD_TEXT] says
- * what is wrong with it, without the step's number; "" for TR_VERDICT_TAKEN. */
-tr_verdict tr_guard_judge(const tr_config *config, const tr_guard_limits *limits,
+ * what is wrong with it, without the step's number; "" for TR_VERDICT_TAKEN. saved: as above. */
+tr_verdict tr_guard_judge(const tr_config *config, const tr_guard_limits *limits, bool saved,
                           const tr_step_result *result, tr_ckpt_guard *guard, char *text);
 /* Notes that a checkpoint was saved, so that the count of returns begins again. */
 void tr_guard_saved(const tr_config *config, tr_ckpt_guard *guard);

@@ -345,6 +345,7 @@ tr_status tr_session_roll_back(tr_session *s) {
         now->tokens_seen = saved->tokens_seen;
         now->guard = saved->guard;
         now->guard.skips = skips;
+        now->noise = saved->noise;
         now->scale = saved->scale;
         if (tr_session_leads(s)) tr_recorder_reopen(&s->recorder, now->step);
     }

@@ -143,19 +143,35 @@ static tr_status no_label(const tr_session *s, int64_t step) {
                    (long long)step, saved_text(s, saved, sizeof saved));
 }
 
+/* Writes what the guard has done before it ends the run: the steps that it has skipped in a row, or
+ * its returns to the newest checkpoint. */
+static const char *steps_before(const tr_session *s, const tr_step_result *result, char *text,
+                                size_t size) {
+    const tr_ckpt_guard *guard = &s->state->guard;
+    const bool returns = tr_guard_goes_back(s->config, s->saved_step >= 0);
+    const int64_t skips = guard->overflows + (returns ? 0 : guard->skips);
+    /* A step that is out of line has been counted, and not gone back from. */
+    const int64_t backs = returns ? guard->skips - result->finite : 0;
+    text[0] = '\0';
+    if (skips > 0)
+        (void)snprintf(text, size, "%lld step%s skipped (guard.skips), and ", (long long)skips,
+                       skips == 1 ? " was" : "s in a row were");
+    else if (backs > 0)
+        (void)snprintf(text, size, "the run has gone back %lld time%s (guard.skips), and ",
+                       (long long)backs, backs == 1 ? "" : "s");
+    return text;
+}
+
 /* Ends a run that has diverged, or a step of which has no label, for the reason in `text`. */
 static tr_status diverged(const tr_session *s, int64_t step, const tr_step_result *result,
                           const char *text) {
-    char saved[64], before[96] = "";
-    const int64_t skips = s->state->guard.skips + s->state->guard.overflows;
+    char saved[64], before[96];
     if (result->tokens == 0) return no_label(s, step);
-    if (skips > 0)
-        (void)snprintf(before, sizeof before, "%lld step%s skipped (guard.skips), and ",
-                       (long long)skips, skips == 1 ? " was" : "s in a row were");
     return TR_FAIL(TR_ERR_DATA,
                    "training has diverged: %sat step %lld %s; lower optim.lr, lengthen "
                    "optim.warmup, or set a smaller optim.clip (%s)",
-                   before, (long long)step, text, saved_text(s, saved, sizeof saved));
+                   steps_before(s, result, before, sizeof before), (long long)step, text,
+                   saved_text(s, saved, sizeof saved));
 }
 
 /* Makes the texts of train.sample_every, unless the run is to stop. Collective. */
@@ -213,6 +229,7 @@ static void count_step(tr_session *s, const tr_step_result *result) {
     s->state->skipped += result->skipped;
     s->state->tokens_seen += result->tokens;
     if (!result->skipped) tr_noise_add(&s->state->noise, &result->noise);
+    tr_loss_scale_judge(s->config, result->finite, &s->state->scale);
 }
 
 /* Adds the operator that made the first value that is not finite. Collective. */
@@ -228,13 +245,14 @@ static tr_status add_fault(tr_session *s, char *text, size_t size) {
 static tr_status apply_guard(tr_session *s, int64_t step, const tr_guard_limits *limits,
                              const tr_step_result *result, bool *counts) {
     char text[TR_GUARD_TEXT + TR_FAULT_TEXT], saved[64];
-    tr_verdict verdict = tr_guard_judge(s->config, limits, result, &s->state->guard, text);
+    tr_verdict verdict =
+        tr_guard_judge(s->config, limits, s->saved_step >= 0, result, &s->state->guard, text);
     if (s->options->debug_nan && !result->finite) TR_TRY(add_fault(s, text, sizeof text));
     if (verdict == TR_VERDICT_DIVERGED || result->tokens == 0) {
         tr_recorder_write_report(&s->recorder);
         return tr_world_agree(s->world, diverged(s, step, result, text));
     }
-    const bool back = verdict == TR_VERDICT_ROLLED_BACK && s->saved_step >= 0;
+    const bool back = verdict == TR_VERDICT_ROLLED_BACK;
     if (text[0] && tr_session_leads(s))
         tr_recorder_warn(&s->recorder, "step %lld: %s%s%s%s", (long long)step, text,
                          back ? "; the run goes back, and steps over the data since: " : "",
@@ -301,7 +319,6 @@ static tr_status take_step(tr_session *s, bool *stop) {
     const double seconds = tr_now_s() - begin;
     if (s->waits.on) s->waits.sum.steps += seconds;
     s->waits.on = false;
-    tr_loss_scale_judge(c, result.finite, &s->state->scale);
     TR_TRY(apply_guard(s, step, &limits, &result, &counts));
     s->state->next_sample += batch;
     tr_same_data_advance(s->data, s->state);

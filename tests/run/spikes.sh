@@ -66,13 +66,19 @@ same_lines back back-2 400
 # Data ranks that divide the optimizer's state, gradients and parameters skip and go back as those that do not.
 for action in skip rollback; do
     for zero in 0 3; do
-        train 0 2 "$action-$zero" guard.action=$action parallel.dp=2 train.precision=bf16 parallel.zero=$zero
+        train 0 2 "$action-$zero" guard.action=$action parallel.dp=2 train.precision=bf16 parallel.zero=$zero log.noise_scale=true
     done
     same_lines "$action-0" "$action-3" 400
     same_tensors "$action-0" "$action-3" 400
     [[ -n $(beyond "$action-3") ]] || fail "$action-3: no step is out of line"
 done
 grep -q 'the run goes back' "$scratch/rollback-3.err" || fail "rollback-3: $(head -n 1 "$scratch/rollback-3.err")"
+[[ $(state_of rollback-3 400 noise_steps) == 400 ]] || fail "rollback-3: the noise scale holds steps that were taken again"
+
+# Returns to one checkpoint end, too.
+train 65 1 stuck guard.action=rollback guard.sigma=0.5 guard.skips=3
+grep -q 'diverged: the run has gone back 2 times (guard.skips), and at step [0-9]* the .* is more than 0.5 standard' "$scratch/stuck.err" ||
+    fail "stuck: $(tail -n 1 "$scratch/stuck.err")"
 
 # The running means are in the checkpoint: a resumed run goes back at the same step.
 mkdir -p "$scratch/again/ckpt"
@@ -114,6 +120,15 @@ same_tensors half half-2 40
     fail "half: no scale, or not from 4096: $(field half loss_scale | head -n 1)"
 [[ $(grep -c 'CPUs store it and multiply in fp32' "$scratch/half-2.out") == 1 ]] || fail "half-2: $(head -n 1 "$scratch/half-2.out")"
 as_planned half-2
+# A run that goes back by no step counts the step that it takes again once.
+calm=("${half[@]}" guard.sigma=3 optim.lr=0.003 optim.min_lr=0.003)
+train 0 1 half-warn "${calm[@]}" train.steps=60
+far=$(sed -n 's/.*warning: step \([0-9]*\): the .* is more than 3 standard deviations .*/\1/p' "$scratch/half-warn.err" | head -n 1)
+[[ -n $far ]] || fail "half-warn: no step is out of line"
+train 0 1 half-back "${calm[@]}" guard.action=rollback train.steps=$((far + 1)) checkpoint.every=$((far - 1))
+grep -q "step $far: .*; the run goes back, .*: step $((far - 1)) is saved$" "$scratch/half-back.err" || fail "half-back: $(head -n 1 "$scratch/half-back.err")"
+[[ $(state_of half-back $((far + 1)) loss_scale_steps) == $((far + 1)) ]] ||
+    fail "half-back: the scale holds for $(state_of half-back $((far + 1)) loss_scale_steps) steps"
 # Resumed with its scale: the same bits on both layouts. With one at which no gradient of a label fits: both steps
 # after it are lost everywhere, and the run goes on.
 forged half-again "$(field half loss_scale | sed -n 21p)" 1

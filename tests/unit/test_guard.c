@@ -24,7 +24,7 @@ static tr_verdict judge(const tr_config *c, tr_ckpt_guard *g, double loss, doubl
                         char *text) {
     const tr_guard_limits limits = tr_guard_next(c, g);
     const tr_step_result result = step_of(loss, norm);
-    return tr_guard_judge(c, &limits, &result, g, text);
+    return tr_guard_judge(c, &limits, true, &result, g, text);
 }
 
 /* A loss around 3 and a norm around 1 that change from step to step. */
@@ -157,6 +157,23 @@ static void skips_in_a_row_end_the_run(void **state) {
     assert_int_equal(judge(&c, &g, 9, 1, text), TR_VERDICT_DIVERGED);
 }
 
+/* Without a checkpoint to go back to, rollback skips, and only steps in a row end the run. */
+static void without_a_checkpoint_rollback_skips(void **state) {
+    (void)state;
+    char text[TR_GUARD_TEXT];
+    const tr_config c = config_of("rollback", 6, 2);
+    const tr_step_result far = step_of(9, 1), good = step_of(3, 1);
+    tr_ckpt_guard g = {0};
+    take_steps(&c, &g, 50);
+    const tr_guard_limits limits = tr_guard_next(&c, &g);
+    for (int k = 0; k < 5; k++) {
+        assert_int_equal(tr_guard_judge(&c, &limits, false, &far, &g, text), TR_VERDICT_SKIPPED);
+        assert_int_equal(tr_guard_judge(&c, &limits, false, &good, &g, text), TR_VERDICT_TAKEN);
+    }
+    assert_int_equal(tr_guard_judge(&c, &limits, false, &far, &g, text), TR_VERDICT_SKIPPED);
+    assert_int_equal(tr_guard_judge(&c, &limits, false, &far, &g, text), TR_VERDICT_DIVERGED);
+}
+
 /* FP16 skips steps that are not finite under every action. */
 static void overflows_in_a_row_end_the_run(void **state) {
     (void)state;
@@ -195,6 +212,7 @@ int main(void) {
         cmocka_unit_test(nothing_is_out_of_line_at_first),
         cmocka_unit_test(each_action_has_its_verdict),
         cmocka_unit_test(skips_in_a_row_end_the_run),
+        cmocka_unit_test(without_a_checkpoint_rollback_skips),
         cmocka_unit_test(overflows_in_a_row_end_the_run)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
