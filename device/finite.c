@@ -7,8 +7,6 @@
 #include <math.h>
 #include <string.h>
 
-enum { CHUNK = 1 << 20 }; /* bytes copied from a GPU at once */
-
 static bool all_finite(const void *data, tr_dtype dtype, int64_t count) {
     bool finite = true;
     for (int64_t i = 0; i < count; i++) {
@@ -28,7 +26,7 @@ static tr_status examine_run(tr_stream *stream, const char *data, tr_dtype dtype
         return TR_OK;
     }
     for (int64_t done = 0; done < count && *finite;) {
-        const int64_t n = tr_min_i64(CHUNK / size, count - done);
+        const int64_t n = tr_min_i64(TR_FINITE_STAGING / size, count - done);
         TR_TRY(tr_stream_copy(stream, staging, data + done * size, (size_t)(n * size)));
         TR_TRY(tr_stream_sync(stream));
         *finite = all_finite(staging, dtype, n);
@@ -63,20 +61,15 @@ static bool is_examined(const tr_op_slot *slot, const tr_tensor *t, bool written
 }
 
 tr_status tr_op_find_not_finite(const tr_op *op, tr_stream *stream, const tr_op_args *args,
-                                bool written, const char **name) {
-    tr_device *device = op->context.device;
+                                bool written, void *staging, const char **name) {
     const tr_op_row *row = tr_op_row_of(op->desc.kind);
-    void *staging = NULL;
     *name = NULL;
     TR_TRY(tr_stream_sync(stream));
-    if (!tr_device_on_host(device)) TR_TRY(tr_device_staging_alloc(device, CHUNK, &staging));
-    tr_status status = TR_OK;
-    for (int i = 0; i < TR_OP_MAX_TENSORS && !*name && status == TR_OK; i++) {
+    for (int i = 0; i < TR_OP_MAX_TENSORS && !*name; i++) {
         bool finite = true;
         if (!is_examined(&row->slot[i], &args->t[i], written)) continue;
-        status = examine(stream, &args->t[i], staging, &finite);
+        TR_TRY(examine(stream, &args->t[i], staging, &finite));
         if (!finite) *name = row->slot[i].name;
     }
-    if (staging) tr_device_staging_free(device, staging);
-    return status;
+    return TR_OK;
 }

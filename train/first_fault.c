@@ -25,7 +25,7 @@ static tr_status examine(void *context, const tr_layer_op *op, const tr_layer_io
     tr_first_fault *f = context;
     const char *name;
     if (f->found) return TR_OK;
-    TR_TRY(tr_op_find_not_finite(op->op, io->stream, args, !begins, &name));
+    TR_TRY(tr_op_find_not_finite(op->op, io->stream, args, !begins, f->staging, &name));
     if (begins) {
         f->reads_finite = !name;
         (void)snprintf(f->read, sizeof f->read, "%s", name ? name : "");
@@ -35,8 +35,15 @@ static tr_status examine(void *context, const tr_layer_op *op, const tr_layer_io
     return TR_OK;
 }
 
-void tr_first_fault_open(int rank, tr_first_fault *out) {
-    *out = (tr_first_fault){.rank = rank, .probe = {.call = examine, .context = out}};
+tr_status tr_first_fault_open(int rank, tr_device *device, tr_first_fault *out) {
+    *out = (tr_first_fault){
+        .rank = rank, .device = device, .probe = {.call = examine, .context = out}};
+    if (tr_device_on_host(device)) return TR_OK;
+    return tr_device_staging_alloc(device, TR_FINITE_STAGING, &out->staging);
+}
+
+void tr_first_fault_close(tr_first_fault *f) {
+    if (f->staging) tr_device_staging_free(f->device, f->staging);
 }
 
 void tr_first_fault_begin(tr_first_fault *f) {

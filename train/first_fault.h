@@ -14,11 +14,15 @@ typedef struct tr_first_fault {
     tr_phase phase;
     char read[16], written[16]; /* names of the operands */
     char layer[TR_NAME_SIZE], op[32];
+    tr_device *device;
+    void *staging;        /* for tr_op_find_not_finite */
     tr_layer_probe probe; /* for the engine; calls with this object */
 } tr_first_fault;
 
-/* Makes an object that the engine may call; it must not move. */
-void tr_first_fault_open(int rank, tr_first_fault *out);
+/* Makes an object that an engine on this device may call; it must not move. The caller closes it
+ * before the device, also after a failure; an object of zeros may be closed. */
+tr_status tr_first_fault_open(int rank, tr_device *device, tr_first_fault *out);
+void tr_first_fault_close(tr_first_fault *fault);
 /* Begins a step: nothing is found. */
 void tr_first_fault_begin(tr_first_fault *fault);
 /* Writes what the ranks have found in the step to text[TR_FAULT_TEXT] on every rank: of operators

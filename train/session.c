@@ -228,7 +228,9 @@ static tr_status make_engine(tr_session *s) {
                            .observe = observe,
                            .observe_context = s,
                            .probe = s->options->debug_nan ? &s->fault.probe : NULL};
-    tr_first_fault_open(tr_world_rank(s->world), &s->fault);
+    if (s->options->debug_nan)
+        TR_TRY(tr_world_agree(s->world,
+                              tr_first_fault_open(tr_world_rank(s->world), s->device, &s->fault)));
     TR_TRY(tr_world_agree(
         s->world, tr_request_memory(c, s->device, tr_world_sharers(s->world), &desc.memory)));
     TR_TRY(tr_engine_create(&desc, &s->engine));
@@ -567,6 +569,7 @@ void tr_session_close(tr_session *s) {
     tr_samples_close(&s->samples);
     tr_data_close(s->data);
     tr_tokenizer_close(s->tokenizer);
+    tr_first_fault_close(&s->fault);
     if (s->device) tr_device_close(s->device);
     tr_record_close(s->trace); /* after the stream, which may still write to it */
     if (s->dir.fd >= 0) {      /* a run that never began leaves no empty folder of tokens */

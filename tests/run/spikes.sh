@@ -167,15 +167,17 @@ grep -q 'diverged: 1 step was skipped (guard.skips), and at step 21 gradients ov
     fail "first: $(tail -n 1 "$scratch/first.err")"
 
 # --debug-nan names where it begins, the same on two ranks, and changes no bit.
+on=()
 for ranks in 1 2; do
-    train 65 $ranks named-$ranks --debug-nan optim.lr=1000 optim.clip=0 guard.sigma=0 parallel.pp=$ranks
+    train 65 $ranks named-$ranks --debug-nan optim.lr=1000 optim.clip=0 guard.sigma=0 parallel.pp=$ranks "${on[@]}"
+    on=(device.name=guarded) # memory that the host cannot access
     sed -n 's/.*; operand \(.*\), rank.*/\1/p' "$scratch/named-$ranks.err" >"$scratch/named-$ranks.at"
 done
 grep -q '^[a-z]* of [a-z_]* is the first that is not finite ([FIW] of layer transformer\..*, micro-batch [01]$' "$scratch/named-1.at" ||
     fail "named: $(tail -n 1 "$scratch/named-1.err")"
 grep -q 'all that it read was finite); lower optim.lr' "$scratch/named-1.err" || fail "named: an operator that passes it on"
 cmp -s "$scratch/named-1.at" "$scratch/named-2.at" || fail "named: another place on two ranks: $(cat "$scratch/named-2.at")"
-train 0 1 plain train.steps=20 --debug-nan
+train 0 1 plain train.steps=20 --debug-nan device.name=guarded
 same_lines plain none 20
 
 finish

@@ -17,8 +17,8 @@ static tr_op *add;
 
 static const char *found(const tr_op_args *args, bool written) {
     const char *name;
-    assert_int_equal(tr_op_find_not_finite(add, tr_device_compute(device), args, written, &name),
-                     TR_OK);
+    assert_int_equal(
+        tr_op_find_not_finite(add, tr_device_compute(device), args, written, NULL, &name), TR_OK);
     return name;
 }
 
