@@ -47,22 +47,24 @@ static int last_reader(const tr_model *model, const tr_placement *placement, int
     return last;
 }
 
-/* Gives places to the outputs that this rank computes, reads or passes on. */
+/* Gives places to the outputs that this rank computes, reads or passes on, and finds the largest
+ * message. */
 static tr_status place_flows(const tr_cached_pass *pass, const tr_placement *placement, int pp_rank,
-                             size_t *bytes) {
+                             size_t *bytes, size_t *message) {
     size_t end = 0;
     for (int i = 0; i < pass->model->count; i++) {
         const tr_layer *layer = pass->model->layers[i];
         for (int o = 0; o < layer->outputs; o++) {
+            const int first = stage_of(placement, i);
+            const int last = last_reader(pass->model, placement, i, o);
             size_t one = 0;
             bool here = false;
-            for (int s = stage_of(placement, i); s <= last_reader(pass->model, placement, i, o);
-                 s++)
-                here |= placement->owner[s] == pp_rank;
-            if (!here) continue;
-            pass->flow_offset[i][o] = end;
+            for (int s = first; s <= last; s++) here |= placement->owner[s] == pp_rank;
             if (!tr_flow_bytes(&layer->output[o], &one))
                 return TR_FAIL(TR_ERR_INTERNAL, "an output of layer %s overflows", layer->name);
+            if (last > first && one > *message) *message = one;
+            if (!here) continue;
+            pass->flow_offset[i][o] = end;
             end += tr_align_up(one);
         }
     }
@@ -109,7 +111,7 @@ tr_status tr_cached_layers_create(const tr_model *model, int64_t rows,
     TR_TRY(make_pass(model, rows, 1, &out->pass[TR_PASS_ONE]));
     TR_TRY(make_pass(model, rows, chunk, &out->pass[TR_PASS_CHUNK]));
     for (int p = 0; p < TR_PASSES; p++)
-        TR_TRY(place_flows(&out->pass[p], placement, pp_rank, &out->flows));
+        TR_TRY(place_flows(&out->pass[p], placement, pp_rank, &out->flows, &out->message));
     for (int s = 0; s < placement->stages; s++)
         for (int i = placement->first[s];
              placement->owner[s] == pp_rank && i < placement->first[s + 1]; i++)

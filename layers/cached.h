@@ -22,6 +22,7 @@ typedef struct tr_cached_layers {
     /* Bytes. The rank with the last layer has the logits: of its part of the vocabulary, and all.
      */
     size_t cache, scratch, flows, part, logits;
+    size_t message; /* bytes of the largest tensor that crosses from one stage to another */
 } tr_cached_layers;
 
 /* Makes the layers of `model` with the values of its parameters, for `rows` texts with a cache of

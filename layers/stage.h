@@ -77,6 +77,7 @@ typedef struct tr_stage_table {
     tr_stage_cost *cost; /* [stages] */
     int edges;
     tr_edge *edge;     /* [edges] */
+    size_t message;    /* bytes of the largest other message between ranks with an edge */
     tr_piece *piece;   /* of all stages */
     tr_bucket *bucket; /* of all stages; NULL: not known */
 } tr_stage_table;

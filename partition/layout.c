@@ -163,12 +163,15 @@ tr_op_context tr_layout_context(const tr_layout *l, const tr_op_context *common,
     return context;
 }
 
-/* Computes the bytes that a pipeline rank decodes in. */
+/* Computes the bytes that a pipeline rank decodes in, and those of its messages. */
 static tr_status size_decoding(tr_layout *l, tr_device *device, int pp_rank) {
     tr_cached_layers layers;
     tr_status status =
         tr_cached_layers_create(l->model, 1, &l->placement, pp_rank, device, NULL, &layers);
-    if (status == TR_OK) l->decoding[pp_rank] = tr_cached_bytes(&layers);
+    if (status == TR_OK) {
+        l->decoding[pp_rank] = tr_cached_bytes(&layers);
+        l->decoding_message = layers.message;
+    }
     tr_cached_layers_destroy(&layers);
     return status;
 }
@@ -191,6 +194,7 @@ tr_status tr_layout_lower(tr_layout *l) {
     tr_schedule *forward = NULL;
     tr_stage_table_free(&l->table); /* made again, because the operators' scratch is known now */
     TR_TRY(tr_layer_table_make(l->model, l->first, l->placement.stages, &l->table));
+    l->table.message = l->decoding_message;
     TR_TRY(tr_buckets_make(l->model, &l->placement, &l->desc.mesh,
                            tr_optim_grad_dtype(l->desc.optimizer, l->desc.dtype), l->desc.reduce,
                            l->desc.zero, &l->table));

@@ -46,7 +46,8 @@ typedef struct tr_layout {
     int *first, *owner; /* [stages + 1], [stages]: placement points to them */
     tr_placement placement;
     size_t *decoding; /* [pipeline ranks]: bytes of the decoding layers; after tr_layout_prepare */
-    tr_stage_table table;                        /* scratch: after tr_layout_lower */
+    size_t decoding_message; /* likewise: bytes of the largest message while the ranks decode */
+    tr_stage_table table;    /* scratch: after tr_layout_lower */
     tr_program_set *program[TR_LAYOUT_PROGRAMS]; /* after tr_layout_lower; NULL: not needed */
     tr_program_set *
         *smaller; /* [desc.smaller_count], likewise: of the steps with smaller batches */

@@ -85,12 +85,8 @@ static tr_status open_links(tr_decoder *d) {
     tr_stage_table table = {.stages = placement->stages, .edges = placement->stages - 1};
     tr_status status = tr_calloc((size_t)ranks, sizeof *line, &line);
     if (status == TR_OK) status = tr_calloc((size_t)placement->stages, sizeof *edge, &edge);
-    for (int s = 1; status == TR_OK && s < placement->stages; s++) {
-        edge[s - 1] = (tr_edge){.from = s - 1, .to = s};
-        for (int i = 0; i < d->before[s].tensors; i++)
-            if (d->before[s].bytes[TR_PASS_CHUNK][i] > edge[s - 1].bytes)
-                edge[s - 1].bytes = d->before[s].bytes[TR_PASS_CHUNK][i];
-    }
+    for (int s = 1; status == TR_OK && s < placement->stages; s++)
+        edge[s - 1] = (tr_edge){.from = s - 1, .to = s, .bytes = d->layers.message};
     table.edge = edge;
     if (status == TR_OK) {
         tr_mesh_line(&d->desc.mesh, TR_AXIS_PP, line);

@@ -25,7 +25,7 @@ static size_t largest_message(const tr_stage_table *t, const int *rank_of, int a
         bool crosses = (from == a && to == b) || (from == b && to == a);
         if (crosses && edge->bytes > largest) largest = edge->bytes;
     }
-    return largest;
+    return largest > 0 && t->message > largest ? t->message : largest;
 }
 
 typedef struct line_desc {

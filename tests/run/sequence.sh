@@ -45,7 +45,8 @@ check qwen2 2 model.family=qwen2 train.recompute=full model.dropout=0
 check mistral 2 model.family=mistral model.window=5
 off bf16-off 2 parallel.tp=2 train.precision=bf16
 on bf16 2 parallel.tp=2 train.precision=bf16
-on bf16-zb 4 parallel.tp=2 parallel.pp=2 parallel.schedule=zb-h1 train.precision=bf16
+# Messages of texts that are decoded between steps have more tokens than slices.
+on bf16-zb 4 parallel.tp=2 parallel.pp=2 parallel.schedule=zb-h1 train.precision=bf16 train.sample_every=10
 same bf16-zb bf16
 [[ $(first_loss bf16) == "$(first_loss bf16-off)" ]] || fail "bf16: the first loss has other bits than without"
 
@@ -88,8 +89,6 @@ near to-on gpt2
 "$trireme" sample "$scratch/gpt2" -p "The " -n 8 train.threads=1 >"$scratch/one" || fail "sample"
 "$trireme" run -n 2 sample "$scratch/gpt2" -p "The " -n 8 train.threads=1 parallel.tp=2 >"$scratch/two" || fail "sample with tp 2"
 diff "$scratch/one" "$scratch/two" || fail "samples differ"
-on sampled 2 parallel.tp=2 train.micro_batch=3 train.sample_every=10
-same sampled gpt2
 
 # Messages are 1 / tp: MiB and the sums of `plan`.
 plan() { "$trireme" plan "$scratch/base.yaml" parallel.pp=2 parallel.tp=2 device.memory=1GiB --rate 100 device.link=1 "$@"; }
