@@ -16,7 +16,7 @@ typedef enum tr_recompute {
 
 /* The value of train.recompute for which the planner chooses (partition/recompute_choice.h). */
 #define TR_RECOMPUTE_AUTO "auto"
-enum { TR_RECOMPUTE_TEXT = 1024 };
+enum { TR_RECOMPUTE_TEXT = 4096 };
 
 /* Returns "none", "selective" or "full". */
 const char *tr_recompute_name(tr_recompute mode);

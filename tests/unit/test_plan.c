@@ -519,6 +519,64 @@ static void test_auto_takes_the_cheapest_that_fits(void **state) {
     tr_device_close(device);
 }
 
+/* Sets the mode of the stage's block. */
+static void set_mode(tr_config *c, int stage, tr_recompute mode) {
+    uint8_t modes[8];
+    for (int b = 0; b < 8; b++) modes[b] = (uint8_t)tr_recompute_of(c->model.recompute, b);
+    modes[stage] = (uint8_t)mode;
+    assert_int_equal(tr_recompute_print(modes, 8, c->model.recompute), TR_OK);
+}
+
+/* With several stages a rank auto chooses for each: none of them could have the mode before its
+ * own, because the rank would not fit. */
+static void test_auto_chooses_for_each_stage(void **state) {
+    (void)state;
+    int mixed = 0;
+    tr_device *device;
+    tr_config c;
+    assert_int_equal(tr_device_open("cpu", &one_thread, &device), TR_OK);
+    for (int part = 0; part <= 8; part++) {
+        tr_run_plan *plan;
+        size_t need[2];
+        for (int full = 0; full < 2; full++) {
+            read_config(&c, 7,
+                        (const char *[]){"parallel.pp=2", "parallel.virtual=4",
+                                         "parallel.schedule=interleaved", "model.layers=8",
+                                         "model.vocab=256", "device.memory=1TiB",
+                                         full ? "train.recompute=full" : "train.recompute=none"});
+            assert_int_equal(tr_run_plan_make(&c, device, &plan), TR_OK);
+            need[full] = plan->memory[tr_run_plan_largest(plan)].total;
+            tr_run_plan_destroy(plan);
+        }
+        const size_t limit = need[1] + (need[0] - need[1]) / 8 * (size_t)part;
+        c.device.memory = (int64_t)limit;
+        (void)strcpy(c.model.recompute, TR_RECOMPUTE_AUTO);
+        assert_int_equal(tr_request_recompute(&c, device), TR_OK);
+        assert_int_equal(tr_run_plan_make(&c, device, &plan), TR_OK);
+        assert_true(tr_run_plan_fits(plan));
+        tr_run_plan_destroy(plan);
+        for (int rank = 0; rank < 2; rank++) {
+            int last = rank;
+            const tr_recompute first = tr_recompute_of(c.model.recompute, rank);
+            for (int s = rank; s < 8; s += 2)
+                if (tr_recompute_of(c.model.recompute, s) == first) last = s;
+            mixed += last < 6 + rank;
+            if (first == TR_RECOMPUTE_NONE) continue;
+            tr_config *other = malloc(sizeof *other);
+            assert_non_null(other);
+            *other = c;
+            set_mode(other, last, first - 1);
+            assert_int_equal(tr_run_plan_make(other, device, &plan), TR_OK);
+            if (tr_run_plan_fits(plan))
+                fail_msg("%s: block %d could have less", c.model.recompute, last);
+            tr_run_plan_destroy(plan);
+            free(other);
+        }
+    }
+    assert_true(mixed > 4);
+    tr_device_close(device);
+}
+
 /* A plan is called hopeless before it is made only if it does not fit: never at the bytes that it
  * takes, but when there is room for half of the activations alone. With less memory auto makes
  * another order, and under auto there is no order where parameters have no room. */
@@ -643,6 +701,7 @@ int main(void) {
         cmocka_unit_test(test_host_memory),
         cmocka_unit_test(test_advice_leaves_the_host_its_memory),
         cmocka_unit_test(test_auto_takes_the_cheapest_that_fits),
+        cmocka_unit_test(test_auto_chooses_for_each_stage),
         cmocka_unit_test(test_hopeless_plans_do_not_fit),
         cmocka_unit_test(test_gradients_in_the_arena),
     };
