@@ -236,6 +236,10 @@ typedef struct tr_gather_range {
  * has waited for *ticket. Takes its turn among the group's reductions; see tr_group_start. */
 tr_status tr_group_gather(tr_group *group, tr_stream *stream, const tr_gather_range *range,
                           int count, int64_t *ticket);
+/* The same of sums with elements of `dtype` that reductions with `op` have made: they travel as
+ * these do (tr_reduce_wire), with the same bits. */
+tr_status tr_group_gather_sums(tr_group *group, tr_stream *stream, const tr_gather_range *range,
+                               int count, tr_dtype dtype, tr_reduce op, int64_t *ticket);
 
 /* tr_group_scatter begins to sum whole[n * count] over the n members, and sets part[count], which
  * is outside `whole`, to the elements of the sum from this member's place * count on; it may change

@@ -139,8 +139,8 @@ tr_status tr_group_scatter_ranges(tr_group *g, tr_stream *stream, const tr_scatt
     return TR_OK;
 }
 
-tr_status tr_group_gather(tr_group *g, tr_stream *stream, const tr_gather_range *range, int count,
-                          int64_t *ticket) {
+static tr_status gather(tr_group *g, tr_stream *stream, const tr_gather_range *range, int count,
+                        tr_dtype held, tr_dtype sent, int64_t *ticket) {
     *ticket = TR_GROUP_NO_TICKET;
     for (int i = 0; i < count; i++)
         if (range[i].rank < 0 || range[i].rank >= g->n)
@@ -149,8 +149,20 @@ tr_status tr_group_gather(tr_group *g, tr_stream *stream, const tr_gather_range 
                            "range",
                            g->id, g->n, range[i].rank);
     if (g->n == 1 || count == 0) return TR_OK;
-    TR_TRY(g->ops->gather(g, stream, range, count, ticket));
+    TR_TRY(g->ops->gather(g, stream, range, count, held, sent, ticket));
     return TR_OK;
+}
+
+tr_status tr_group_gather(tr_group *group, tr_stream *stream, const tr_gather_range *range,
+                          int count, int64_t *ticket) {
+    return gather(group, stream, range, count, TR_U8, TR_U8, ticket);
+}
+
+tr_status tr_group_gather_sums(tr_group *g, tr_stream *stream, const tr_gather_range *range,
+                               int count, tr_dtype dtype, tr_reduce op, int64_t *ticket) {
+    for (int i = 0; i < count; i++)
+        TR_TRY(check(g, "all_gather", (int64_t)(range[i].bytes / tr_dtype_size(dtype)), dtype, op));
+    return gather(g, stream, range, count, dtype, tr_reduce_wire(op, dtype), ticket);
 }
 
 tr_status tr_group_scatter(tr_group *g, tr_stream *stream, void *whole, void *part, int64_t count,

@@ -150,6 +150,12 @@ static void unpack_piece(const tr_group_host *g) {
     tr_reduce_unpack(p.data, p.count);
 }
 
+/* Returns the function that rounds what this rank sends first. */
+static void (*pack_of(const tr_group_host *g))(const tr_group_host *g) {
+    if (g->first->kind == TR_COLLECTIVE_SUMS) return tr_collective_sums_pack;
+    return g->first->kind == TR_COLLECTIVE_RANGES ? tr_collective_ranges_pack : pack_piece;
+}
+
 /* Returns true when messages have a type other than the caller's. */
 static bool is_packed(const tr_group_host *g) {
     return g->first->held != g->first->dtype;
@@ -179,7 +185,7 @@ static void copy(tr_group_host *g, bool in) {
 
 static void post(tr_group_host *g) {
     const bool sums = g->first->kind == TR_COLLECTIVE_SUMS;
-    if (is_packed(g)) compute(g, sums ? tr_collective_sums_pack : pack_piece);
+    if (is_packed(g)) compute(g, pack_of(g));
     if (g->first->kind == TR_COLLECTIVE_RANGES) {
         tr_collective_ranges_post(g);
         g->phase = TR_COLLECTIVE_PHASE_RANGES;
@@ -231,7 +237,9 @@ static void end_piece(tr_group_host *g) {
 
 /* Ends the part of a piece that exchanges messages. */
 static void end_messages(tr_group_host *g) {
-    if (is_packed(g) && g->first->kind != TR_COLLECTIVE_SUMS) compute(g, unpack_piece);
+    const tr_collective_kind kind = g->first->kind;
+    if (is_packed(g) && kind != TR_COLLECTIVE_SUMS)
+        compute(g, kind == TR_COLLECTIVE_RANGES ? tr_collective_ranges_unpack : unpack_piece);
     if (g->stage) copy(g, false);
     else end_piece(g);
 }
@@ -379,10 +387,11 @@ static tr_status host_scatter_ranges(tr_group *group, tr_stream *stream,
 }
 
 static tr_status host_gather(tr_group *group, tr_stream *stream, const tr_gather_range *range,
-                             int count, int64_t *ticket) {
-    const tr_collective what = {.kind = TR_COLLECTIVE_RANGES, .range = range, .ranges = count};
+                             int count, tr_dtype held, tr_dtype sent, int64_t *ticket) {
+    const tr_collective what = {
+        .kind = TR_COLLECTIVE_RANGES, .range = range, .ranges = count, .held = held, .dtype = sent};
     size_t bytes = 0;
-    for (int i = 0; i < count; i++) bytes += range[i].bytes;
+    for (int i = 0; i < count; i++) bytes += tr_collective_ranges_sent(&what, range[i].bytes);
     return enqueue(self_of(group), stream, &what, bytes, false, ticket);
 }
 

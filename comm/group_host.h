@@ -72,6 +72,12 @@ typedef struct tr_group_host {
 
 /* --- one round of a gather of ranges (group_ranges.c), under the lock ------------------------- */
 
+/* Returns the bytes in which so many bytes of the caller's elements travel. */
+size_t tr_collective_ranges_sent(const tr_collective *collective, size_t bytes);
+/* Rounds this rank's pieces of the round to the type of messages, and widens those of all members,
+ * in their own memory; without the lock. */
+void tr_collective_ranges_pack(const tr_group_host *group);
+void tr_collective_ranges_unpack(const tr_group_host *group);
 /* Posts the round's messages. */
 void tr_collective_ranges_post(tr_group_host *group);
 /* Copies this rank's pieces of the round to the pinned buffer, or the other members' from it. */

@@ -18,14 +18,14 @@ typedef struct range_piece {
     int rank;
 } range_piece;
 
-static walk walk_begin(tr_group_host *g) {
+static walk walk_begin(const tr_group_host *g) {
     memset(g->pieces, 0, (size_t)g->base.n * sizeof *g->pieces);
     return (walk){.range = g->range, .byte = g->byte};
 }
 
 /* Returns the next piece of the round in *out, or false after the last one. All members find the
  * same pieces. */
-static bool walk_next(tr_group_host *g, walk *w, range_piece *out) {
+static bool walk_next(const tr_group_host *g, walk *w, range_piece *out) {
     const tr_collective *r = g->first;
     while (w->range < r->ranges && w->byte == r->range[w->range].bytes) {
         w->range++;
@@ -45,14 +45,34 @@ static bool walk_next(tr_group_host *g, walk *w, range_piece *out) {
     return true;
 }
 
+size_t tr_collective_ranges_sent(const tr_collective *r, size_t bytes) {
+    return bytes / tr_dtype_size(r->held) * tr_dtype_size(r->dtype);
+}
+
+void tr_collective_ranges_pack(const tr_group_host *g) {
+    range_piece p;
+    for (walk w = walk_begin(g); walk_next(g, &w, &p);)
+        if (p.rank == g->base.rank) tr_reduce_pack(p.data, (int64_t)(p.bytes / sizeof(float)));
+}
+
+void tr_collective_ranges_unpack(const tr_group_host *g) {
+    range_piece p;
+    for (walk w = walk_begin(g); walk_next(g, &w, &p);)
+        tr_reduce_unpack(p.data, (int64_t)(p.bytes / sizeof(float)));
+}
+
 void tr_collective_ranges_post(tr_group_host *g) {
     range_piece p;
     tr_rounds_begin(g->rounds);
-    for (walk w = walk_begin(g); walk_next(g, &w, &p);)
-        if (p.rank != g->base.rank) tr_rounds_receive(g->rounds, p.rank, p.data, p.bytes);
-    for (walk w = walk_begin(g); walk_next(g, &w, &p);)
+    for (walk w = walk_begin(g); walk_next(g, &w, &p);) {
+        const size_t bytes = tr_collective_ranges_sent(g->first, p.bytes);
+        if (p.rank != g->base.rank) tr_rounds_receive(g->rounds, p.rank, p.data, bytes);
+    }
+    for (walk w = walk_begin(g); walk_next(g, &w, &p);) {
+        const size_t bytes = tr_collective_ranges_sent(g->first, p.bytes);
         for (int k = 0; k < g->base.n - 1 && p.rank == g->base.rank; k++)
-            tr_rounds_send(g->rounds, tr_rounds_other(g->rounds, k), p.data, p.bytes);
+            tr_rounds_send(g->rounds, tr_rounds_other(g->rounds, k), p.data, bytes);
+    }
 }
 
 tr_status tr_collective_ranges_copy(tr_group_host *g, bool in) {

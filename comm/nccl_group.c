@@ -87,10 +87,7 @@ static tr_status nccl_scatter_ranges(tr_group *group, tr_stream *stream,
 }
 
 /* One call of NCCL for all ranges. */
-static tr_status nccl_gather(tr_group *group, tr_stream *stream, const tr_gather_range *range,
-                             int count, int64_t *ticket) {
-    nccl_group *g = self_of(group);
-    TR_TRY(tr_nccl_enter(&g->comm, "all_gather", stream));
+static tr_status gather_bytes(nccl_group *g, const tr_gather_range *range, int count) {
     tr_nccl_begin(&g->comm, "all_gather");
     ncclResult_t result = ncclGroupStart();
     for (int i = 0; i < count && result == ncclSuccess; i++)
@@ -98,7 +95,16 @@ static tr_status nccl_gather(tr_group *group, tr_stream *stream, const tr_gather
             result = ncclBroadcast(range[i].data, range[i].data, range[i].bytes, ncclInt8,
                                    range[i].rank, g->comm.handle, tr_stream_native(g->comm.stream));
     const ncclResult_t ended = ncclGroupEnd();
-    TR_TRY(tr_nccl_end(&g->comm, (int)(result == ncclSuccess ? ended : result)));
+    return tr_nccl_end(&g->comm, (int)(result == ncclSuccess ? ended : result));
+}
+
+static tr_status nccl_gather(tr_group *group, tr_stream *stream, const tr_gather_range *range,
+                             int count, tr_dtype held, tr_dtype sent, int64_t *ticket) {
+    nccl_group *g = self_of(group);
+    if (held != sent) TR_TRY(check_op(g, TR_REDUCE_SUM_BF16));
+    TR_TRY(tr_nccl_enter(&g->comm, "all_gather", stream));
+    if (held != sent) TR_TRY(tr_nccl_sums_gather(g->sums, range, count));
+    else TR_TRY(gather_bytes(g, range, count));
     return tr_nccl_leave(&g->comm, ticket);
 }
 

@@ -327,6 +327,80 @@ tr_status tr_nccl_sums_ranges(tr_nccl_sums *s, const tr_scatter_range *range, in
     return TR_OK;
 }
 
+/* --- gathers of sums that travel in BF16 -------------------------------------------------------
+ */
+
+/* A walk over pieces of ranges that fit the landing buffer, as BF16: the next range and its next
+ * element, and the elements of the buffer that are in use. */
+typedef struct gather_walk {
+    tr_nccl_sums *sums;
+    const tr_gather_range *range; /* [ranges] */
+    int ranges, at;
+    int64_t element, used;
+} gather_walk;
+
+typedef struct gather_piece {
+    void *held, *sent; /* FP32, and where it travels */
+    int64_t count;
+    int rank;
+} gather_piece;
+
+/* Returns the next piece, or false after the last one that fits. */
+static bool next_gathered(gather_walk *w, gather_piece *out) {
+    const int64_t room = (int64_t)(w->sums->bytes / sizeof(uint16_t)) - w->used;
+    while (w->at < w->ranges && w->element == (int64_t)(w->range[w->at].bytes / sizeof(float))) {
+        w->at++;
+        w->element = 0;
+    }
+    if (w->at == w->ranges || room <= 0) return false;
+    const tr_gather_range *r = &w->range[w->at];
+    const int64_t left = (int64_t)(r->bytes / sizeof(float)) - w->element;
+    *out = (gather_piece){.held = (float *)r->data + w->element,
+                          .sent = (uint16_t *)(void *)w->sums->land + w->used,
+                          .count = tr_min_i64(left, room),
+                          .rank = r->rank};
+    w->element += out->count;
+    w->used += (out->count + ALIGN_ELEMENTS - 1) / ALIGN_ELEMENTS * ALIGN_ELEMENTS;
+    return true;
+}
+
+/* Casts the round's pieces of this member to BF16, or those of the other members back. */
+static tr_status cast_gathered(gather_walk w, bool own) {
+    gather_piece p;
+    while (next_gathered(&w, &p)) {
+        if ((p.rank == w.sums->rank) != own) continue;
+        if (own) TR_TRY(cast(w.sums, TR_F32, TR_BF16, p.count, p.held, p.sent));
+        else TR_TRY(cast(w.sums, TR_BF16, TR_F32, p.count, p.sent, p.held));
+    }
+    return TR_OK;
+}
+
+/* One call of NCCL for all pieces of a round. */
+static tr_status broadcast_gathered(gather_walk *w) {
+    tr_nccl_comm *comm = w->sums->comm;
+    gather_piece p;
+    tr_nccl_begin(comm, "all_gather");
+    ncclResult_t result = ncclGroupStart();
+    while (next_gathered(w, &p))
+        if (result == ncclSuccess)
+            result = ncclBroadcast(p.sent, p.sent, (size_t)p.count * sizeof(uint16_t), ncclInt8,
+                                   p.rank, comm->handle, tr_stream_native(comm->stream));
+    const ncclResult_t ended = ncclGroupEnd();
+    return tr_nccl_end(comm, (int)(result == ncclSuccess ? ended : result));
+}
+
+tr_status tr_nccl_sums_gather(tr_nccl_sums *s, const tr_gather_range *range, int count) {
+    gather_walk w = {.sums = s, .range = range, .ranges = count};
+    while (w.at < w.ranges) {
+        const gather_walk round = w;
+        TR_TRY(cast_gathered(round, true));
+        TR_TRY(broadcast_gathered(&w));
+        TR_TRY(cast_gathered(round, false));
+        w.used = 0;
+    }
+    return TR_OK;
+}
+
 /* --- opening -----------------------------------------------------------------------------------
  */
 

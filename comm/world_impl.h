@@ -168,8 +168,10 @@ typedef struct tr_group_ops {
                        tr_dtype dtype, tr_reduce op, bool drives, int64_t *ticket);
     tr_status (*scatter_ranges)(tr_group *group, tr_stream *stream, const tr_scatter_range *range,
                                 int count, tr_dtype dtype, tr_reduce op, int64_t *ticket);
+    /* held: the type of elements, which travel as `sent`; BF16 represents all FP32 elements that
+     * travel so. */
     tr_status (*gather)(tr_group *group, tr_stream *stream, const tr_gather_range *range, int count,
-                        int64_t *ticket);
+                        tr_dtype held, tr_dtype sent, int64_t *ticket);
     tr_status (*scatter)(tr_group *group, tr_stream *stream, void *whole, void *part, int64_t count,
                          tr_dtype dtype, int64_t *ticket);
     tr_status (*gather_parts)(tr_group *group, tr_stream *stream, void *whole, int64_t count,

@@ -2,8 +2,6 @@
 
 #include "device/speed.h"
 
-#include <string.h>
-
 /* Returns the distance between neighbours of an axis in the world. */
 static int64_t stride_of(const tr_mesh *mesh, tr_axis axis) {
     int64_t stride = 1;
@@ -60,22 +58,13 @@ tr_link tr_network_near(const tr_config *c, const tr_mesh *mesh, double flops_pe
     return sum_of(c, tr_mesh_near(mesh), tr_network_near_is_far(c, mesh), flops_per_s);
 }
 
-/* Returns the bytes of an element of a gradient, for each byte of it in a message of a sum. */
-static double widening(const tr_config *c) {
-    const bool narrow = !strcmp(c->parallel.reduce, "bf16") && strcmp(c->optim.gradients, "bf16");
-    return narrow ? (double)tr_dtype_size(TR_F32) / (double)tr_dtype_size(TR_BF16) : 1;
-}
-
 tr_link tr_network_reduce(const tr_config *c, const tr_mesh *mesh, double flops_per_s) {
     const int64_t near = tr_mesh_near(mesh), runs = mesh->degree[TR_AXIS_DP] / near;
-    const bool divided = c->parallel.zero > 0;
+    const double rounds = c->parallel.zero > 0 ? 0.5 : 1;
     const tr_link first = tr_network_near(c, mesh, flops_per_s);
     const tr_link across = sum_of(c, runs, tr_network_is_far(c, mesh, TR_AXIS_DP), flops_per_s);
-    /* The second round of each: a sum's own; a gather of sums; or none. */
-    const double wide = widening(c), second = divided ? 0 : runs > 1 ? wide : 1;
-    return (tr_link){.latency = first.latency * (divided ? 0.5 : 1) + across.latency,
-                     .per_byte = first.per_byte * (1 + second) / 2 +
-                                 across.per_byte * (1 + (runs > 2 ? wide : 1)) / 2 / (double)near};
+    return (tr_link){.latency = rounds * first.latency + across.latency,
+                     .per_byte = rounds * first.per_byte + across.per_byte / (double)near};
 }
 
 tr_link tr_network_gather(const tr_config *c, const tr_mesh *mesh, double flops_per_s) {

@@ -151,12 +151,14 @@ static tr_status continue_across(const tr_store *store, tr_reduce op, tr_stream 
                                    op, &ticket));
     note(one, one->across, ticket);
     if (one->parts > 1) {
-        TR_TRY(tr_group_gather(one->across, stream, one->spread, (int)one->owns, &ticket));
+        TR_TRY(tr_group_gather_sums(one->across, stream, one->spread, (int)one->owns,
+                                    store->grad_dtype, op, &ticket));
         note(one, one->across, ticket);
     }
     if (store->divided) return TR_OK;
     TR_TRY(tr_group_follow(one->near, one->last, one->ticket));
-    TR_TRY(tr_group_gather(one->near, stream, one->back, (int)one->ranges, &ticket));
+    TR_TRY(tr_group_gather_sums(one->near, stream, one->back, (int)one->ranges, store->grad_dtype,
+                                op, &ticket));
     note(one, one->near, ticket);
     return TR_OK;
 }

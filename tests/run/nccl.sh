@@ -54,7 +54,7 @@ same_bits nccl-zero3 nccl-dp3
 compare_layout pp2-zero 4 parallel.pp=2 parallel.dp=2 parallel.zero=3 parallel.schedule=bfs parallel.virtual=4 train.precision=bf16 \
     optim.name=muon # whole matrices, and vectors that are cut
 compare_layout near 6 parallel.dp=3x2 train.batch=12 parallel.zero=1
-compare_layout half 3 parallel.dp=3 train.batch=12 parallel.reduce=bf16 parallel.zero=1
+compare_layout half 6 parallel.dp=3x2 train.batch=12 parallel.reduce=bf16
 # Ranks that do not add in their order say so. The plan has the landing buffers of those that do, and portions half of
 # the bytes.
 grep -q '^sums ' nccl-zero.out && fail "zero: $(grep '^sums ' nccl-zero.out)"

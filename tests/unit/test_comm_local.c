@@ -174,17 +174,27 @@ static bool error_of_bf16(tr_world *w, uint32_t seed) {
     return true;
 }
 
-/* Returns through *bytes what all ranks send in a reduction of COUNT elements. */
-static bool count_sum(const checks *k, tr_group *g, float *x, int count, bool scatters,
-                      tr_reduce op, size_t *bytes) {
+/* A sum that all get, or of which each gets a part; or the gather of such parts. */
+typedef enum summing { ALL, PARTS, GATHER, SUMMINGS } summing;
+
+/* Returns through *bytes what all ranks send for COUNT elements. */
+static bool count_sum(const checks *k, tr_group *g, float *x, int count, summing what, tr_reduce op,
+                      size_t *bytes) {
     int64_t ticket;
-    const int n = tr_world_size(k->world);
+    const int n = tr_world_size(k->world), part = count / n;
     tr_scatter_range range[8];
-    for (int r = 0; r < n; r++) range[r] = (tr_scatter_range){x + r * (count / n), count / n, r, 1};
+    tr_gather_range gathered[8];
+    for (int r = 0; r < n; r++) {
+        range[r] = (tr_scatter_range){x + r * part, part, r, 1};
+        gathered[r] = (tr_gather_range){x + r * part, (size_t)part * sizeof *x, r};
+    }
     CHECK_OK(tr_world_barrier(k->world));
     const size_t before = sent;
     CHECK_OK(tr_world_barrier(k->world));
-    if (scatters) CHECK_OK(tr_group_scatter_ranges(g, k->stream, range, n, TR_F32, op, &ticket));
+    if (what == PARTS)
+        CHECK_OK(tr_group_scatter_ranges(g, k->stream, range, n, TR_F32, op, &ticket));
+    else if (what == GATHER)
+        CHECK_OK(tr_group_gather_sums(g, k->stream, gathered, n, TR_F32, op, &ticket));
     else CHECK_OK(tr_group_start(g, k->stream, x, count, TR_F32, op, &ticket));
     CHECK_OK(tr_group_wait(g, k->stream, ticket));
     CHECK_OK(tr_world_sync(k->world, k->stream));
@@ -202,12 +212,12 @@ static bool bytes_of_bf16(tr_world *w, uint32_t seed) {
     for (int r = 0; r < n; r++) ranks[r] = r;
     CHECK_OK(tr_group_open(w, k.device, ranks, n, 0, 50000, &g));
     float *x = floats(k.device, count);
-    for (int scatters = 0; scatters < 2; scatters++) {
-        const size_t elements = (size_t)((scatters ? 1 : 2) * (n - 1) * count);
+    for (summing what = 0; what < SUMMINGS; what++) {
+        const size_t elements = (size_t)((what == ALL ? 2 : 1) * (n - 1) * count);
         size_t bytes = 0;
-        CHECK(count_sum(&k, g, x, count, scatters, TR_REDUCE_SUM, &bytes));
+        CHECK(count_sum(&k, g, x, count, what, TR_REDUCE_SUM, &bytes));
         CHECK(bytes == elements * sizeof(float));
-        CHECK(count_sum(&k, g, x, count, scatters, TR_REDUCE_SUM_BF16, &bytes));
+        CHECK(count_sum(&k, g, x, count, what, TR_REDUCE_SUM_BF16, &bytes));
         CHECK(bytes == elements * sizeof(uint16_t));
     }
     tr_group_close(g);

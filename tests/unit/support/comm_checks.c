@@ -208,7 +208,9 @@ static bool check_groups(const checks *k) {
     if (!check_group(k, k->stream, ranks, size, 0, 1 << 20)) return false; /* whole buffers */
     for (int i = 0; i < size; i++) ranks[i] = size - 1 - i;
     if (!check_group(k, k->stream, ranks, size, 1, 5000)) return false; /* in pieces, reversed */
-    if (!check_gathers(k, ranks, size, 3) || !check_following(k)) return false;
+    if (!check_gathers(k, ranks, size, 3) || !check_gathers_of_sums(k, ranks, size, 9) ||
+        !check_following(k))
+        return false;
     if (!check_scattered_ranges(k, ranks, size, 6)) return false;
     if (!check_parts(k, ranks, size, 4, 5000) || !check_parts(k, ranks, size, 5, 1 << 20))
         return false;

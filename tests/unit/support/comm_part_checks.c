@@ -55,6 +55,45 @@ bool check_gathers(const checks *k, const int *ranks, int n, int id) {
     return true;
 }
 
+/* Each owner has FP32 elements that BF16 represents, the other members something else. */
+bool check_gathers_of_sums(const checks *k, const int *ranks, int n, int id) {
+    enum { RANGES = 40, LARGE = 30000 };
+    tr_gather_range range[RANGES];
+    both data;
+    int64_t ticket;
+    tr_group *g;
+    size_t at = 0;
+    CHECK_OK(tr_group_open(k->world, k->device, ranks, n, id, 5000, &g));
+    CHECK(both_new(k, (RANGES * 500 + LARGE) * sizeof(float), &data));
+    for (int j = 0; j < RANGES; j++) {
+        const uint32_t h = hash_of(k->seed, 2, j);
+        const size_t count = j == 7 ? LARGE : h % 5 == 0 ? 0 : h / 8 % 500;
+        const int owner = (int)(h / 4096 % (uint32_t)n);
+        range[j] =
+            (tr_gather_range){data.device + at * sizeof(float), count * sizeof(float), owner};
+        for (size_t i = 0; i < count; i++)
+            ((float *)(void *)data.host)[at + i] =
+                ranks[owner] == tr_world_rank(k->world)
+                    ? (float)(int8_t)hash_of(k->seed, j, (int64_t)i) / 64
+                    : 0.1f;
+        at += count;
+    }
+    CHECK(upload(k->stream, &data));
+    CHECK_OK(
+        tr_group_gather_sums(g, k->stream, range, RANGES, TR_F32, TR_REDUCE_SUM_BF16, &ticket));
+    CHECK_OK(tr_group_wait(g, k->stream, ticket));
+    CHECK(download(k, k->stream, &data));
+    const float *got = (const float *)(const void *)data.host;
+    for (int j = 0; j < RANGES; j++)
+        for (size_t i = 0; i < range[j].bytes / sizeof(float); i++)
+            CHECK(*got++ == (float)(int8_t)hash_of(k->seed, j, (int64_t)i) / 64);
+    CHECK(tr_group_gather_sums(g, k->stream, range, 1, TR_F64, TR_REDUCE_SUM_BF16, &ticket) ==
+          TR_ERR_INTERNAL);
+    tr_group_close(g);
+    both_free(k, &data);
+    return true;
+}
+
 bool check_parts(const checks *k, const int *ranks, int n, int id, size_t max_bytes) {
     static const int64_t counts[] = {1, 3, 1025, 4501};
     static const tr_dtype dtypes[] = {TR_F32, TR_BF16, TR_F16, TR_F64};

@@ -7,6 +7,8 @@
  * ones larger than a pinned buffer. Each member has computed its ranges; elements of the others
  * begin with other bytes. */
 bool check_gathers(const checks *k, const int *ranks, int n, int id);
+/* Gathers sums that travel in BF16, with ranges as above. */
+bool check_gathers_of_sums(const checks *k, const int *ranks, int n, int id);
 /* Sums buffers of n parts, of which each member gets its own, with the bits of an all-reduce, and
  * gathers parts; all are in flight at the same time. */
 bool check_parts(const checks *k, const int *ranks, int n, int id, size_t max_bytes);
