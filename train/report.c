@@ -318,10 +318,11 @@ static void write_memory(const tr_report *r, FILE *out) {
 static void write_waits(const tr_report *r, FILE *out) {
     const int rows = r->ranks < MOST_ROWS ? r->ranks : MOST_ROWS;
     if (!r->waits || r->ranks < 2 || r->waits[0].steps <= 0) return;
-    (void)fputs("<h2>Waiting</h2>\n<div class=\"scroll\"><table>\n<tr><th></th>"
-                "<th class=\"number\">messages</th><th class=\"number\">sums of gradients</th>"
-                "<th class=\"number\">sums over tensor ranks</th></tr>\n",
-                out);
+    (void)fputs(
+        "<h2>Waiting</h2>\n<div class=\"scroll\"><table>\n<tr><th></th>"
+        "<th class=\"number\">messages</th><th class=\"number\">sums and gathers of data ranks</th>"
+        "<th class=\"number\">sums over tensor ranks</th></tr>\n",
+        out);
     for (int rank = 0; rank < rows; rank++) {
         const tr_waits *w = &r->waits[rank];
         (void)fprintf(out,
@@ -358,7 +359,7 @@ static void write_bubbles(const tr_timeline *t, FILE *out) {
     (void)fputs("</th><th class=\"number\">busy</th><th class=\"number\">bubble</th>"
                 "<th class=\"number\">fill</th><th class=\"number\">drain</th>"
                 "<th class=\"number\">waiting</th><th class=\"number\">imbalance</th>"
-                "<th class=\"number\">exposed reductions</th></tr>\n",
+                "<th class=\"number\">exposed sums and gathers</th></tr>\n",
                 out);
     for (int r = 0; r < rows; r++) {
         const tr_rank_time *time = &t->time[r];
