@@ -367,13 +367,16 @@ tr_status tr_layout_check_fit(const tr_layout *l, tr_device *device, int pp_rank
     const bool trains = !l->desc.forward_only;
     const bool may_divide = trains && !l->desc.zero && tr_mesh_near(&l->desc.mesh) > 1;
     const bool may_offload = trains && !tr_device_on_host(device) && !l->desc.optimizer.offload;
+    const char *full = tr_recompute_name(TR_RECOMPUTE_FULL);
+    const bool may_recompute = trains && strcmp(l->desc.model.recompute, full) != 0;
     if (!limit || plan->total <= limit) return TR_OK;
     tr_memory_text(plan, parts);
     return TR_FAIL(
         TR_ERR_FIT,
         "rank %d of the pipeline needs %s and a rank may use %.1f MiB (device.memory): "
-        "%s%sraise parallel.pp or parallel.tp, lower train.micro_batch, or set train.recompute "
-        "(`trireme plan` finds values that fit)",
+        "%s%sraise parallel.pp or parallel.tp, %slower train.micro_batch (`trireme plan` finds "
+        "values that fit)",
         pp_rank, parts, (double)limit / (1 << 20), may_divide ? "set parallel.zero to 1, " : "",
-        may_offload ? "set device.offload to optimizer, " : "");
+        may_offload ? "set device.offload to optimizer, " : "",
+        may_recompute ? "set train.recompute, or " : "or ");
 }

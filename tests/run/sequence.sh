@@ -83,7 +83,7 @@ continued to-on gpt2-off parallel.sequence=true
 near to-off gpt2-off
 near to-on gpt2
 
-# Evaluation and samples, on ranks that could not divide the tokens; samples between steps.
+# Evaluation and samples, on ranks that could not divide the tokens.
 "$trireme" run -n 3 eval "$scratch/gpt2" parallel.pp=3 >"$scratch/eval" || fail "eval"
 "$trireme" run -n 4 eval "$scratch/gpt2" parallel.tp=4 >"$scratch/eval" || fail "eval with tp 4"
 "$trireme" sample "$scratch/gpt2" -p "The " -n 8 train.threads=1 >"$scratch/one" || fail "sample"

@@ -45,8 +45,12 @@ static void test_refuses_what_does_not_fit(void **state) {
         desc.memory = too_small[i];
         assert_int_equal(tr_engine_create(&desc, &engine), TR_ERR_FIT);
         assert_non_null(strstr(tr_error_message(), "device.memory"));
+        assert_non_null(strstr(tr_error_message(), "set train.recompute, or lower"));
         assert_int_equal(tr_memory_taken(device), before);
     }
+    (void)strcpy(desc.model.recompute, "full");
+    assert_int_equal(tr_engine_create(&desc, &engine), TR_ERR_FIT);
+    assert_null(strstr(tr_error_message(), "train.recompute"));
     tr_schedule_destroy(schedule);
     tr_device_close(device);
     tr_world_close(world);
