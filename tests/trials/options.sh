@@ -1,5 +1,5 @@
 # Options of the optimizer, precision, memory and data ranks that are drawn, most of which do not change bits: a run with
-# them has the bits of one that divides, recomputes and offloads nothing and has no pipeline, every rank allocates what
+# them has the bits of one that divides, recomputes, offloads and samples nothing and has no pipeline, every rank allocates what
 # was planned, and a checkpoint of it continues without them. A combination that docs/config.md excludes is refused.
 # shellcheck shell=bash disable=SC2154,SC2034 # one.sh sources this
 cat >base.yaml <<Y
@@ -32,17 +32,21 @@ pick family "gpt2" "gpt2 model.tie=false" "llama model.kv_heads=1" "qwen3 model.
 pick part "" "" "" "train.freeze=*.2.*" "model.lora.rank=4"
 pick more "" "" optim.clip_value=0.001 optim.l1=0.01 optim.l2=0.01 optim.weight_decay=0 warm-up
 pick noise true false
+pick documents "" "" "data.documents=packed data.document_end=10"
+pick beside "" "" "train.sample_every=1 train.sample_tokens=4" "guard.action=skip guard.sigma=30" "--trace 2" "--debug-nan"
 pick width 32 48
 
 device=cpu
 [[ $precision != fp64 ]] || device=ref
 [[ $offload == none ]] || device=guarded
-read -r -a words <<<"optim.name=$optimizer model.family=$family model.width=$width $part ${more/warm-up/train.batch=24}"
+read -r -a words <<<"optim.name=$optimizer model.family=$family model.width=$width $part $documents ${more/warm-up/train.batch=24}"
 [[ $more != warm-up ]] || words+=(train.batch_warmup="12 1")
 words+=(train.precision="$precision" optim.{moments="$moments",gradients="$gradients",master="$master"} device.name="$device")
 words+=(parallel.{reduce="$reduce",sequence="$sequence",tp="$tp",dp="$dp"})
 placed=(parallel.{zero="$zero",pp="$pp",schedule="${order% *}",virtual="${order#* }"})
 placed+=(train.recompute="$recompute" device.offload="$offload" log.noise_scale="$noise")
+read -r -a beside <<<"$beside" # what changes no bit either
+placed+=("${beside[@]}")
 what="${words[*]} ${placed[*]}"
 
 # --- what must hold ------------------------------------------------------------------------------------
