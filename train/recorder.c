@@ -323,8 +323,10 @@ tr_status tr_recorder_write_trace(tr_recorder *r, const tr_mesh *mesh,
                                   int64_t first_step) {
     tr_timeline *measured = NULL, *planned = NULL;
     char path[TR_CONFIG_PATH + 16];
+    /* A FLOP takes a second, so that times are in seconds. */
+    const tr_simulated_links links = tr_network_links(r->config, mesh, 1);
     tr_status status =
-        tr_tracing_gather(r->world, mesh, programs, trace, first_step, &measured, &planned);
+        tr_tracing_gather(r->world, mesh, programs, &links, trace, first_step, &measured, &planned);
     if (!r->leads) return status;
     (void)snprintf(path, sizeof path, "%s/trace.json", r->config->log.dir);
     if (status != TR_OK) tr_recorder_warn(r, "no trace: %s", tr_error_message());

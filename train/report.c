@@ -382,8 +382,10 @@ static void write_note(const tr_report *r, int drawn, FILE *out) {
     (void)fputs("<p class=\"note\">", out);
     if (first->seconds > 0)
         (void)fputs("The recorded steps of all ranks: as planned, with the mean measured times of "
-                    "each stage in the step, and as they ran. A step's makespan is from its first "
-                    "action to its last, without reductions and the optimizer (grey).",
+                    "each stage in the step, and sums, gathers and copies at the rates of the "
+                    "links (device.link, device.network), and as they ran. A step's makespan is "
+                    "from its first action to its last, without reductions and the optimizer "
+                    "(grey).",
                     out);
     else
         (void)fputs("One step of the ranks of a pipeline as planned, with the computed costs of "

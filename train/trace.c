@@ -58,10 +58,11 @@ typedef struct trace_part {
 typedef struct tracer {
     int ranks, pp;
     const tr_program_set *programs;
-    trace_part *part;   /* [ranks] */
-    int steps;          /* highest + 1 */
-    int messages;       /* highest number in a step + 1 */
-    int64_t first_step; /* number of step 0 in the run */
+    tr_simulated_links links; /* of the planned steps */
+    trace_part *part;         /* [ranks] */
+    int steps;                /* highest + 1 */
+    int messages;             /* highest number in a step + 1 */
+    int64_t first_step;       /* number of step 0 in the run */
     int64_t zero_ns;
     int64_t *begin_ns; /* [steps]: of each step */
 } tracer;
@@ -249,8 +250,7 @@ static tr_status copy_plan(const tracer *x, const tr_timeline *line, int step, d
 
 /* Plans a step that begins with the measured one, but not before *free_at, and sets *free_at to its
  * end. */
-static tr_status plan_step(const tracer *x, int step, double latency, double *free_at,
-                           tr_timeline *planned) {
+static tr_status plan_step(const tracer *x, int step, double *free_at, tr_timeline *planned) {
     tr_status status = TR_OK;
     tr_stage_cost *cost = NULL;
     tr_simulation *simulation = NULL;
@@ -258,8 +258,7 @@ static tr_status plan_step(const tracer *x, int step, double latency, double *fr
     double begin = fmax(seconds_of(x, x->begin_ns[step]), *free_at);
     TR_TRY_OUT(tr_calloc((size_t)x->programs->program[0].stages, sizeof *cost, &cost));
     TR_TRY_OUT(measure_costs(x, step, cost));
-    TR_TRY_OUT(tr_simulate(x->programs, cost, &(tr_simulated_links){.near.latency = latency},
-                           &simulation));
+    TR_TRY_OUT(tr_simulate(x->programs, cost, &x->links, &simulation));
     TR_TRY_OUT(tr_timeline_of_simulation("planned", x->programs, simulation, 1, &line));
     TR_TRY_OUT(copy_plan(x, line, step, begin, planned));
     *free_at = begin + line->makespan;
@@ -270,12 +269,12 @@ out:
     return status;
 }
 
-static tr_status make_planned(const tracer *x, const tr_timeline *measured, tr_timeline **out) {
-    double latency = 0, free_at = 0;
-    TR_TRY(fastest_message(measured, &latency));
+static tr_status make_planned(tracer *x, const tr_timeline *measured, tr_timeline **out) {
+    double free_at = 0;
+    TR_TRY(fastest_message(measured, &x->links.near.latency));
     TR_TRY(make_timeline(x, "planned", out));
     for (int s = 0; s < x->steps; s++)
-        if (x->begin_ns[s] != INT64_MAX) TR_TRY(plan_step(x, s, latency, &free_at, *out));
+        if (x->begin_ns[s] != INT64_MAX) TR_TRY(plan_step(x, s, &free_at, *out));
     return tr_timeline_finish(*out, 0);
 }
 
@@ -290,8 +289,8 @@ static tr_status make_timelines(tracer *x, const char *all, const size_t *sizes,
 }
 
 tr_status tr_tracing_gather(tr_world *world, const tr_mesh *mesh, const tr_program_set *programs,
-                            const tr_record *record, int64_t first_step, tr_timeline **measured,
-                            tr_timeline **planned) {
+                            const tr_simulated_links *links, const tr_record *record,
+                            int64_t first_step, tr_timeline **measured, tr_timeline **planned) {
     tr_status status = TR_OK;
     void *mine = NULL, *all = NULL;
     size_t bytes = 0, *sizes = NULL;
@@ -299,6 +298,7 @@ tr_status tr_tracing_gather(tr_world *world, const tr_mesh *mesh, const tr_progr
     tracer x = {.ranks = tr_world_size(world),
                 .pp = mesh->degree[TR_AXIS_PP],
                 .programs = programs,
+                .links = {.sum = links->sum, .gather = links->gather, .copy = links->copy},
                 .first_step = first_step};
     *measured = *planned = NULL;
     TR_TRY(tr_tracing_clock(world, &offset_ns));

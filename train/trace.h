@@ -14,12 +14,13 @@ tr_status tr_tracing_clock(tr_world *world, int64_t *offset_ns);
 /* Gathers every rank's record and makes two timelines on rank 0, of world ranks, in seconds from
  * the first recorded moment. Collective. In a record, peers are pipeline indices, and step 0 is
  * step first_step of the run. The planned timeline simulates each step's `programs` with the mean
- * time of each stage's actions in that step and the time of the fastest message; it begins with the
- * measured step, or when the previous planned step ends, if that is later. Both are NULL on other
- * ranks, and when nothing was recorded. The caller releases them with tr_timeline_destroy. */
+ * time of each stage's actions in that step, the time of the fastest message, and for sums, gathers
+ * and copies those of `links`, in seconds; it begins with the measured step, or when the previous
+ * planned step ends, if that is later. Both are NULL on other ranks, and when nothing was recorded.
+ * The caller releases them with tr_timeline_destroy. */
 tr_status tr_tracing_gather(tr_world *world, const tr_mesh *mesh, const tr_program_set *programs,
-                            const tr_record *record, int64_t first_step, tr_timeline **measured,
-                            tr_timeline **planned);
+                            const tr_simulated_links *links, const tr_record *record,
+                            int64_t first_step, tr_timeline **measured, tr_timeline **planned);
 
 /* Writes both timelines as a trace to the file `path`. */
 tr_status tr_tracing_write(const char *path, const tr_timeline *measured,
