@@ -33,7 +33,7 @@ pick part "" "" "" "train.freeze=*.2.*" "model.lora.rank=4"
 pick more "" "" optim.clip_value=0.001 optim.l1=0.01 optim.l2=0.01 optim.weight_decay=0 warm-up
 pick noise true false
 pick documents "" "" "data.documents=packed data.document_end=10"
-pick beside "" "" "train.sample_every=1 train.sample_tokens=4" "guard.action=skip guard.sigma=30" "--trace 2" "--debug-nan"
+pick also "" "" "train.sample_every=1 train.sample_tokens=4" "guard.action=skip guard.sigma=30" "--trace 2" "--debug-nan"
 pick width 32 48
 
 device=cpu
@@ -45,8 +45,8 @@ words+=(train.precision="$precision" optim.{moments="$moments",gradients="$gradi
 words+=(parallel.{reduce="$reduce",sequence="$sequence",tp="$tp",dp="$dp"})
 placed=(parallel.{zero="$zero",pp="$pp",schedule="${order% *}",virtual="${order#* }"})
 placed+=(train.recompute="$recompute" device.offload="$offload" log.noise_scale="$noise")
-read -r -a beside <<<"$beside" # what changes no bit either
-placed+=("${beside[@]}")
+read -r -a also <<<"$also" # what changes no bit either
+placed+=("${also[@]}")
 what="${words[*]} ${placed[*]}"
 
 # --- what must hold ------------------------------------------------------------------------------------
