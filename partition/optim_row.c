@@ -139,6 +139,13 @@ static bool has_name(tr_optim_kind kind, const char *name) {
     return false;
 }
 
+bool tr_optim_continues(tr_optim_kind kind, tr_optim_kind before) {
+    const char *name[2 * TR_OPTIM_STATES];
+    for (int k = names_of(kind, name) - 1; k >= 0; k--)
+        if (has_name(before, name[k])) return true;
+    return false;
+}
+
 bool tr_optim_restarts(tr_optim_kind kind, tr_optim_kind before) {
     const char *const adam = rows[TR_OPTIM_ADAMW].state[0];
     const char *const factor = rows[TR_OPTIM_ADAFACTOR].state[0];

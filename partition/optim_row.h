@@ -95,6 +95,8 @@ enum { TR_OPTIM_NAMES = 64 };
 /* Returns true when an optimizer has Adam's moments, or Adafactor's, and `before` has none, so that
  * their count of steps begins again. */
 bool tr_optim_restarts(tr_optim_kind kind, tr_optim_kind before);
+/* Returns true when an optimizer owns a state that `before` owns, too. */
+bool tr_optim_continues(tr_optim_kind kind, tr_optim_kind before);
 /* Writes the groups of the states that an optimizer owns and `before` does not, with ", " between
  * them, to text[TR_OPTIM_NAMES]. */
 void tr_optim_new_states(tr_optim_kind kind, tr_optim_kind before, char *text);

@@ -16,21 +16,34 @@ static void keep_horizon(tr_config *config, const tr_config *then, tr_saved_run 
     out->kept_horizon = tr_lr_has_horizon(&lr);
 }
 
+/* Returns true when parameters that this run does not train, which have no masters in 16 bits, lose
+ * bits. */
+static bool narrows_frozen(const tr_config *config, const tr_config *then) {
+    const tr_dtype now = tr_config_dtype(config), before = tr_config_dtype(then);
+    const bool freezes = config->model.tuning.freeze[0] || config->model.lora.rank > 0;
+    const bool others = strcmp(config->model.tuning.freeze, then->model.tuning.freeze) != 0;
+    if (!freezes || tr_dtype_size(now) > sizeof(uint16_t)) return false;
+    return now != before || (others && !tr_optim_of(then).no_master);
+}
+
 /* Notes the types of saved moments and parameters if this run's have fewer bits. */
 static void note_narrowed(const tr_config *config, const tr_config *then, tr_saved_run *out) {
     const tr_optim_config before = tr_optim_of(then), now = tr_optim_of(config);
-    if (tr_dtype_size(now.moments) < tr_dtype_size(before.moments))
+    const bool continues = tr_optim_continues(now.kind, before.kind);
+    out->narrowed_frozen = narrows_frozen(config, then);
+    if (continues && tr_dtype_size(now.moments) < tr_dtype_size(before.moments))
         (void)snprintf(out->narrowed, sizeof out->narrowed, "%s", then->optim.moments);
     out->unmastered = now.no_master && !before.no_master;
-    out->reblocked =
-        now.moments == TR_U8 && before.moments == TR_U8 && then->parallel.tp != config->parallel.tp;
+    out->reblocked = continues && now.moments == TR_U8 && before.moments == TR_U8 &&
+                     then->parallel.tp != config->parallel.tp;
 }
 
 /* Compares with the config of the saved run, `then`. */
 static tr_status compare(tr_ckpt_state *state, const char *root, const tr_config *then,
                          tr_config *config, tr_saved_run *out) {
     tr_config_keep(config, then);
-    out->refrozen = strcmp(then->model.tuning.freeze, config->model.tuning.freeze) != 0;
+    out->refrozen = then->model.tuning.freeze[0] &&
+                    strcmp(then->model.tuning.freeze, config->model.tuning.freeze) != 0;
     TR_TRY(tr_config_check_model(config, then, root));
     /* At step 0 there are imported weights, and no run that chose a schedule or optimizer. */
     if (state->step == 0) return TR_OK;
@@ -82,6 +95,11 @@ void tr_saved_run_say(const tr_saved_run *saved, const tr_config *config, tr_rec
         tr_recorder_warn(recorder,
                          "optim.master is none: the checkpoint's parameters, which were kept in "
                          "fp32, are rounded to bf16 and lose bits");
+    if (saved->narrowed_frozen && !saved->unmastered)
+        tr_recorder_warn(recorder,
+                         "train.precision is %s: the checkpoint's parameters that are frozen now "
+                         "are rounded to it and may lose bits",
+                         config->train.precision);
     if (saved->reblocked)
         tr_recorder_warn(recorder,
                          "parallel.tp is not that of the checkpoint: the blocks of optim.moments "

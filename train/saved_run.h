@@ -8,12 +8,13 @@
 
 /* How a saved run and the run that continues it differ where that changes the numbers. */
 typedef struct tr_saved_run {
-    bool refrozen;                   /* train.freeze */
+    bool refrozen;                   /* train.freeze, which was set */
     bool kept_horizon;               /* the continued run keeps the saved one's horizon */
     char new_states[TR_OPTIM_NAMES]; /* states of the optimizer that begin at zero, or "" */
     bool reblocked;                  /* 8-bit moments are in blocks of another parallel.tp */
     char narrowed[8];                /* the saved optim.moments, if it has more bits, or "" */
     bool unmastered;                 /* the masters, which this run rounds to BF16 */
+    bool narrowed_frozen;            /* this run keeps frozen parameters in other or fewer bits */
 } tr_saved_run;
 
 /* Compares *config with the config of the saved state of a run with checkpoints in `root`, and

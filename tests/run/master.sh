@@ -72,6 +72,13 @@ continued widened one 1 optim.master=fp32
 train 0 1 from "${options[@]}" model.init_from="$scratch/hf" train.steps=1 optim.lr=0
 "$tools/ckpt_compare" weights "$(step_dir one 20)" "$(step_dir from 1)" || fail "model.init_from: other weights than were exported"
 
+# Parameters that are frozen now have no masters; once they are saved as they are, nothing is lost.
+frozen=(optim.master=fp32 'train.freeze=*.mlp.*')
+continued frozen wide 1 "${frozen[@]}" train.steps=12 optim.horizon=20
+says frozen "warning: train.precision is bf16: the checkpoint's parameters that are frozen now are rounded to it and may lose bits"
+train 0 1 frozen --resume "${options[@]}" "${frozen[@]}" train.steps=13 optim.horizon=20
+[[ ! -s $scratch/frozen.err ]] || fail "frozen again: said '$(<"$scratch/frozen.err")'"
+
 train 78 1 f32 "${options[@]}" train.precision=fp32
 says f32 ".*optim.master none works with train.precision bf16, not fp32: leave optim.master out, or set train.precision to bf16"
 finish

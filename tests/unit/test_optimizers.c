@@ -379,6 +379,10 @@ static void rows_are_whole(void **state) {
     assert_true(tr_optim_restarts(TR_OPTIM_MUON, TR_OPTIM_LION));
     assert_false(tr_optim_restarts(TR_OPTIM_MUON, TR_OPTIM_LAMB));
     assert_false(tr_optim_restarts(TR_OPTIM_LION, TR_OPTIM_MUON));
+    assert_true(tr_optim_continues(TR_OPTIM_MUON, TR_OPTIM_LAMB));
+    assert_true(tr_optim_continues(TR_OPTIM_LAMB, TR_OPTIM_MUON));
+    assert_false(tr_optim_continues(TR_OPTIM_LION, TR_OPTIM_ADAMW));
+    assert_false(tr_optim_continues(TR_OPTIM_SGD, TR_OPTIM_SGD));
     tr_optim_new_states(TR_OPTIM_ADAFACTOR, TR_OPTIM_ADAMW, text);
     assert_string_equal(text, "factor_r, factor_c, factor_v");
     assert_true(tr_optim_restarts(TR_OPTIM_ADAFACTOR, TR_OPTIM_ADAMW));
