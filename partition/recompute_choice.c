@@ -76,10 +76,15 @@ static bool is_open(const relief *r) {
     return r->refused - r->fits > 1;
 }
 
-/* Begins with all stages of the ranks that were raised. */
-static void count_raised(const search *x) {
-    for (int s = 0; s < x->l->placement.stages; s++)
-        if (x->mode[s > 0 ? x->l->first[s] - 1 : 0] > 0) x->of[x->l->owner[s]].refused++;
+/* Begins with all stages of the ranks that were raised; returns false when no rank has several. */
+static bool count_raised(const search *x) {
+    bool open = false;
+    for (int s = 0; s < x->l->placement.stages; s++) {
+        relief *r = &x->of[x->l->owner[s]];
+        r->refused += x->mode[s > 0 ? x->l->first[s] - 1 : 0] > 0;
+        open |= is_open(r);
+    }
+    return open;
 }
 
 /* Tries modes that are one lower on the last stages of a rank, of which it tries `stages`. */
@@ -125,8 +130,7 @@ static tr_status lower_raised(tr_config *c, tr_device *device, const tr_layout *
     bool fits = false;
     TR_TRY_OUT(tr_calloc((size_t)c->parallel.pp, sizeof *x.of, &x.of));
     TR_TRY_OUT(tr_calloc((size_t)c->model.layers, 1, &x.lowered));
-    count_raised(&x);
-    TR_TRY_OUT(lower_stages(&x, &fits));
+    if (count_raised(&x)) TR_TRY_OUT(lower_stages(&x, &fits));
     TR_TRY_OUT(tr_recompute_print(fits ? x.lowered : mode, c->model.layers, c->model.recompute));
 out:
     free(x.of);
@@ -141,8 +145,7 @@ tr_status tr_request_recompute(tr_config *c, tr_device *device) {
     if (strcmp(c->model.recompute, TR_RECOMPUTE_AUTO) != 0) return TR_OK;
     TR_TRY_OUT(tr_calloc((size_t)c->model.layers, 1, &mode));
     TR_TRY_OUT(raise_ranks(c, device, mode, &plan));
-    if (plan->layout->placement.stages > c->parallel.pp && tr_run_plan_fits_device(plan))
-        TR_TRY_OUT(lower_raised(c, device, plan->layout, mode));
+    if (tr_run_plan_fits_device(plan)) TR_TRY_OUT(lower_raised(c, device, plan->layout, mode));
 out:
     tr_run_plan_destroy(plan);
     free(mode);
