@@ -97,6 +97,12 @@ static tr_status count_ranks(const tr_config *c, int *out) {
     return TR_OK;
 }
 
+/* Returns true for GPUs that this machine lacks: each rank is expected to have one of its own. */
+static bool is_elsewhere_by_nccl(const tr_config *c, const tr_device *device, int ranks) {
+    return tr_config_on_gpu(c) && tr_device_on_host(device) && ranks > 1 &&
+           tr_request_plane(c) != TR_PLANE_MPI;
+}
+
 tr_status tr_run_plan_make(const tr_config *config, tr_device *device, tr_run_plan **out) {
     tr_status status = TR_OK;
     tr_run_plan *p = NULL;
@@ -109,7 +115,8 @@ tr_status tr_run_plan_make(const tr_config *config, tr_device *device, tr_run_pl
     TR_TRY(tr_calloc(1, sizeof *p, &p));
     TR_TRY_OUT(count_ranks(config, &p->ranks));
     receive_units = tr_world_expected_units(device, tr_request_plane(config), p->ranks);
-    if (receive_units > 0) own = tr_request_own_sums(config); /* NCCL is expected */
+    if (receive_units > 0 || is_elsewhere_by_nccl(config, device, p->ranks))
+        own = tr_request_own_sums(config);
     TR_TRY_OUT(tr_request_memory(config, device, p->ranks, &p->limit));
     TR_TRY_OUT(tr_request_orders(config, &p->orders, &report));
     TR_TRY_OUT(tr_calloc((size_t)p->ranks, sizeof *p->memory, &p->memory));

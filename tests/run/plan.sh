@@ -83,6 +83,9 @@ says cuda '.*; to plan for GPUs of another machine, set device.memory to the mem
 gpus=(device.name=cuda:99 device.memory=1GiB)
 fast=(train.precision=bf16 train.deterministic=false)
 plan 0 elsewhere "${gpus[@]}" "${fast[@]}"
+# Groups that add in rank order have 4 MiB where NCCL carries messages, also on GPUs of another machine.
+transfers() { "$trireme" plan "$scratch/base.yaml" "${gpus[@]}" parallel.dp=3 train.deterministic=true "$@" | awk '$2 ~ /^0(,|-|$)/ && NF > 10 { print $10; exit }'; }
+[[ $(transfers) == 4.0 && $(transfers parallel.transport=mpi) == 0.0 ]] || fail "transfers elsewhere: $(transfers), $(transfers parallel.transport=mpi)"
 grep -q '^device   this machine has no device cuda:99: ' "$scratch/elsewhere.out" || fail "a plan for GPUs elsewhere does not say so"
 [[ $(sed -n 1p "$scratch/elsewhere.out") == 'model '*' M parameters, '* ]] || fail "the first line of a plan for GPUs elsewhere"
 plan 0 here device.memory=1GiB "${fast[@]}"
