@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 typedef struct host_stream {
     tr_stream base;
@@ -241,6 +242,10 @@ tr_status tr_host_memory(tr_device *device, size_t *free_bytes, size_t *total_by
  * it has, and kills processes later. */
 static const size_t large_bytes = (size_t)64 << 20;
 
+/* From this size on memory is on huge pages where the system offers them: a processor remembers the
+ * addresses of a few thousand pages, and a model's tensors have hundreds of thousands of 4 KiB. */
+static const size_t huge_page = (size_t)2 << 20;
+
 tr_status tr_host_alloc(tr_device *device, size_t bytes, void **out) {
     *out = NULL;
     if (bytes > SIZE_MAX - TR_ALIGN)
@@ -255,12 +260,14 @@ tr_status tr_host_alloc(tr_device *device, size_t bytes, void **out) {
                            "more hosts, or a smaller model",
                            (double)bytes / 1048576.0, (double)available / 1048576.0);
     }
-    size_t rounded = tr_align_up(bytes ? bytes : 1);
-    void *memory = aligned_alloc(TR_ALIGN, rounded);
-    if (!memory)
+    const size_t rounded = tr_align_up(bytes ? bytes : 1);
+    const bool large = rounded >= huge_page;
+    void *memory;
+    if (posix_memalign(&memory, large ? huge_page : TR_ALIGN, rounded) != 0)
         return TR_FAIL(
             TR_ERR_FIT,
             "out of host memory: no room for %zu bytes; use more hosts, or a smaller model", bytes);
+    if (large) (void)madvise(memory, rounded, MADV_HUGEPAGE); /* advice, which may be refused */
     memset(memory, 0, rounded);
     *out = memory;
     return TR_OK;
