@@ -260,6 +260,7 @@ static tr_status apply_guard(tr_session *s, int64_t step, const tr_guard_limits 
                          !back && result->skipped ? "; the step is skipped" : "");
     *counts = !back;
     if (back && s->saved_step < s->state->step) TR_TRY(tr_session_roll_back(s));
+    if (back && s->trace) tr_record_forget(s->trace, (int32_t)(s->state->step + 1 - s->trace_from));
     return TR_OK;
 }
 

@@ -37,6 +37,11 @@ void tr_record_step(tr_record *r, int32_t step) {
     r->step = step;
 }
 
+void tr_record_forget(tr_record *r, int32_t first) {
+    while (r->count > 0 && r->entry[r->count - 1].step >= first) r->count--;
+    r->enqueued = 0; /* the stream has called all notes */
+}
+
 /* Ends the entry that is being written. */
 static void end_entry(tr_record *r) {
     if (r->count < r->capacity) r->entry[r->count++].end_ns = tr_now_ns();

@@ -42,6 +42,10 @@ void tr_record_close(tr_record *record);
 /* Makes later instructions belong to `step`; -1: they are not recorded. */
 void tr_record_step(tr_record *record, int32_t step);
 
+/* Removes the entries of `first` and later steps, which are taken again. The stream must have been
+ * synchronised. */
+void tr_record_forget(tr_record *record, int32_t first);
+
 /* A tr_run_hooks.observe with the record as context. On a host device an instruction is done when
  * this is called. */
 void tr_record_observe(void *record, const tr_instr *instr, bool begin);

@@ -51,10 +51,13 @@ static int observe(const job *j, const tr_instr *instr, tr_record *record) {
     return in_parts(j, instr) ? 3 : 1;
 }
 
-/* Fills the rank's record as a run would, at one unit a millisecond. */
+/* Fills the rank's record as a run would that takes its last step again, at one unit a millisecond.
+ */
 static tr_status fill(const job *j, int rank, tr_record *record) {
     const tr_program *p = &j->set->program[rank];
-    for (int step = 0; step < STEPS; step++)
+    for (int taken = 0; taken <= STEPS; taken++) {
+        const int step = taken < STEPS ? taken : STEPS - 1;
+        if (taken == STEPS) tr_record_forget(record, step);
         for (int k = 0; k < p->count; k++) {
             tr_record_step(record, step);
             const int entries = observe(j, &p->instr[k], record);
@@ -71,6 +74,7 @@ static tr_status fill(const job *j, int rank, tr_record *record) {
                 entry[e].start_ns = entry[e - 1].end_ns =
                     llround(1e6 * (1000 + gap * step + (time->start + time->end) / 2));
         }
+    }
     /* A record that is full or switched off must not change. */
     tr_record_observe(record, &p->instr[0], true);
     tr_record_observe(record, &p->instr[0], false);
