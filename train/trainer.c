@@ -39,7 +39,8 @@ static const char *saved_text(const tr_session *s, char *text, size_t size) {
 }
 
 /* Fails when copies of a parameter are no longer equal: every rank steps its copies by the same
- * gradient, so one of them has computed or stored something wrongly. Collective. */
+ * gradient, so one of them has another config, or has computed or stored something wrongly.
+ * Collective. */
 static tr_status compare_copies(tr_session *s) {
     char saved[64];
     tr_error why;
@@ -49,8 +50,9 @@ static tr_status compare_copies(tr_session *s) {
     return tr_world_agree(
         s->world,
         TR_FAIL(TR_ERR_DATA,
-                "%s after step %lld, although they had the same gradients: the memory or the "
-                "processor of a rank is faulty; test the machines, and continue with --resume (%s)",
+                "%s after step %lld, although they had the same gradients: a rank has another "
+                "config, or its memory or processor is faulty; compare the configs, test the "
+                "machines, and continue with --resume (%s)",
                 why.message, (long long)s->state->step, saved_text(s, saved, sizeof saved)));
 }
 
