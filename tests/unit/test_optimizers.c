@@ -337,6 +337,59 @@ static void matrices_have_even_moments(void **state) {
     free(o);
 }
 
+/* Takes a step with the gradient g of every element, from parameters of 0. */
+static void take_one_step(const char *keys, tr_dtype dtype, double g, owned *o, void *w) {
+    static tr_config config;
+    double path[MOST];
+    (void)fclose(open_golden());
+    given.steps = 1;
+    for (int i = 0; i < given.count; i++) {
+        given.start[i] = 0;
+        given.gradient[0][i] = g;
+    }
+    config_of(keys, &config);
+    *o = (owned){0};
+    take_steps_with(o, "cpu", dtype, &config, w, path);
+}
+
+/* Numbers halfway between two of BF16, which are `low` and the next, go up as often as down: so the
+ * pairs of x and y go the same way as often as not. Adds those that do to *same. */
+static void count_pairs(const uint16_t *x, const uint16_t *y, uint16_t low, int64_t count,
+                        int *same) {
+    for (int64_t i = 0; i < count; i++) {
+        const int up = (x[i] & 0x7fff) - low, other = (y[i] & 0x7fff) - low;
+        assert_true((up == 0 || up == 1) && (other == 0 || other == 1));
+        *same += up == other;
+    }
+}
+
+/* A step rounds the two moments of an element, and a moment and the parameter, independently. */
+static void uses_round_independently(void **state) {
+    (void)state;
+    uint16_t w[MOST];
+    float wide[MOST];
+    int moments = 0, parameters = 0;
+    owned *o = calloc(1, sizeof *o);
+    assert_non_null(o);
+    /* Both become 1 - 0.7490234375 = (1 + 2^-8) / 4. */
+    take_one_step("optim.moments=bf16; optim.beta1=0.7490234375; optim.beta2=0.7490234375", TR_F32,
+                  1, o, wide);
+    for (int k = 0; k < TENSORS; k++)
+        count_pairs(o->slot[k].state[0], o->slot[k].state[1], 0x3e80, o->param[k].count, &moments);
+    /* The moment becomes the gradient, and the parameter is moved by it. */
+    take_one_step("optim.name=sgd; optim.lr=1; optim.moments=bf16; optim.master=none; "
+                  "train.precision=bf16",
+                  TR_BF16, 1 + 0x1p-8, o, w);
+    for (int k = 0; k < TENSORS; k++)
+        count_pairs(o->slot[k].state[0], o->slot[k].value, 0x3f80, o->param[k].count, &parameters);
+    /* Within 4 sigma. */
+    const double half = given.count / 2.0, limit = 4 * sqrt(given.count) / 2;
+    if (fabs(moments - half) > limit || fabs(parameters - half) > limit)
+        fail_msg("of %d pairs of moments %d go the same way, and %d of moment and parameter",
+                 given.count, moments, parameters);
+    free(o);
+}
+
 /* A gradient is off by at most 2^-8 of itself, and so by less than a moment of BF16 that remembers
  * one step. */
 static void gradients_round(void **state) {
@@ -418,9 +471,10 @@ static void decay_is_of_matrices(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(equal_the_references), cmocka_unit_test(moments_round),
-        cmocka_unit_test(small_moments_stay),   cmocka_unit_test(matrices_have_even_moments),
-        cmocka_unit_test(gradients_round),      cmocka_unit_test(parameters_round),
-        cmocka_unit_test(rows_are_whole),       cmocka_unit_test(decay_is_of_matrices)};
+        cmocka_unit_test(equal_the_references),     cmocka_unit_test(moments_round),
+        cmocka_unit_test(small_moments_stay),       cmocka_unit_test(matrices_have_even_moments),
+        cmocka_unit_test(uses_round_independently), cmocka_unit_test(gradients_round),
+        cmocka_unit_test(parameters_round),         cmocka_unit_test(rows_are_whole),
+        cmocka_unit_test(decay_is_of_matrices)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
