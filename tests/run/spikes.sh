@@ -127,15 +127,18 @@ same_tensors half half-2 40
     fail "half: no scale, or not from 4096: $(field half loss_scale | head -n 1)"
 [[ $(grep -c 'CPUs store it and multiply in fp32' "$scratch/half-2.out") == 1 ]] || fail "half-2: $(head -n 1 "$scratch/half-2.out")"
 as_planned half-2
-# A run that goes back by no step counts the step that it takes again once.
+# A run that goes back, by no step or by one, counts the steps that it takes again once.
 calm=("${half[@]}" guard.sigma=3 optim.lr=0.003 optim.min_lr=0.003)
 train 0 1 half-warn "${calm[@]}" train.steps=60
 far=$(sed -n 's/.*warning: step \([0-9]*\): the .* is more than 3 standard deviations .*/\1/p' "$scratch/half-warn.err" | head -n 1)
 [[ -n $far ]] || fail "half-warn: no step is out of line"
-train 0 1 half-back "${calm[@]}" guard.action=rollback train.steps=$((far + 1)) checkpoint.every=$((far - 1))
-grep -q "step $far: .*; the run goes back, .*: step $((far - 1)) is saved$" "$scratch/half-back.err" || fail "half-back: $(head -n 1 "$scratch/half-back.err")"
-[[ $(state_of half-back $((far + 1)) loss_scale_steps) == $((far + 1)) ]] ||
-    fail "half-back: the scale holds for $(state_of half-back $((far + 1)) loss_scale_steps) steps"
+for by in 0 1; do
+    run=half-back-$by saved=$((far - 1 - by))
+    train 0 1 $run "${calm[@]}" guard.action=rollback train.steps=$((far + 1)) checkpoint.every=$saved
+    grep -q "step $far: .*; the run goes back, .*: step $saved is saved$" "$scratch/$run.err" || fail "$run: $(head -n 1 "$scratch/$run.err")"
+    [[ $(state_of $run $((far + 1)) loss_scale_steps) == $((far + 1)) ]] ||
+        fail "$run: the scale holds for $(state_of $run $((far + 1)) loss_scale_steps) steps"
+done
 # Resumed with its scale: the same bits on both layouts. With one at which no gradient of a label fits: both steps
 # after it are lost everywhere, and the run goes on.
 forged half-again "$(field half loss_scale | sed -n 21p)" 1
