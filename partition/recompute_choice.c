@@ -53,18 +53,20 @@ static tr_status raise_ranks(tr_config *c, tr_device *device, uint8_t *mode, tr_
     return TR_OK;
 }
 
-/* How many of a rank's last stages may have a lower mode: `fits` may, `refused` may not. The search
- * ends when they are neighbours. */
+/* How many of a rank's last raised stages may have a lower mode: `fits` may, `refused` may not. The
+ * search ends when they are neighbours. */
 typedef struct relief {
     int fits, refused;
 } relief;
 
+/* A search for stages that need not have been raised with the others of their rank. */
 typedef struct search {
     tr_config *c;
     tr_device *device;
     const tr_layout *l; /* of `mode` */
-    uint8_t *mode;      /* [blocks]: each rank raised as a whole */
+    uint8_t *mode;      /* [blocks]: where the search begins */
     uint8_t *lowered;   /* [blocks]: tried */
+    uint8_t *found;     /* [blocks]: the last that fit */
     relief *of;         /* [pipeline ranks] */
 } search;
 
@@ -76,40 +78,53 @@ static bool is_open(const relief *r) {
     return r->refused - r->fits > 1;
 }
 
+/* Tries modes that are `by` lower on a stage, where they are not none; returns true when the stage
+ * was raised. */
+static bool lower_stage(const search *x, int stage, int by) {
+    bool raised = false;
+    for (int64_t b = x->l->first[stage] - 1; b < x->l->first[stage + 1] - 1; b++) {
+        if (b < 0 || b >= x->c->model.layers) continue;
+        raised |= x->mode[b] > 0;
+        x->lowered[b] = (uint8_t)(x->mode[b] > 0 ? x->mode[b] - by : 0);
+    }
+    return raised;
+}
+
 /* Begins with all stages of the ranks that were raised; returns false when no rank has several. */
 static bool count_raised(const search *x) {
     bool open = false;
     for (int s = 0; s < x->l->placement.stages; s++) {
         relief *r = &x->of[x->l->owner[s]];
-        r->refused += x->mode[s > 0 ? x->l->first[s] - 1 : 0] > 0;
+        r->refused += lower_stage(x, s, 0);
         open |= is_open(r);
     }
     return open;
 }
 
-/* Tries modes that are one lower on the last stages of a rank, of which it tries `stages`. */
-static void lower_last(const search *x, int pp_rank, int stages) {
-    for (int s = x->l->placement.stages - 1; s >= 0; s--) {
-        if (x->l->owner[s] != pp_rank) continue;
-        const bool lower = stages-- > 0;
-        for (int64_t b = x->l->first[s] - 1; b < x->l->first[s + 1] - 1; b++)
-            if (b >= 0 && b < x->c->model.layers)
-                x->lowered[b] = (uint8_t)(x->mode[b] - (lower && x->mode[b] > 0));
+/* Tries lower modes on as many of each rank's last raised stages as the search has come to; returns
+ * false when it is at its end. */
+static bool lower_last(const search *x) {
+    bool open = false;
+    for (int pp = 0; pp < x->c->parallel.pp; pp++) {
+        int stages = middle(&x->of[pp]);
+        open |= is_open(&x->of[pp]);
+        for (int s = x->l->placement.stages - 1; s >= 0; s--)
+            if (x->l->owner[s] == pp) stages -= lower_stage(x, s, stages > 0);
     }
+    return open;
 }
 
-/* Finds for each rank, by halving, how many of its last stages need not have been raised with the
- * others. Sets *fits to true when the modes that were found, in lowered[], fit together. */
-static tr_status lower_stages(const search *x, bool *fits) {
-    for (bool open = true; open;) {
+/* Finds for each rank, by halving, how many of its last stages need not have been raised. Leaves in
+ * found[] the lowest modes that fit together, and their plan in *better; NULL: none but mode[]. */
+static tr_status halve(const search *x, tr_run_plan **better) {
+    const size_t blocks = (size_t)x->c->model.layers;
+    *better = NULL;
+    memcpy(x->found, x->mode, blocks);
+    for (bool open = count_raised(x); open;) {
         tr_run_plan *plan;
-        open = false;
-        for (int pp = 0; pp < x->c->parallel.pp; pp++) {
-            open |= is_open(&x->of[pp]);
-            lower_last(x, pp, middle(&x->of[pp]));
-        }
+        open = lower_last(x);
+        if (!memcmp(x->lowered, x->found, blocks)) break;
         TR_TRY(plan_modes(x->c, x->device, x->lowered, &plan));
-        *fits = tr_run_plan_fits_device(plan);
         for (int pp = 0; pp < x->c->parallel.pp; pp++) {
             relief *r = &x->of[pp];
             const int tried = middle(r);
@@ -117,24 +132,40 @@ static tr_status lower_stages(const search *x, bool *fits) {
             if (is_too_full(plan, pp)) r->refused = tried;
             else r->fits = tried;
         }
-        tr_run_plan_destroy(plan);
+        if (tr_run_plan_fits_device(plan)) {
+            memcpy(x->found, x->lowered, blocks);
+            tr_run_plan_destroy(*better);
+            *better = plan;
+        } else tr_run_plan_destroy(plan);
     }
     return TR_OK;
 }
 
-/* Lowers the modes of stages that were raised with others of their rank, where the ranks still fit.
- */
-static tr_status lower_raised(tr_config *c, tr_device *device, const tr_layout *l, uint8_t *mode) {
+/* Lowers the modes of stages that were raised with others of their rank, where all ranks still fit.
+ * Since the cut follows the modes, the search goes on with the stages that were found. */
+static tr_status lower_raised(tr_config *c, tr_device *device, uint8_t *mode, tr_run_plan **plan) {
     tr_status status = TR_OK;
-    search x = {.c = c, .device = device, .l = l, .mode = mode};
-    bool fits = false;
+    const size_t blocks = (size_t)c->model.layers;
+    search x = {.c = c, .device = device, .mode = mode};
     TR_TRY_OUT(tr_calloc((size_t)c->parallel.pp, sizeof *x.of, &x.of));
-    TR_TRY_OUT(tr_calloc((size_t)c->model.layers, 1, &x.lowered));
-    if (count_raised(&x)) TR_TRY_OUT(lower_stages(&x, &fits));
-    TR_TRY_OUT(tr_recompute_print(fits ? x.lowered : mode, c->model.layers, c->model.recompute));
+    TR_TRY_OUT(tr_calloc(blocks, 1, &x.lowered));
+    TR_TRY_OUT(tr_calloc(blocks, 1, &x.found));
+    for (bool lower = true; lower;) {
+        tr_run_plan *better;
+        x.l = (*plan)->layout;
+        memset(x.of, 0, (size_t)c->parallel.pp * sizeof *x.of);
+        status = halve(&x, &better);
+        lower = status == TR_OK && better;
+        if (!better) continue;
+        tr_run_plan_destroy(*plan);
+        *plan = better;
+        memcpy(mode, x.found, blocks);
+    }
+    if (status == TR_OK) status = tr_recompute_print(mode, c->model.layers, c->model.recompute);
 out:
     free(x.of);
     free(x.lowered);
+    free(x.found);
     return status;
 }
 
@@ -145,7 +176,7 @@ tr_status tr_request_recompute(tr_config *c, tr_device *device) {
     if (strcmp(c->model.recompute, TR_RECOMPUTE_AUTO) != 0) return TR_OK;
     TR_TRY_OUT(tr_calloc((size_t)c->model.layers, 1, &mode));
     TR_TRY_OUT(raise_ranks(c, device, mode, &plan));
-    if (tr_run_plan_fits_device(plan)) TR_TRY_OUT(lower_raised(c, device, plan->layout, mode));
+    if (tr_run_plan_fits_device(plan)) TR_TRY_OUT(lower_raised(c, device, mode, &plan));
 out:
     tr_run_plan_destroy(plan);
     free(mode);

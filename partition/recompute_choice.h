@@ -6,8 +6,10 @@
 
 /* Replaces train.recompute auto in *config by the modes of its blocks; leaves other values alone.
  * All blocks begin with none. While a rank does not fit, the blocks of its stages that recompute
- * least take the next mode; a plan that does not fit with full keeps it. Then as many of a rank's
- * last stages as possible, which keep their activations for the shortest time, get the mode before
- * it. Depends only on the config and the device's kind and threads, so that every rank chooses
- * alike. Operators are prepared on the device (tr_run_plan_make). Fails like tr_run_plan_make. */
+ * least take the next mode; a plan that does not fit with full keeps it. Then as many of each
+ * rank's last raised stages as fit, which keep their activations for the shortest time, get the
+ * mode before it, found by halving for all ranks at once, and again while this lowers a mode. The
+ * cut and so the bytes follow the modes: the choice fits, and lower modes may exist that fit, too.
+ * Depends only on the config and the device's kind and threads, so that every rank chooses alike.
+ * Operators are prepared on the device (tr_run_plan_make). Fails like tr_run_plan_make. */
 tr_status tr_request_recompute(tr_config *config, tr_device *device);
