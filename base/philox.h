@@ -38,6 +38,11 @@ TR_HOSTDEVICE static inline uint32_t tr_philox_word(tr_philox r, int64_t i) {
     return i == 0 ? r.v[0] : i == 1 ? r.v[1] : i == 2 ? r.v[2] : r.v[3];
 }
 
+/* Returns half-word i of 0..7, the lower half of a word first, as in little-endian memory. */
+TR_HOSTDEVICE static inline uint32_t tr_philox_half(tr_philox r, int64_t i) {
+    return tr_philox_word(r, i / 2) >> (16 * (i % 2)) & 0xffffu;
+}
+
 /* Mixes 64 bits with SplitMix64's finaliser; nested calls fold several words into one key. */
 TR_HOSTDEVICE static inline uint64_t tr_mix64(uint64_t x) {
     x += 0x9E3779B97F4A7C15u;
@@ -85,8 +90,8 @@ TR_HOSTDEVICE static inline tr_philox tr_dropout_bits(uint64_t seed, uint64_t si
 
 /* The Philox key of the stochastic rounding of a tensor: `use` tells its numbers apart, such as two
  * moments. The counter's upper half holds the attempted step (below 2^32) and the first sample of a
- * micro-batch, or 0. The lower half is the index of four elements of the whole tensor, each of
- * which has a word. */
+ * micro-batch, or 0. The lower half is the index of neighbours in the whole tensor that share the
+ * bits: of eight with a half-word each, or of four with a word. */
 TR_HOSTDEVICE static inline uint64_t tr_rounding_key(uint64_t seed, uint64_t name_hash, int use) {
     return tr_mix64(seed ^ tr_mix64(tr_mix64(name_hash) + 1 + (uint64_t)use));
 }

@@ -13,7 +13,7 @@
 enum { TR_PANEL = 16, TR_GEMM_ROWS = 6, TR_GEMM_MOST_ROWS = 16 };
 
 /* Words that the kernel `philox` may write after the last one. */
-enum { TR_CPU_PHILOX_MORE = 4 * 16 };
+enum { TR_CPU_PHILOX_MORE = 4 * 32 };
 
 /* What `gemm` reads of an operand at a time: a float, or two BF16 numbers that are neighbours along
  * the depth of the product, the first in the low half. `dots` and `combine` also take two FP16
@@ -35,8 +35,8 @@ typedef struct tr_cpu_kernels {
     /* bits[4 * quads]: Philox4x32-10 of the counters (first + i, high) under key; bits has room for
      * TR_CPU_PHILOX_MORE more. */
     void (*philox)(uint64_t key, uint64_t first, uint64_t high, int64_t quads, uint32_t *bits);
-    /* y[n] = x, or with `adds` y + x, rounded to BF16 by random words (tr_round_bf16). */
-    void (*round_drawn)(bool adds, int64_t n, const float *x, const uint32_t *draw, uint16_t *y);
+    /* y[n] = x, or with `adds` y + x, rounded to BF16 by random half-words (tr_round_bf16). */
+    void (*round_drawn)(bool adds, int64_t n, const float *x, const uint16_t *draw, uint16_t *y);
     /* y[n] = the codes of x, one block of base/code8.h, by random words. Returns its scale. */
     float (*encode)(tr_code8 code, int64_t n, const float *x, const uint32_t *draw, uint8_t *y);
     /* x[n] = the numbers of codes in a block of this scale. */

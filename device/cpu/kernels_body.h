@@ -73,10 +73,10 @@ static inline lanes second_pairs(lanes a, lanes b) {
 #endif
 }
 
-enum { PHILOX_ROUNDS = 10, PHILOX_SETS = 2 };
+enum { PHILOX_ROUNDS = 10, PHILOX_SETS = 4 };
 
-/* tr_philox4x32 (base/philox.h), LANES counters at a time, and two such sets in turn, so that one
- * multiplies while the other waits for its products. */
+/* tr_philox4x32 (base/philox.h), LANES counters at a time, and four such sets in turn, so that some
+ * multiply while others wait for their products. */
 static void philox(uint64_t key, uint64_t first, uint64_t high, int64_t quads, uint32_t *bits) {
     const lanes low_half = (lanes){0} + 0xffffffffu;
     const lanes m0 = (lanes){0} + 0xD2511F53u, m1 = (lanes){0} + 0xCD9E8D57u;
@@ -88,7 +88,7 @@ static void philox(uint64_t key, uint64_t first, uint64_t high, int64_t quads, u
     }
     for (int64_t q = 0; q < quads; q += PHILOX_SETS * LANES) {
         lanes c0[PHILOX_SETS], c1[PHILOX_SETS], c2[PHILOX_SETS], c3[PHILOX_SETS];
-#pragma GCC unroll 2
+#pragma GCC unroll 4
         for (int s = 0; s < PHILOX_SETS; s++) {
             c0[s] = index + (first + (uint64_t)(q + s * LANES));
             c1[s] = c0[s] >> 32;
@@ -97,7 +97,7 @@ static void philox(uint64_t key, uint64_t first, uint64_t high, int64_t quads, u
         }
 #pragma GCC unroll 10
         for (int r = 0; r < PHILOX_ROUNDS; r++)
-#pragma GCC unroll 2
+#pragma GCC unroll 4
             for (int s = 0; s < PHILOX_SETS; s++) {
                 /* The high half of any of them may hold anything: multiply ignores it. */
                 const lanes p0 = multiply(m0, c0[s]), p1 = multiply(m1, c2[s]);
@@ -108,7 +108,7 @@ static void philox(uint64_t key, uint64_t first, uint64_t high, int64_t quads, u
             }
         /* Two results a lane: a quad is 128 bits, in pairs of lanes. */
         lanes pairs[2 * PHILOX_SETS];
-#pragma GCC unroll 2
+#pragma GCC unroll 4
         for (int s = 0; s < PHILOX_SETS; s++) {
             const lanes even = (c0[s] & low_half) | c1[s] << 32;
             const lanes odd = (c2[s] & low_half) | c3[s] << 32;
@@ -119,7 +119,7 @@ static void philox(uint64_t key, uint64_t first, uint64_t high, int64_t quads, u
     }
 }
 
-static void round_drawn(bool adds, int64_t n, const float *x, const uint32_t *draw, uint16_t *y) {
+static void round_drawn(bool adds, int64_t n, const float *x, const uint16_t *draw, uint16_t *y) {
     if (adds) {
 #pragma omp simd
         for (int64_t i = 0; i < n; i++) y[i] = tr_round_bf16(tr_bf16_to_f32(y[i]) + x[i], draw[i]);

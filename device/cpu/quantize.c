@@ -4,23 +4,32 @@
 #include "device/cpu/vec.h"
 #include "device/elementwise.h"
 
-/* Draws the words of elements at .. at + n - 1 of X, n <= TR_BLOCK, to draw[]. */
-static void draw_words(const tr_op *op, const tr_op_args *args, int64_t at, int64_t n,
-                       uint32_t *draw) {
+/* Memory of the random bits of a block. */
+typedef struct draws {
+    uint32_t words[TR_BLOCK + 8 + TR_CPU_PHILOX_MORE], kept[TR_BLOCK];
+} draws;
+
+/* Returns the random bits of elements at .. at + n - 1 of X, n <= TR_BLOCK: half-words or words
+ * in `memory`. */
+static const void *draw(const tr_op *op, const tr_op_args *args, int64_t at, int64_t n,
+                        draws *memory) {
     const tr_quantize_desc *d = &op->desc.quantize;
-    uint32_t bits[TR_BLOCK + 8 + TR_CPU_PHILOX_MORE];
+    const int64_t sharers = tr_quantize_sharers(d->to), size = (int64_t)sizeof(tr_philox) / sharers;
     for (int64_t i = 0, length; i < n; i += length) {
         const tr_quantize_box *box;
         int64_t adjacent;
         const int64_t place = tr_quantize_place(d, args->element + at + i, &box, &adjacent),
-                      quad = place / 4;
+                      first = place / sharers;
         length = tr_min_i64(n - i, adjacent);
-        tr_cpu_kernels_of(op)->philox(tr_rounding_key(args->state->seed, box->name, d->use),
-                                      (uint64_t)quad,
-                                      tr_rounding_counter(args->state->step, args->sample),
-                                      (place + length + 3) / 4 - quad, bits);
-        memcpy(draw + i, bits + (place - 4 * quad), (size_t)length * sizeof *draw);
+        tr_cpu_kernels_of(op)->philox(
+            tr_rounding_key(args->state->seed, box->name, d->use), (uint64_t)first,
+            tr_rounding_counter(args->state->step, args->sample),
+            (place + length + sharers - 1) / sharers - first, memory->words);
+        const char *own = (const char *)memory->words + (place - first * sharers) * size;
+        if (length == n) return own;
+        memcpy((char *)memory->kept + i * size, own, (size_t)(length * size));
     }
+    return memory->kept;
 }
 
 static void encode(tr_op *op, const tr_op_args *args) {
@@ -31,10 +40,9 @@ static void encode(tr_op *op, const tr_op_args *args) {
 #pragma omp parallel for schedule(static) num_threads(tr_cpu_threads(op, count))
     for (int64_t at = 0; at < count; at += TR_CODE8_BLOCK) {
         const int64_t n = tr_min_i64(TR_CODE8_BLOCK, count - at);
-        uint32_t draw[TR_CODE8_BLOCK];
-        draw_words(op, args, at, n, draw);
-        scales[at / TR_CODE8_BLOCK] =
-            tr_cpu_kernels_of(op)->encode(op->desc.quantize.code, n, x + at, draw, y + at);
+        draws memory;
+        scales[at / TR_CODE8_BLOCK] = tr_cpu_kernels_of(op)->encode(
+            op->desc.quantize.code, n, x + at, draw(op, args, at, n, &memory), y + at);
     }
 }
 
@@ -63,9 +71,9 @@ static tr_status run_quantize(tr_op *op, const tr_op_args *args) {
 #pragma omp parallel for schedule(static) num_threads(tr_cpu_threads(op, d->count))
     for (int64_t at = 0; at < d->count; at += TR_BLOCK) {
         const int64_t n = tr_min_i64(TR_BLOCK, d->count - at);
-        uint32_t draw[TR_BLOCK];
-        draw_words(op, args, at, n, draw);
-        tr_cpu_kernels_of(op)->round_drawn(args->adds, n, x + at, draw, y + at);
+        draws memory;
+        tr_cpu_kernels_of(op)->round_drawn(args->adds, n, x + at, draw(op, args, at, n, &memory),
+                                           y + at);
     }
     return TR_OK;
 }

@@ -7,34 +7,35 @@
 
 namespace {
 
-/* Draws the words of elements at .. at + 4 of a parameter: two quads, unless they are of several
- * rows. */
-__device__ void draw_words(const tr_quantize_desc &d, const tr_step_state *state, int64_t sample,
-                           int64_t at, uint32_t (&draw)[4]) {
+/* Draws the bits of elements at .. at + N of a parameter, where N share a Philox call: two calls,
+ * unless the elements are of several rows. */
+template <int N>
+__device__ void draw_bits(const tr_quantize_desc &d, const tr_step_state *state, int64_t sample,
+                          int64_t at, uint32_t (&draw)[N]) {
     const tr_quantize_box *box;
     int64_t adjacent;
-    for (int i = 0; i < 4;) {
+    for (int i = 0; i < N;) {
         const int64_t place = tr_quantize_place(&d, at + i, &box, &adjacent);
         const tr_philox r =
-            tr_philox4x32(tr_rounding_key(state->seed, box->name, d.use), (uint64_t)(place / 4),
+            tr_philox4x32(tr_rounding_key(state->seed, box->name, d.use), (uint64_t)(place / N),
                           tr_rounding_counter(state->step, sample));
-        for (int64_t word = place % 4; word < 4 && i < 4 && adjacent > 0; word++, adjacent--)
-            draw[i++] = tr_philox_word(r, word);
+        for (int64_t k = place % N; k < N && i < N && adjacent > 0; k++, adjacent--)
+            draw[i++] = tr_quantize_draw(d.to, r, k);
     }
 }
 
-/* A thread rounds four elements. */
+/* A thread rounds eight elements. */
 __global__ void quantize(tr_quantize_desc d, const tr_step_state *state, int64_t sample,
                          int64_t element, bool adds, const float *x, tr_bf16 *y) {
     if (state->skip) return;
-    const int64_t fours = (d.count + 3) / 4;
-    for (int64_t k = tr_first_item(); k < fours; k += tr_item_stride()) {
-        uint32_t draw[4];
-        draw_words(d, state, sample, element + 4 * k, draw);
-        for (int i = 0; i < 4 && 4 * k + i < d.count; i++) {
-            float sum = x[4 * k + i];
-            if (adds) sum += tr_bf16_to_f32(y[4 * k + i].bits);
-            y[4 * k + i].bits = tr_round_bf16(sum, draw[i]);
+    const int64_t eights = (d.count + 7) / 8;
+    for (int64_t k = tr_first_item(); k < eights; k += tr_item_stride()) {
+        uint32_t draw[8];
+        draw_bits(d, state, sample, element + 8 * k, draw);
+        for (int i = 0; i < 8 && 8 * k + i < d.count; i++) {
+            float sum = x[8 * k + i];
+            if (adds) sum += tr_bf16_to_f32(y[8 * k + i].bits);
+            y[8 * k + i].bits = tr_round_bf16(sum, draw[i]);
         }
     }
 }
@@ -61,7 +62,7 @@ __global__ void encode(tr_quantize_desc d, const tr_step_state *state, int64_t s
             const int64_t at = b * TR_CODE8_BLOCK + 4 * (r * TR_WARP + tr_lane());
             uint32_t draw[4];
             if (at >= d.count) continue;
-            draw_words(d, state, sample, element + at, draw);
+            draw_bits(d, state, sample, element + at, draw);
             for (int i = 0; i < 4 && at + i < d.count; i++)
                 y[at + i] = tr_code8_encode(v[r][i], scale, d.code, draw[i]);
         }
@@ -82,7 +83,7 @@ cudaError_t tr_cuda_launch_quantize(cudaStream_t stream, const tr_quantize_desc 
     if (d->to == TR_U8)
         return tr_launch(stream, tr_grid(d->count, TR_CODE8_BLOCK * (TR_THREADS / TR_WARP)),
                          TR_THREADS, encode, *d, state, sample, element, x, y, scales);
-    return tr_launch(stream, tr_grid(d->count, 4 * TR_THREADS), TR_THREADS, quantize, *d, state,
+    return tr_launch(stream, tr_grid(d->count, 8 * TR_THREADS), TR_THREADS, quantize, *d, state,
                      sample, element, adds, x, y);
 }
 

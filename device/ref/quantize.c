@@ -3,14 +3,16 @@
 #include "device/elementwise.h"
 #include "device/ref/ref_impl.h"
 
-/* Returns the word by which element i of X is rounded. */
+/* Returns the bits by which element i of X is rounded. */
 static uint32_t draw_of(const tr_quantize_desc *d, const tr_op_args *args, int64_t i) {
     const tr_quantize_box *box;
     int64_t adjacent;
-    const uint64_t at = (uint64_t)tr_quantize_place(d, args->element + i, &box, &adjacent);
-    const tr_philox r = tr_philox4x32(tr_rounding_key(args->state->seed, box->name, d->use), at / 4,
+    const int64_t at = tr_quantize_place(d, args->element + i, &box, &adjacent);
+    const int64_t sharers = tr_quantize_sharers(d->to);
+    const tr_philox r = tr_philox4x32(tr_rounding_key(args->state->seed, box->name, d->use),
+                                      (uint64_t)(at / sharers),
                                       tr_rounding_counter(args->state->step, args->sample));
-    return tr_philox_word(r, (int64_t)(at % 4));
+    return tr_quantize_draw(d->to, r, at % sharers);
 }
 
 /* Returns the next number of BF16 towards 0, which is x itself if x is one. */
@@ -79,7 +81,7 @@ tr_status tr_ref_quantize(tr_op *op, const tr_op_args *args) {
             /* The part that is cut off, of 2^16, and as many equally likely draws. Beyond the
              * largest number is infinity, as if it were the next one. */
             const double gap = isfinite(high) ? high - low : copysign(0x1p120, low);
-            const double draw = (double)(draw_of(d, args, i) >> 16);
+            const double draw = (double)draw_of(d, args, i);
             y = ((double)x - low) / gap * 65536 + draw >= 65536 ? (float)high : (float)low;
         }
         *kept = tr_f32_to_bf16(y);

@@ -133,7 +133,8 @@ static void is_independent(void **state) {
         int64_t step, away, sample;
     } other[] = {{"tensor", 0, 2, 0, 0},    {"tensor", 1, 1, 0, 0},
                  {"tensor2", 0, 1, 0, 0},   {"tensor", 0, 1LL << 40, 0, 0},
-                 {"tensor", 0, 1, 1, 0},    {"tensor", 0, 1, 4, 0},
+                 {"tensor", 0, 1, 1, 0},    {"tensor", 0, 1, 2, 0},
+                 {"tensor", 0, 1, 4, 0},    {"tensor", 0, 1, 8, 0},
                  {"tensor", 0, 1, 0, 1},    {"tensor", 0, 1, 0, 4},
                  {"tensor", 0, 1, 0, 4096}, {"tensor", TR_PARAM_ROUNDING_GRADIENT, 1, 0, 0}};
     uint16_t *z = malloc(DRAWS * sizeof *z);
