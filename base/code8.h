@@ -80,26 +80,31 @@ TR_HOSTDEVICE static inline uint8_t tr_code8_largest(tr_code8 code) {
 TR_HOSTDEVICE static inline uint8_t tr_code8_encode(float x, float scale, tr_code8 code,
                                                     uint32_t draw) {
     const int32_t low = tr_code8_low(code), fraction = tr_code8_fraction(code);
+    const int32_t least = (low + 127) << 23; /* the bits of 2^low */
     /* Exact, because scale and its inverse are powers of two. */
     const float size = tr_code8_float(tr_code8_bits(x) & 0x7fffffffu);
     const int32_t exact = (int32_t)tr_code8_bits(size * (scale > 0 ? 1.0f / scale : 0.0f));
     const int32_t bits = exact < 0x3ff00000 ? exact : 0x3ff00000; /* of at most 1.875 */
-    const int32_t own = (bits >> 23) - 127, exponent = own < low ? low : own;
-    const float y = tr_code8_float((uint32_t)bits);
-    const float steps = y * tr_code8_power(fraction - exponent);
-    const int32_t whole = (int32_t)steps;
-    const float rest = steps - (float)whole, chance = (float)(int32_t)(draw >> 8) * 0x1p-24f;
-    const int32_t number = (exponent - low) * (1 << fraction) + whole + (rest + chance >= 1.0f);
-    if (code == TR_CODE8_SQUARES) return (uint8_t)(number + ((number == 0) & (y > 0)));
-    return (uint8_t)(number | ((x < 0) & (number > 0)) << 7);
+    /* The number with 24 more bits, to which the draw's bits carry: a floating-point number's own
+     * bits from `low` on, or in steps of the smallest number. */
+    const bool floats = code != TR_CODE8_EVEN && bits >= least;
+    const float small = floats ? 0.0f : tr_code8_float((uint32_t)bits);
+    const uint32_t number =
+        ((floats ? (uint32_t)(bits - (least - (1 << 23))) << (fraction + 1)
+                 : (uint32_t)(int32_t)(small * tr_code8_power(fraction + 24 - low))) +
+         (draw >> 8)) >>
+        24;
+    if (code == TR_CODE8_SQUARES) return (uint8_t)(number + ((number == 0) & (bits > 0)));
+    return (uint8_t)(number | (uint32_t)((x < 0) & (number > 0)) << 7);
 }
 
 TR_HOSTDEVICE static inline float tr_code8_decode(uint8_t number, float scale, tr_code8 code) {
     const bool squares = code == TR_CODE8_SQUARES;
-    const int32_t fraction = tr_code8_fraction(code), one = 1 << fraction;
-    const int32_t size = squares ? number : number & 0x7f, level = size >> fraction;
-    const int32_t part = size & (one - 1);
-    const float step = tr_code8_power(tr_code8_low(code) - fraction + (level > 0 ? level - 1 : 0));
-    const float y = (float)(level > 0 ? one + part : part) * step * scale;
-    return !squares && number > 127 ? -y : y;
+    const int32_t low = tr_code8_low(code), fraction = tr_code8_fraction(code);
+    const int32_t size = squares ? number : number & 0x7f;
+    const bool floats = code != TR_CODE8_EVEN && size >= 1 << fraction;
+    const float y =
+        floats ? tr_code8_float((uint32_t)((size << (23 - fraction)) + ((low + 126) << 23)))
+               : (float)size * tr_code8_power(low - fraction);
+    return (!squares && number > 127 ? -y : y) * scale;
 }

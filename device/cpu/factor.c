@@ -3,6 +3,22 @@
 #include "device/cpu/vec.h"
 #include "device/elementwise.h"
 
+/* Returns the sum of squares of a block of SUMSQ, n <= TR_SUMSQ_BLOCK, in its order, and adds each
+ * square to sums[n]. */
+static double add_squares(const float *x, int64_t n, double *sums) {
+    double lane[TR_SUMSQ_LANES] = {0};
+    for (int64_t i = 0; i < n; i += TR_SUMSQ_LANES) {
+        const int64_t lanes = tr_min_i64(TR_SUMSQ_LANES, n - i);
+#pragma omp simd
+        for (int64_t j = 0; j < lanes; j++) {
+            const double square = (double)x[i + j] * (double)x[i + j];
+            lane[j] += square;
+            sums[i + j] += square;
+        }
+    }
+    return tr_sumsq_lanes(lane, n);
+}
+
 /* Sums a block of rows: of each row to rows[0..n), of each column to cols[cols]. */
 static void sum_block(const tr_factor_desc *d, int64_t n, const float *x, double *rows,
                       double *cols) {
@@ -10,9 +26,7 @@ static void sum_block(const tr_factor_desc *d, int64_t n, const float *x, double
     for (int64_t i = 0; i < n; i++, x += d->cols) {
         rows[i] = 0;
         for (int64_t at = 0; at < d->cols; at += TR_SUMSQ_BLOCK)
-            rows[i] += tr_vec_sumsq(x + at, tr_min_i64(TR_SUMSQ_BLOCK, d->cols - at));
-#pragma omp simd
-        for (int64_t j = 0; j < d->cols; j++) cols[j] += (double)x[j] * (double)x[j];
+            rows[i] += add_squares(x + at, tr_min_i64(TR_SUMSQ_BLOCK, d->cols - at), cols + at);
     }
 }
 

@@ -59,10 +59,10 @@ static tr_status run_cast(tr_op *op, const tr_op_args *args) {
     for (int64_t at = 0; at < count; at += TR_BLOCK) {
         float in[TR_BLOCK];
         int64_t n = tr_min_i64(TR_BLOCK, count - at);
-        const float *x = tr_row_load(d->dtype, args->t[TR_CAST_X].data, at, n, in);
-        if (d->to == TR_F32)
-            memcpy((float *)args->t[TR_CAST_Y].data + at, x, (size_t)n * sizeof *x);
-        else tr_row_store(d->to, args->t[TR_CAST_Y].data, at, n, x);
+        float *wide = tr_row_target(d->to, args->t[TR_CAST_Y].data, at, in);
+        const float *x = tr_row_load(d->dtype, args->t[TR_CAST_X].data, at, n, wide);
+        if (d->to != TR_F32) tr_row_store(d->to, args->t[TR_CAST_Y].data, at, n, x);
+        else if (x != wide) memcpy(wide, x, (size_t)n * sizeof *x);
     }
     return TR_OK;
 }
