@@ -43,4 +43,5 @@ struct tr_engine {
 int tr_engine_local_stage(const tr_engine *e, int stage);
 /* Places the gradients where the program of the next training step has its buckets. */
 void tr_engine_place_buckets(tr_engine *e);
+/* Makes the decoder, in the arena and with the channels of the engine, which destroys it. */
 tr_status tr_engine_make_decoder(tr_engine *e);
