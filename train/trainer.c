@@ -247,6 +247,9 @@ static tr_status add_fault(tr_session *s, char *text, size_t size) {
 static tr_status apply_guard(tr_session *s, int64_t step, const tr_guard_limits *limits,
                              const tr_step_result *result, bool *counts) {
     char text[TR_GUARD_TEXT + TR_FAULT_TEXT], saved[64];
+    /* Only rank 0 knows of a run directory that was removed, and the checkpoints with it. */
+    if (result->skipped)
+        TR_TRY(tr_world_broadcast(s->world, 0, &s->saved_step, sizeof s->saved_step));
     tr_verdict verdict =
         tr_guard_judge(s->config, limits, s->saved_step >= 0, result, &s->state->guard, text);
     if (s->options->debug_nan && !result->finite) TR_TRY(add_fault(s, text, sizeof text));
