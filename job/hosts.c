@@ -3,6 +3,8 @@
 #include "base/clock.h"
 #include "base/memory.h"
 #include "base/text.h"
+#include "job/board.h"
+#include "job/sweep.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -76,18 +78,36 @@ tr_status tr_hosts_write(const tr_hosts *hosts, char *path, size_t size) {
 
 /* --- asking ----------------------------------------------------------------------------------- */
 
-/* Starts mpirun with a command that does nothing on that host; returns its process, or -1. */
-static pid_t ask(const tr_job_host *host, char *const *options) {
-    size_t count = 0, used = 0;
-    while (options[count]) count++;
-    char **argv;
-    if (tr_calloc(count + 9, sizeof *argv, &argv) != TR_OK) return -1;
+/* A question to a host: an mpirun with its own folder. In a common one, the end of one mpirun would
+ * remove what another has just made. */
+typedef struct question {
+    pid_t mpirun; /* -1: it did not start */
+    char name[64];
+    tr_job_folder folder;
+} question;
+
+/* Sets *out to the words of an mpirun that does nothing on that host; the caller frees the list. */
+static tr_status make_words(const tr_job_host *host, char *const *options, char ***out) {
     char *const before[] = {"mpirun", "-q", "-n", "1", "--host", (char *)host->name};
-    for (size_t i = 0; i < sizeof before / sizeof *before; i++) argv[used++] = before[i];
-    for (size_t i = 0; i < count; i++) argv[used++] = options[i];
-    argv[used] = "true";
-    pid_t child = fork();
-    if (child == 0) {
+    const size_t first = sizeof before / sizeof *before;
+    size_t count = 0;
+    while (options[count]) count++;
+    TR_TRY(tr_calloc(first + count + 2, sizeof **out, out));
+    memcpy(*out, before, sizeof before);
+    memcpy(*out + first, options, count * sizeof *options);
+    (*out)[first + count] = "true";
+    return TR_OK;
+}
+
+static void ask(question *q, const tr_job_host *host, char *const *options) {
+    char **words;
+    q->mpirun = -1;
+    tr_board_make_name(q->name, sizeof q->name);
+    tr_job_folder_make(&q->folder, q->name);
+    if (make_words(host, options, &words) != TR_OK) return;
+    tr_job_folder_use(&q->folder, true);
+    q->mpirun = fork();
+    if (q->mpirun == 0) {
         sigset_t none;
         (void)sigemptyset(&none);
         (void)sigprocmask(SIG_SETMASK, &none, NULL);
@@ -95,34 +115,39 @@ static pid_t ask(const tr_job_host *host, char *const *options) {
         const int nothing = open("/dev/null", O_RDWR);
         for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++) (void)dup2(nothing, fd);
         (void)unsetenv("OPAL_OUTPUT_STDERR_FD");
-        (void)execvp(argv[0], argv);
+        (void)execvp(words[0], words);
         _exit(1);
     }
-    free(argv);
-    return child;
+    tr_job_folder_use(&q->folder, false);
+    free(words);
+}
+
+/* Waits until then for the end of that mpirun, and kills it afterwards; true when it ended well. */
+static bool answers(const question *q, double end_s) {
+    int status = 1;
+    if (q->mpirun < 0) return false;
+    while (waitpid(q->mpirun, &status, WNOHANG) == 0) {
+        if (tr_now_s() < end_s) {
+            (void)nanosleep(&(struct timespec){.tv_nsec = 20 * 1000000}, NULL);
+            continue;
+        }
+        (void)kill(-q->mpirun, SIGKILL);
+        (void)waitpid(q->mpirun, &status, 0);
+        break;
+    }
+    return WIFEXITED(status) && WEXITSTATUS(status) == 0;
 }
 
 void tr_hosts_ask(tr_hosts *hosts, char *const *options, double limit_s) {
     const double end_s = tr_now_s() + limit_s;
-    pid_t *child;
-    if (tr_calloc((size_t)hosts->count + 1, sizeof *child, &child) != TR_OK) return;
-    for (int i = 0; i < hosts->count; i++) child[i] = ask(&hosts->host[i], options);
+    question *asked;
+    if (tr_calloc((size_t)hosts->count + 1, sizeof *asked, &asked) != TR_OK) return;
+    for (int i = 0; i < hosts->count; i++) ask(&asked[i], &hosts->host[i], options);
     for (int i = 0; i < hosts->count; i++) {
-        int status = 1;
-        hosts->host[i].answers = false;
-        if (child[i] < 0) continue;
-        while (waitpid(child[i], &status, WNOHANG) == 0) {
-            if (tr_now_s() < end_s) {
-                (void)nanosleep(&(struct timespec){.tv_nsec = 20 * 1000000}, NULL);
-                continue;
-            }
-            (void)kill(-child[i], SIGKILL);
-            (void)waitpid(child[i], &status, 0);
-            break;
-        }
-        hosts->host[i].answers = WIFEXITED(status) && WEXITSTATUS(status) == 0;
+        hosts->host[i].answers = answers(&asked[i], end_s);
+        tr_job_folder_remove(&asked[i].folder);
     }
-    free(child);
+    free(asked);
 }
 
 /* --- answers ---------------------------------------------------------------------------------- */

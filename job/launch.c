@@ -341,6 +341,7 @@ static tr_status open_board(job *j) {
     tr_sweep();
     tr_board_make_name(j->name, sizeof j->name);
     tr_job_folder_make(&j->folder, j->name);
+    tr_job_folder_use(&j->folder, true);
     TR_TRY(tr_board_open(j->name, j->launch->ranks, &j->board));
     j->named = true;
     tr_board_set_launcher(j->board, getpid());
@@ -371,6 +372,7 @@ static int run_once(const tr_launch *launch, const sigset_t *handled, bool *ends
     drop_name(&j);
     tr_board_close(j.board);
     tr_mpirun_log_close(&j.log);
+    tr_job_folder_use(&j.folder, false); /* a restart makes its own */
     tr_job_folder_remove(&j.folder);
     return code;
 }

@@ -166,12 +166,16 @@ void tr_job_folder_make(tr_job_folder *folder, const char *board) {
         (void)close(folder->lock);
         folder->lock = -1;
     }
-    if (folder->lock >= 0) {
-        (void)setenv("OMPI_MCA_orte_local_tmpdir_base", folder->path, 1);
-        return;
-    }
+    if (folder->lock >= 0) return;
     if (fits && !chosen) (void)rmdir(folder->path);
     folder->path[0] = '\0';
+}
+
+void tr_job_folder_use(const tr_job_folder *folder, bool use) {
+    static const char variable[] = "OMPI_MCA_orte_local_tmpdir_base";
+    if (!folder->path[0]) return;
+    if (use) (void)setenv(variable, folder->path, 1);
+    else (void)unsetenv(variable);
 }
 
 void tr_job_folder_remove(tr_job_folder *folder) {
@@ -179,6 +183,5 @@ void tr_job_folder_remove(tr_job_folder *folder) {
     const struct timespec tick = {.tv_nsec = 10 * 1000000};
     for (int i = 0; i < 500 && !remove_job(folder->path); i++) (void)nanosleep(&tick, NULL);
     (void)close(folder->lock);
-    (void)unsetenv("OMPI_MCA_orte_local_tmpdir_base"); /* a restart makes its own folder */
     folder->path[0] = '\0';
 }

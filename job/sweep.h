@@ -19,11 +19,14 @@ typedef struct tr_job_folder {
 
 /* Removes the folders, boards and shared memory of this user's dead jobs. Does not fail or wait. */
 void tr_sweep(void);
-/* Makes and locks the job's folder, named like its board ("/trireme-..."), and sets mpirun's
- * environment to use it. mpirun is started afterwards and inherits the lock. Without a folder
- * (TMPDIR cannot be written or locked, or the user has chosen mpirun's folder) mpirun uses its own.
- * The string `board` must outlive the folder. */
+/* Makes and locks the job's folder, named like its board ("/trireme-..."). mpirun is started
+ * afterwards and inherits the lock. Without a folder (TMPDIR cannot be written or locked, or the
+ * user has chosen mpirun's folder) mpirun uses its own. The string `board` must outlive the folder.
+ */
 void tr_job_folder_make(tr_job_folder *folder, const char *board);
+/* With `use` each mpirun that is started from now on keeps its session files in the folder, if
+ * there is one; without, no longer. */
+void tr_job_folder_use(const tr_job_folder *folder, bool use);
 /* Removes the folder and the shared memory of the job's ranks, which have ended or been killed.
  * Waits up to 5 s for the last of them to die. Memory that is still in use then stays until the
  * next tr_sweep. */

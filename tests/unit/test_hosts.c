@@ -1,4 +1,4 @@
-/* Tests the reading and writing of hostfiles. */
+/* Tests the reading and writing of hostfiles, and the question which hosts answer. */
 #include "job/hosts.h"
 
 #include <setjmp.h>
@@ -79,9 +79,37 @@ static void missing_and_endless_lines_are_refused(void **state) {
     tr_hosts_free(&hosts);
 }
 
+/* Each mpirun has its own folder: in TMPDIR none can be made, because the place of Open MPI's is
+ * taken by a file. */
+static void hosts_are_asked_apart(void **state) {
+    (void)state;
+    char folder[] = "/tmp/trireme-test-XXXXXX", host[128], path[256];
+    char *const no_options[] = {NULL};
+    tr_hosts hosts = read_text("localhost slots=1\n127.0.0.1 slots=2\nnowhere.invalid slots=4\n");
+    assert_non_null(mkdtemp(folder));
+    assert_int_equal(gethostname(host, sizeof host), 0);
+    host[strcspn(host, ".")] = '\0';
+    (void)snprintf(path, sizeof path, "%s/ompi.%s.%ld", folder, host, (long)geteuid());
+    FILE *f = fopen(path, "w");
+    assert_non_null(f);
+    (void)fclose(f);
+    (void)setenv("TMPDIR", folder, 1);
+    (void)setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 1);
+    (void)setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 1);
+    tr_hosts_ask(&hosts, no_options, 60);
+    assert_true(hosts.host[0].answers);
+    assert_true(hosts.host[1].answers);
+    assert_false(hosts.host[2].answers);
+    assert_int_equal(tr_hosts_slots(&hosts), 3);
+    assert_int_equal(unlink(path), 0);
+    assert_int_equal(rmdir(folder), 0); /* nothing else is left */
+    tr_hosts_free(&hosts);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(reads_names_and_slots),
                                        cmocka_unit_test(those_that_answer_are_written),
-                                       cmocka_unit_test(missing_and_endless_lines_are_refused)};
+                                       cmocka_unit_test(missing_and_endless_lines_are_refused),
+                                       cmocka_unit_test(hosts_are_asked_apart)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
