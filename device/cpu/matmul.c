@@ -82,16 +82,19 @@ static bool has_amx(void) {
 
 /* Whether oneDNN's implementation on top of its GEMM is faster than the one that it offers first.
  * With BF16 instructions it is by a tenth and more for weight gradients, which are FP32, and for
- * deep sums (bench_op; not yet at k = 3072); for FP32 on processors with AMX by 3 to 20 %, and
- * twice as fast where rows of B lie a multiple of 4,096 bytes apart. Shape and processor alone
- * decide, so that every run has the same bits. */
+ * deep sums (bench_op; not yet at k = 3072); without AMX by 2 to 8 % for products of many rows with
+ * a B that is not transposed, too. For FP32 on processors with AMX it is by 3 to 20 %, and twice as
+ * fast where rows of B lie a multiple of 4,096 bytes apart. Shape and processor alone decide, so
+ * that every run has the same bits. */
 static bool prefers_gemm(const cpu_matmul *op, const char *first) {
-    enum { DEEP = 4096 };
+    enum { DEEP = 4096, ROWS = 1024, TERMS = 512 };
     const operand *x = op->operands;
     if (strcmp(first, "brg:avx512_core") == 0) return has_amx();
-    return (strcmp(first, "brg:avx512_core_bf16") == 0 ||
-            strcmp(first, "brg:avx512_core_amx_bf16") == 0) &&
-           (x[DST].used.dtype == TR_F32 || x[SRC].used.columns >= DEEP);
+    const bool amx = strcmp(first, "brg:avx512_core_amx_bf16") == 0;
+    if (!amx && strcmp(first, "brg:avx512_core_bf16") != 0) return false;
+    return x[DST].used.dtype == TR_F32 || x[SRC].used.columns >= DEEP ||
+           (!amx && !x[WEIGHTS].used.transposed && x[SRC].used.rows >= ROWS &&
+            x[SRC].used.columns >= TERMS);
 }
 
 static const char *name_of(const_dnnl_primitive_desc_t found) {
