@@ -16,7 +16,8 @@
  * each file only the number of such elements.
  *
  * A gradient that is zero in exact arithmetic, such as that of a key's bias, is compared with the
- * norm of all gradients. AdamW turns its rounding errors into steps of any size, so elements with
+ * norm of all gradients, and in BF16 and FP16, if PyTorch has exactly zero, with PyTorch's distance
+ * of all gradients. AdamW turns its rounding errors into steps of any size, so elements with
  * such a gradient are left out when parameters of FP32, BF16 and FP16 are compared. */
 #include "config/config.h"
 #include "pipeline/orders/make.h"
@@ -383,19 +384,19 @@ static void judge_after(const squares *after) {
 static void check_narrow(const golden *g, const char *device, const char *precision,
                          const golden_distances *pytorch, squares *after) {
     int64_t logits = g->batch * g->seq * g->vocab;
-    double gradients = 0;
+    const double all = norm(pytorch->gradient, g->params);
     results r;
     take(g, device, precision, &r);
     for (int p = 0; p < g->params; p++) {
         const golden_param *param = &g->param[p];
-        gradients += pytorch->gradient[p] * pytorch->gradient[p];
+        const double theirs = pytorch->gradient[p];
         after->pytorch += pytorch->after[p] * pytorch->after[p];
         judge(param->name,
               distance(r.gradients + param->at, g->gradients + param->at, param->count),
-              2 * pytorch->gradient[p]);
+              2 * (theirs == 0 ? all : theirs));
     }
     judge("logits", distance(r.logits, g->logits, logits), 1.5 * pytorch->logits);
-    judge("all gradients", distance(r.gradients, g->gradients, g->count), 1.5 * sqrt(gradients));
+    judge("all gradients", distance(r.gradients, g->gradients, g->count), 1.5 * all);
     after->is += pow(distance_after(g, &r, &after->far), 2);
     results_free(&r);
 }
@@ -408,10 +409,12 @@ static void check_bf16(const golden *g, const char *device) {
 
 /* Adds to *after the distances of the parameters. Judges how many elements rounding turned into the
  * other direction: with seeds 1 to 5 a file has 1.3 of them on average, at most 4. They are
- * independent of each other, so that more than 8 come once in 100,000 files (Poisson). */
+ * independent of each other, so that more than 8 come once in 100,000 files (Poisson). These files
+ * have up to 7,088 elements; a larger one may have as many more. */
 static void check_fp16(const golden *g, const char *device, squares *after) {
     check_narrow(g, device, "fp16", &g->fp16, after);
-    judge("number of elements with another direction", (double)after->far, 8);
+    judge("number of elements with another direction", (double)after->far,
+          8 * fmax(1, (double)g->count / 7088));
 }
 
 static void test_golden(void **state) {
