@@ -345,9 +345,9 @@ const tr_key tr_schema[] = {
      .choices = "warn skip rollback",
      .help = "When the loss or gradient norm of a step is beyond guard.sigma: warn; "
              "skip (it changes no parameter); or rollback (the run goes back to its newest "
-             "checkpoint and steps over the data read since; without one it is skip). A loss or "
-             "norm that is not finite ends the run (exit code 65), with skip only after "
-             "guard.skips steps."},
+             "checkpoint and steps over the data read since; without one the step is skipped). A "
+             "loss or norm that is not finite ends the run (exit code 65); with skip, and in fp16, "
+             "the step is skipped."},
     {"guard.sigma", FLOAT(guard.sigma, 0, 1e9), .fallback = "0", .example = "6",
      .help = "Standard deviations above its running mean from which a step's loss or gradient "
              "norm is out of line; 0: never."},

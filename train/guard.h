@@ -33,7 +33,7 @@ tr_guard_limits tr_guard_next(const tr_config *config, const tr_ckpt_guard *guar
 /* Returns true when a step beyond the limits must change no parameter. */
 bool tr_guard_prevents(const tr_config *config);
 /* Returns true when the run goes back after a step beyond the limits. saved: there is a checkpoint;
- * without one guard.action rollback is skip. */
+ * without one guard.action rollback skips such a step. */
 bool tr_guard_goes_back(const tr_config *config, bool saved);
 /* Judges a step that was taken with these limits, and updates the guard. text[TR_GUARD_TEXT] says
  * what is wrong with it, without the step's number; "" for TR_VERDICT_TAKEN. saved: as above. */

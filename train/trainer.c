@@ -59,6 +59,7 @@ static tr_status compare_copies(tr_session *s) {
 /* Saves. A failure is a warning unless it is the run's last save. Collective. */
 static tr_status save(tr_session *s, bool last) {
     double begin = tr_now_s();
+    const tr_ckpt_guard before = s->state->guard;
     tr_session_begin(s, TR_ACTIVITY_SAVE, 0);
     tr_guard_saved(s->config, &s->state->guard);
     tr_status status = tr_world_agree(s->world, guard_directory(s));
@@ -76,6 +77,7 @@ static tr_status save(tr_session *s, bool last) {
             tr_recorder_warn(&s->recorder, "%s", tr_error_message());
         return TR_OK;
     }
+    s->state->guard = before; /* the run still goes back to the earlier checkpoint */
     if (last || status != TR_ERR_IO) return status;
     if (tr_session_leads(s))
         tr_recorder_warn(&s->recorder, "step %lld was not saved: %s", (long long)s->state->step,

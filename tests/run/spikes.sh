@@ -80,6 +80,19 @@ train 65 1 stuck guard.action=rollback guard.sigma=0.5 guard.skips=3
 grep -q 'diverged: the run has gone back 2 times (guard.skips), and at step [0-9]* the .* is more than 0.5 standard' "$scratch/stuck.err" ||
     fail "stuck: $(tail -n 1 "$scratch/stuck.err")"
 
+# A save that fails is no other checkpoint to go back to, so the returns count on.
+mkdir -p "$scratch/full/ckpt"
+cp -r "$(step_dir warn 150)" "$scratch/full/ckpt"
+head -n 150 "$scratch/warn/metrics.jsonl" >"$scratch/full/metrics.jsonl"
+(
+    ulimit -f 100
+    train 65 1 full --resume guard.action=rollback guard.sigma=1 guard.skips=3 checkpoint.every=5 train.steps=260
+    finish >/dev/null
+) || fail "full: $(tail -n 1 "$scratch/full.err")"
+grep -q 'step [0-9]* was not saved: .*File too large' "$scratch/full.err" || fail "full: a save has room"
+grep -q 'diverged: the run has gone back 2 times (guard.skips), and at .*(step 150 is saved)$' "$scratch/full.err" ||
+    fail "full: $(tail -n 1 "$scratch/full.err")"
+
 # With the run's directory its checkpoints are gone: no rank goes back, although only rank 0 knows. A long sample
 # after step 70 leaves the time to move the directory.
 trireme_on 2 train "$scratch/base.yaml" log.dir="$scratch/gone" guard.action=rollback parallel.dp=2 parallel.deadline=30 \

@@ -172,6 +172,9 @@ static void without_a_checkpoint_rollback_skips(void **state) {
     }
     assert_int_equal(tr_guard_judge(&c, &limits, false, &far, &g, text), TR_VERDICT_SKIPPED);
     assert_int_equal(tr_guard_judge(&c, &limits, false, &far, &g, text), TR_VERDICT_DIVERGED);
+    const tr_step_result broken = step_of(NAN, 1);
+    g.skips = 0;
+    assert_int_equal(tr_guard_judge(&c, &limits, false, &broken, &g, text), TR_VERDICT_DIVERGED);
 }
 
 /* FP16 skips steps that are not finite under every action. */
