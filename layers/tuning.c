@@ -45,6 +45,17 @@ static bool is_frozen(const tr_tuning *tuning, const char *name) {
     return false;
 }
 
+bool tr_tuning_freezes_more(const tr_tuning *tuning, const tr_tuning *other) {
+    char word[TR_TUNING_TEXT], known[TR_TUNING_TEXT];
+    for (const char *text = tuning->freeze; next_word(&text, word);) {
+        bool found = false;
+        for (const char *rest = other->freeze; !found && next_word(&rest, known);)
+            found = strcmp(word, known) == 0;
+        if (!found) return true;
+    }
+    return false;
+}
+
 /* Returns the scale of the first pattern that matches, or 1. */
 static double lr_scale_of(const tr_tuning *tuning, const char *name) {
     char word[TR_TUNING_TEXT];

@@ -1,6 +1,7 @@
 #include "train/saved_run.h"
 
 #include "base/memory.h"
+#include "layers/tuning.h"
 #include "train/lr.h"
 
 #include <stdlib.h>
@@ -21,7 +22,7 @@ static void keep_horizon(tr_config *config, const tr_config *then, tr_saved_run 
 static bool narrows_frozen(const tr_config *config, const tr_config *then) {
     const tr_dtype now = tr_config_dtype(config), before = tr_config_dtype(then);
     const bool freezes = config->model.tuning.freeze[0] || config->model.lora.rank > 0;
-    const bool others = strcmp(config->model.tuning.freeze, then->model.tuning.freeze) != 0;
+    const bool others = tr_tuning_freezes_more(&config->model.tuning, &then->model.tuning);
     if (!freezes || tr_dtype_size(now) > sizeof(uint16_t)) return false;
     return now != before || (others && !tr_optim_of(then).no_master);
 }
@@ -42,8 +43,7 @@ static void note_narrowed(const tr_config *config, const tr_config *then, tr_sav
 static tr_status compare(tr_ckpt_state *state, const char *root, const tr_config *then,
                          tr_config *config, tr_saved_run *out) {
     tr_config_keep(config, then);
-    out->refrozen = then->model.tuning.freeze[0] &&
-                    strcmp(then->model.tuning.freeze, config->model.tuning.freeze) != 0;
+    out->unfrozen = tr_tuning_freezes_more(&then->model.tuning, &config->model.tuning);
     TR_TRY(tr_config_check_model(config, then, root));
     /* At step 0 there are imported weights, and no run that chose a schedule or optimizer. */
     if (state->step == 0) return TR_OK;
@@ -104,7 +104,7 @@ void tr_saved_run_say(const tr_saved_run *saved, const tr_config *config, tr_rec
         tr_recorder_warn(recorder,
                          "parallel.tp is not that of the checkpoint: the blocks of optim.moments "
                          "int8 are others, so small moments may lose bits");
-    if (saved->refrozen)
+    if (saved->unfrozen)
         tr_recorder_warn(recorder,
                          "train.freeze is not that of the checkpoint: the moments of parameters "
                          "that were frozen and are trained now start at zero");

@@ -73,11 +73,17 @@ train 0 1 from "${options[@]}" model.init_from="$scratch/hf" train.steps=1 optim
 "$tools/ckpt_compare" weights "$(step_dir one 20)" "$(step_dir from 1)" || fail "model.init_from: other weights than were exported"
 
 # Parameters that are frozen now have no masters; once they are saved as they are, nothing is lost.
-frozen=(optim.master=fp32 'train.freeze=*.mlp.*')
+frozen=(optim.master=fp32 'train.freeze=*.mlp.* *.wpe.weight')
 continued frozen wide 1 "${frozen[@]}" train.steps=12 optim.horizon=20
 says frozen "warning: train.precision is bf16: the checkpoint's parameters that are frozen now are rounded to it and may lose bits"
 train 0 1 frozen --resume "${options[@]}" "${frozen[@]}" train.steps=13 optim.horizon=20
 [[ ! -s $scratch/frozen.err ]] || fail "frozen again: said '$(<"$scratch/frozen.err")'"
+# Parameters that are no longer frozen lose moments, and those that stay frozen no bits.
+train 0 1 frozen --resume "${options[@]}" optim.master=fp32 'train.freeze=*.wpe.weight' train.steps=14 optim.horizon=20
+says frozen "warning: train.freeze is not that of the checkpoint: the moments of parameters that were frozen and are trained now start at zero"
+# Another pattern more freezes others, and no moments begin again.
+train 0 1 frozen --resume "${options[@]}" optim.master=fp32 'train.freeze=*.attn.* *.wpe.weight' train.steps=15 optim.horizon=20
+says frozen "warning: train.precision is bf16: the checkpoint's parameters that are frozen now are rounded to it and may lose bits"
 
 train 78 1 f32 "${options[@]}" train.precision=fp32
 says f32 ".*optim.master none works with train.precision bf16, not fp32: leave optim.master out, or set train.precision to bf16"
