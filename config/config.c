@@ -446,19 +446,43 @@ tr_status tr_config_text(const tr_config *config, char **text) {
     return status;
 }
 
+/* Writes the key's values in two configs to text; the caller frees both with free(). */
+static tr_status key_texts(const tr_key *key, const tr_config *a, const tr_config *b,
+                           char *text[2]) {
+    TR_TRY(tr_key_text(key, a, &text[0]));
+    tr_status status = tr_key_text(key, b, &text[1]);
+    if (status != TR_OK) free(text[0]);
+    return status;
+}
+
+tr_status tr_config_check_same(const tr_config *config, int rank, const tr_config *first) {
+    for (int i = 0; i < tr_schema_count; i++) {
+        const tr_key *key = &tr_schema[i];
+        char *text[2];
+        if (key->local || tr_config_same_value(key, config, first)) continue;
+        TR_TRY(key_texts(key, config, first, text));
+        tr_status status = TR_FAIL(TR_ERR_CONFIG,
+                                   "%s is %s on rank %d and %s on rank 0: give every rank the same "
+                                   "config and arguments",
+                                   key->name, text[0], rank, text[1]);
+        free(text[0]);
+        free(text[1]);
+        return status;
+    }
+    return TR_OK;
+}
+
 static tr_status other_model(const tr_key *key, const tr_config *config, const tr_config *saved,
                              const char *where) {
-    char *now, *then;
-    TR_TRY(tr_key_text(key, config, &now));
-    tr_status status = tr_key_text(key, saved, &then);
-    if (status == TR_OK) {
-        status = TR_FAIL(TR_ERR_DATA,
-                         "%s holds a checkpoint of another model: its %s is %s, and this config's "
-                         "is %s; set the model's keys as they were, or choose another log.dir",
-                         where, key->name, then, now);
-        free(then);
-    }
-    free(now);
+    char *text[2];
+    TR_TRY(key_texts(key, config, saved, text));
+    tr_status status =
+        TR_FAIL(TR_ERR_DATA,
+                "%s holds a checkpoint of another model: its %s is %s, and this config's is %s; "
+                "set the model's keys as they were, or choose another log.dir",
+                where, key->name, text[1], text[0]);
+    free(text[0]);
+    free(text[1]);
     return status;
 }
 

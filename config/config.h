@@ -154,6 +154,10 @@ tr_status tr_config_print(const tr_config *config, FILE *file);
 /* Writes the same YAML to *text; the caller frees it with free(). */
 tr_status tr_config_text(const tr_config *config, char **text);
 
+/* Fails with TR_ERR_CONFIG when this rank's config differs from that of rank 0, `first`, in a key
+ * that all ranks must have alike. The message names the first such key. */
+tr_status tr_config_check_same(const tr_config *config, int rank, const tr_config *first);
+
 /* Fails with TR_ERR_DATA when the model differs from that of `saved`, with which the checkpoints in
  * `where` were saved. The message names the first key that differs. Dropout may change. */
 tr_status tr_config_check_model(const tr_config *config, const tr_config *saved, const char *where);

@@ -101,7 +101,7 @@ const tr_key tr_schema[] = {
      .help = "The folder of the model, where model.init_from is an adapter of PEFT. Default: the "
              "one that adapter_config.json names."},
 
-    {"data.path", TR_KEY_PATHS, AT(data.path), .example = "corpus.txt",
+    {"data.path", TR_KEY_PATHS, AT(data.path), .example = "corpus.txt", .local = true,
      .help = "The files to learn from, relative to the working directory: a path, patterns like "
              "shard-*.bin, a list of both, or a mixture with weights, WEIGHT PATH WEIGHT PATH or "
              "[{path: A, weight: 0.7}, ...]. Training needs it."},
@@ -180,7 +180,7 @@ const tr_key tr_schema[] = {
              "gradients do not vanish: a step in which gradients overflow is skipped and halves "
              "the scale, and 2000 steps without that double it; CPUs store FP16 and multiply in "
              "FP32. With fp64, only on device.name ref, everything is FP64."},
-    {"train.threads", INT(train.threads, 0, 4096), .fallback = "0",
+    {"train.threads", INT(train.threads, 0, 4096), .fallback = "0", .local = true,
      .help = "Threads of each rank; 0: the machine's cores divided by its ranks."},
     {"train.deterministic", TR_KEY_BOOL, AT(train.deterministic), .fallback = "true",
      .on_gpu = "false",
@@ -324,7 +324,7 @@ const tr_key tr_schema[] = {
     {"parallel.virtual", INT(parallel.virtual_stages, 0, 4096), .fallback = "0",
      .help = "Stages of each rank; 0: the schedule's own number (2 for zbv, v-half, v-min, 1f1b-v "
              "and dualpipev, 1 for most others; with 1 interleaved is 1f1b)."},
-    {"parallel.schedule", TR_KEY_SCHEDULE, AT(parallel.schedule), .fallback = "1f1b",
+    {"parallel.schedule", TR_KEY_SCHEDULE, AT(parallel.schedule), .fallback = "1f1b", .local = true,
      .help = "Order of the micro-batches: a name (gpipe: all forward, then all backward; 1f1b: "
              "alternating; ...; docs/schedules.md compares them), or the path of a CSV file in "
              "PyTorch's form, which ends in .csv."},
@@ -365,10 +365,11 @@ const tr_key tr_schema[] = {
              "saves few steps."},
 
     {"device.name", TR_KEY_TEXT, AT(device.name), .fallback = "cpu", .example = "cpu",
+     .local = true,
      .help =
          "Where ranks compute: cpu, cuda (a host's GPUs in turn), cuda:N, or ref (slow, exact)."},
     {"device.memory", TR_KEY_BYTES, AT(device.memory), .min = 0, .max = 1e15, .fallback = "0",
-     .example = "16GiB",
+     .example = "16GiB", .local = true,
      .help = "Memory that a rank may use, like 16GiB; 0: what is free on its device."},
     {"device.offload", TR_KEY_PATTERNS, AT(device.offload), .fallback = "none",
      .example = "optimizer activations:0-1",

@@ -34,6 +34,7 @@ typedef struct tr_key {
     const char *choices;  /* separated by one space */
     const char *example;
     const char *help; /* one sentence */
+    bool local; /* ranks may have different values: of their machines, or compared otherwise */
 } tr_key;
 
 extern const tr_key tr_schema[];

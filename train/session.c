@@ -12,6 +12,7 @@
 #include "train/data_options.h"
 #include "train/origin.h"
 #include "train/same_data.h"
+#include "train/same_given.h"
 #include "train/snapshot.h"
 #include "train/tokenize_data.h"
 
@@ -21,7 +22,6 @@
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
-#include <xxhash.h>
 
 bool tr_session_leads(const tr_session *s) {
     return tr_world_rank(s->world) == 0;
@@ -159,42 +159,6 @@ static tr_status choose_transport(tr_session *s) {
     tr_world_set_own_sums(s->world, tr_request_own_sums(s->config));
     if (tr_world_uses_nccl(s->world)) tr_world_nccl_text(s->transport, sizeof s->transport);
     return TR_OK;
-}
-
-/* Makes *hash that of an order, too. */
-static tr_status hash_order(const tr_schedule *schedule, uint64_t *hash) {
-    char *text;
-    TR_TRY(tr_schedule_print(schedule, false, &text));
-    *hash = XXH3_64bits_withSeed(text, strlen(text), *hash);
-    free(text);
-    return TR_OK;
-}
-
-/* Compares the orders of all ranks, and what they recompute, because ranks with different orders
- * (another file on another host, another result of the search) would wait for each other forever.
- * Collective. */
-static tr_status compare_orders(tr_session *s) {
-    const tr_orders *orders = &s->orders;
-    size_t ranks = (size_t)tr_world_size(s->world);
-    uint64_t mine = XXH3_64bits(s->own.model.recompute, strlen(s->own.model.recompute));
-    uint64_t *all = NULL;
-    tr_status status = hash_order(orders->schedule, &mine);
-    for (int k = 0; k < orders->smaller_count && status == TR_OK; k++)
-        status = hash_order(orders->smaller[k].schedule, &mine);
-    if (status == TR_OK) status = tr_calloc(ranks, sizeof *all, &all);
-    TR_TRY_OUT(tr_world_agree(s->world, status));
-    TR_TRY_OUT(tr_world_gather_all(s->world, &mine, all, sizeof mine));
-    for (size_t r = 1; r < ranks && status == TR_OK; r++)
-        if (all[r] != all[0])
-            status =
-                TR_FAIL(TR_ERR_CONFIG,
-                        "rank %zu has another order of micro-batches, or another choice of "
-                        "train.recompute, than rank 0: give every rank the same config, device "
-                        "and threads, and the same file as parallel.schedule",
-                        r);
-out:
-    free(all);
-    return status;
 }
 
 static tr_status make_engine(tr_session *s) {
@@ -510,6 +474,7 @@ static void show_plan(tr_session *s) {
  * Collective. */
 static tr_status open_agreed(tr_session *s) {
     tr_session_begin(s, TR_ACTIVITY_OPEN, 0);
+    TR_TRY(tr_same_given(s->world, s->config, s->options));
     TR_TRY(open_directory(s));
     if (s->resumes) TR_TRY(go_on(s, tr_saved_run_check(s->state, s->root, &s->own, &s->saved)));
     TR_TRY(go_on(s, open_local(s)));
@@ -518,7 +483,7 @@ static tr_status open_agreed(tr_session *s) {
     TR_TRY(go_on(s, tr_questions_open(s->config, s->tokenizer, &s->questions)));
     TR_TRY(go_on(s, tr_samples_open(s->config, s->tokenizer, &s->samples)));
     TR_TRY(settle_data(s));
-    TR_TRY(compare_orders(s));
+    TR_TRY(tr_same_orders(s->world, s->config, &s->orders));
     TR_TRY(choose_transport(s));
     tr_session_begin(s, TR_ACTIVITY_PREPARE, 0);
     TR_TRY(go_on(s, tr_plans_settle(s->world, s->config, s->device, &s->mesh, &s->orders,

@@ -39,8 +39,8 @@ static const char *saved_text(const tr_session *s, char *text, size_t size) {
 }
 
 /* Fails when copies of a parameter are no longer equal: every rank steps its copies by the same
- * gradient, so one of them has another config, or has computed or stored something wrongly.
- * Collective. */
+ * gradient, so one of them has another device or other files, or has computed or stored something
+ * wrongly. Collective. */
 static tr_status compare_copies(tr_session *s) {
     char saved[64];
     tr_error why;
@@ -51,8 +51,8 @@ static tr_status compare_copies(tr_session *s) {
         s->world,
         TR_FAIL(TR_ERR_DATA,
                 "%s after step %lld, although they had the same gradients: a rank has another "
-                "config, or its memory or processor is faulty; compare the configs, test the "
-                "machines, and continue with --resume (%s)",
+                "device or other files in model.init_from, or its memory or processor is faulty; "
+                "compare them, test the machines, and continue with --resume (%s)",
                 why.message, (long long)s->state->step, saved_text(s, saved, sizeof saved)));
 }
 

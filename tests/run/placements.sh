@@ -80,13 +80,27 @@ for precision in fp32 bf16; do
     same_bits "$name-$precision" one-$precision
   done
 done
-# Ranks that were given different orders report that instead of waiting for each other.
-two=(train "$scratch/base.yaml" parallel.pp=2 log.dir="$scratch/orders")
-code=0
-plain_mpirun -n 1 "$trireme" "${two[@]}" parallel.schedule=zb-h1 \
-  : -n 1 "$trireme" "${two[@]}" parallel.schedule=1f1b >"$scratch/orders.out" 2>&1 || code=$?
-[ $code = 78 ] && [ "$(grep -c 'rank 1 has another order of micro-batches, or another choice of train.recompute, than rank 0' "$scratch/orders.out")" = 1 ] ||
-  fail "two orders ended with $code: $(<"$scratch/orders.out")"
+# two RUN CODE SENTENCE ARGUMENTS... : ARGUMENTS...: one run on two ranks that were given different arguments.
+two() {
+  local run=$1 code=$2 sentence=$3 ended=0
+  shift 3
+  local ranks=(-n 1 "$trireme" train "$scratch/base.yaml" log.dir="$scratch/$run") first=()
+  while [ "$1" != : ]; do first+=("$1"); shift; done
+  plain_mpirun "${ranks[@]}" "${first[@]}" : "${ranks[@]}" "${@:2}" >"$scratch/$run.out" 2>"$scratch/$run.err" || ended=$?
+  [ $ended = "$code" ] && [ "$(cat "$scratch/$run.err")" = "$sentence" ] || fail "$run ended with $ended: $(<"$scratch/$run.err")"
+}
+# Ranks that were given different orders, keys or options report that instead of waiting for each other.
+two orders 78 "trireme: rank 1 has another order of micro-batches, or another choice of train.recompute, than rank 0: give \
+every rank the same config, device and threads, and the same file as parallel.schedule" \
+  parallel.pp=2 parallel.schedule=zb-h1 : parallel.pp=2 parallel.schedule=1f1b
+two keys 78 "trireme: parallel.zero is 1 on rank 1 and 0 on rank 0: give every rank the same config and arguments" \
+  parallel.dp=2 : parallel.dp=2 parallel.zero=1
+two options 78 "trireme: rank 1 has other options than rank 0: give every rank the same --trace and --debug-nan" \
+  parallel.dp=2 --trace 2 : parallel.dp=2
+[ ! -e "$scratch/keys" ] && [ ! -e "$scratch/options" ] || fail "a run with different arguments made its directory"
+# The same text may have another path, and a machine other cores.
+ln -s "$text" "$scratch/text"
+two machines 0 "" parallel.pp=2 : parallel.pp=2 data.path="$scratch/text" train.threads=2
 # The order that auto made for the model, from the run directory.
 run auto-file 2 parallel.schedule="$scratch/auto-fp32/schedule.csv"
 same_bits auto-file one-fp32
