@@ -3,8 +3,7 @@ trireme_mpi_test(comm 1 2 3 5)
 # The same with staged messages.
 add_test(NAME mpi.comm.staged.3 COMMAND ${MPIEXEC_EXECUTABLE} -q --bind-to none -n 3
   $<TARGET_FILE:comm> guarded)
-set_tests_properties(mpi.comm.staged.3 PROPERTIES LABELS mpi TIMEOUT 300 PROCESSORS 2
-  ENVIRONMENT "${mpi_environment}")
+trireme_mpirun(mpi.comm.staged.3)
 # NCCL on GPUs, which gpu.sh runs, and with one rank over the checked library.
 if(TARGET nccl_mock)
   add_executable(gpu_nccl mpi/gpu_nccl.c)
@@ -18,8 +17,7 @@ if(TARGET nccl_mock)
   foreach(ranks IN ITEMS 2 3 5)
     add_test(NAME mpi.comm.nccl.${ranks} COMMAND ${MPIEXEC_EXECUTABLE} -q --bind-to none -n ${ranks}
       $<TARGET_FILE:comm> guarded nccl)
-    set_tests_properties(mpi.comm.nccl.${ranks} PROPERTIES LABELS mpi TIMEOUT 300 PROCESSORS 2
-      ENVIRONMENT "${mpi_environment};LD_LIBRARY_PATH=${nccl_mock_folder}:$ENV{LD_LIBRARY_PATH}")
+    trireme_mpirun(mpi.comm.nccl.${ranks} LD_LIBRARY_PATH=${nccl_mock_folder}:$ENV{LD_LIBRARY_PATH})
   endforeach()
 endif()
 trireme_mpi_test(ckpt 1 3)

@@ -22,7 +22,7 @@ mv "$scratch/first/trireme" "$scratch/a place of its own/moved"
 bundle="$scratch/a place of its own/moved"
 
 # alone COMMAND...: runs it without the caller's environment.
-alone() { env -i HOME="$scratch" PATH=/usr/bin:/bin TERM=dumb timeout 60 "$@"; }
+alone() { env -i HOME="$scratch" TMPDIR="$TMPDIR" PATH=/usr/bin:/bin TERM=dumb timeout 60 "$@"; }
 
 # The libraries of every program and plugin that the dynamic linker finds outside of the bundle, except glibc
 # and CUDA.

@@ -8,6 +8,10 @@ unset SLURM_NTASKS SLURM_STEP_NUM_TASKS WORLD_SIZE PMI_SIZE
 trireme=$(realpath "$trireme")
 rm -rf "$scratch" && mkdir -p "$scratch"
 scratch=$(realpath "$scratch")
+# A folder of its own for what mpirun and the programs keep in TMPDIR: Open MPI's daemons may fail while another
+# one removes the folder that they share in /tmp.
+export TMPDIR=$scratch/tmp
+mkdir "$TMPDIR"
 tools=$(dirname "$scratch") # ckpt_compare and other tools are next to the tests' programs
 text=$(realpath "$(dirname "${BASH_SOURCE[0]}")/../data/devil.txt")
 failures=0
@@ -17,12 +21,14 @@ fail() {
     failures=$((failures + 1))
 }
 
-# No process of a test outlives it, also when the test is stopped or a command fails.
+# No process of a test outlives it, also when the test is stopped or a command fails, and no shared memory of a job
+# that it has killed, which the next `trireme run` with this TMPDIR would remove.
 leave_nothing() {
-    local p
-    for p in $(descendants $$); do
-        [[ $p == "$$" ]] || kill -KILL "$p" 2>/dev/null || true
-    done
+    local mine
+    mapfile -t mine < <(descendants $$ | grep -vx $$)
+    kill -KILL "${mine[@]}" 2>/dev/null || true
+    until_true 10 gone "${mine[@]}" || true
+    ! compgen -G "$TMPDIR/trireme-$UID-*" >/dev/null || "$trireme" run -n 1 help >/dev/null 2>&1 || true
 }
 trap leave_nothing EXIT
 trap 'exit 1' HUP INT TERM
@@ -162,6 +168,30 @@ descendants() {
     local child
     echo "$1"
     for child in $(cat "/proc/$1/task/"*/children 2>/dev/null); do descendants "$child"; done
+}
+
+# hold PID: stops it and all its descendants, each before its children are looked for, so that none is missed, and
+# prints them. `kill -CONT` continues them.
+hold() {
+    local child
+    kill -STOP "$1" 2>/dev/null || return 0
+    until_true 60 has_state "$1" T || return 0
+    echo "$1"
+    for child in $(cat "/proc/$1/task/"*/children 2>/dev/null); do hold "$child"; done
+}
+
+# has_state PID LETTER: succeeds when the process is in that state, or has ended, even if its parent has not
+# collected it.
+has_state() {
+    local stat
+    { read -r stat <"/proc/$1/stat"; } 2>/dev/null || return 0
+    [[ $stat == *") "[ZX$2]" "* ]]
+}
+
+# gone PID...: succeeds when all these processes have ended.
+gone() {
+    local p
+    for p in "$@"; do has_state "$p" Z || return 1; done
 }
 
 # rank_process RANK: prints the process of that rank of $job.

@@ -22,6 +22,36 @@ disk() {
 # nothing_half RUN: no directory must be in progress or partly deleted.
 nothing_half() { [[ -z $(find "$1/ckpt" -name '.*-step-*') ]] || fail "$1: $(ls -A "$1/ckpt")"; }
 
+# changing RUN COMMAND: runs six saves on a disk that COMMAND RUN changes after the first of them: ${options[@]} are
+# the run's, $code is its exit code, and it saves every $every steps. A run that was faster, so that the change came
+# at its end, is repeated with more steps.
+changing() {
+    local run=$1
+    for every in 50 500 5000; do
+        disk "$run" 12000
+        rm -f "$run.late" "$run.out" "$run.err"
+        options=("${layout[@]}" train.steps=$((6 * every)) checkpoint.every=$every checkpoint.keep=9)
+        (
+            until_true 60 test -d "$(step_dir "$run" $every)"
+            "$2" "$run"
+            (($(last_step "$run") < 6 * every - 1)) || touch "$run.late"
+        ) &
+        code=0
+        trireme_on "$ranks" train base.yaml log.dir="$scratch/$run" "${options[@]}" >"$run.out" 2>"$run.err" || code=$?
+        wait $!
+        [[ -e $run.late ]] || return 0
+        umount "$run"
+    done
+    fail "$run: its disk never changed in time"
+}
+fill() { dd if=/dev/zero of="$1/filler" bs=64k status=none 2>/dev/null || true; }
+# Leaves less space than a save takes, until a save has failed or the run has ended.
+fill_for_a_while() {
+    fallocate -l $(($(stat -f -c '%a * %S' "$1") - 600000)) "$1/filler"
+    until_true 60 grep -qs '^trireme: \|^saved' "$1.err" "$1.out"
+    rm "$1/filler"
+}
+
 unsaved="not saved: .*: No space left on device"
 
 # Token files: one sentence with the path, no file under its last name, and the same command goes on where
@@ -82,47 +112,34 @@ for ranks in 1 4; do
     intact $run 10
     [[ $(field $run step | wc -l) == 20 ]] || fail "$run: not every step is recorded"
 
-    # The same with a save that fails in the middle of a run: the disk fills up after step 10 and is emptied
+    # The same with a save that fails in the middle of a run: the disk fills up after the first save and is emptied
     # after the run's warning.
     run=middle-$ranks
-    disk $run 12000
-    options=("${layout[@]}" train.steps=300 checkpoint.every=50 checkpoint.keep=9)
-    (
-        until_true 60 test -d "$(step_dir $run 50)"
-        fallocate -l $(($(stat -f -c '%a * %S' $run) - 600000)) $run/filler
-        until_true 60 grep -q "warning" $run.err
-        rm $run/filler
-    ) &
-    train 0 $ranks $run "${options[@]}"
-    wait $!
+    changing $run fill_for_a_while
+    [[ $code == 0 ]] || fail "$run: exit code $code, not 0: $(<$run.err)"
     warnings=$(wc -l <$run.err)
     [[ $warnings -ge 1 && $warnings == $(grep -Ec "^trireme: warning: step [0-9]+ was $unsaved" $run.err) ]] ||
         fail "$run: said '$(<$run.err)'"
     nothing_half $run
     steps=$(find $run/ckpt -name 'step-*' | wc -l)
     [[ $((steps + warnings)) == 6 ]] || fail "$run: $steps steps are saved, and $warnings were not"
-    intact $run 50
-    intact $run 300
-    [[ $(field $run step | wc -l) == 300 ]] || fail "$run: not every step is recorded"
+    intact $run "$every"
+    intact $run $((6 * every))
+    [[ $(field $run step | wc -l) == $((6 * every)) ]] || fail "$run: not every step is recorded"
 
     [[ $ranks == 1 ]] || continue
     # Not one byte is left, not even for metrics: the run continues, and its last save fails.
     run=full-$ranks
-    disk $run 12000
-    (
-        until_true 60 test -d "$(step_dir $run 50)"
-        dd if=/dev/zero of=$run/filler bs=64k status=none 2>/dev/null || true
-    ) &
-    train 74 $ranks $run "${options[@]}"
-    wait $!
+    changing $run fill
+    [[ $code == 74 ]] || fail "$run: exit code $code, not 74: $(<$run.err)"
     grep -q "^trireme: warning: the metrics of step .* No space left on device" $run.err ||
         fail "$run: no warning of lost metrics: $(<$run.err)"
-    [[ $(tail -n 1 $run.err) == *step-00000300*"No space left on device"* ]] || fail "$run: $(tail -n 1 $run.err)"
+    [[ $(tail -n 1 $run.err) == *step-$(printf %08d $((6 * every)))*"No space left on device"* ]] || fail "$run: $(tail -n 1 $run.err)"
     nothing_half $run
-    intact $run 50
+    intact $run "$every"
     rm $run/filler
     train 0 $ranks $run "${options[@]}" --resume
-    intact $run 300
+    intact $run $((6 * every))
 done
 
 # Only the file of samples, or of answers, has no space left: one warning, and whole records.

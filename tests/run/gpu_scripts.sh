@@ -54,12 +54,12 @@ program "$scratch/ill/tests/comm" 'sleep 100'
 program "$scratch/ill/tests/test_device" 'echo "a copy is wrong"; exit 1'
 export TRIREME_TEST_LIMIT=20 # the checks that do not hang take a second, also next to other tests
 TRIREME_TEST_DEVICE=guarded scripts 1 ill ill tests/gpu.sh comm device memcheck fits
-row ill ill.out '^\| comm +\| TIMEOUT +\| +2[0-9] ' '^\| device +\| FAILED ' '^\| fits +\| ok ' '^4 checks, 2 failed$' \
+row ill ill.out '^\| comm +\| TIMEOUT +\| +([2-9][0-9]|1[0-9]{2}) ' '^\| device +\| FAILED ' '^\| fits +\| ok ' '^4 checks, 2 failed$' \
     '^device, the end of its output:$' '^a copy is wrong$'
 command -v compute-sanitizer >/dev/null || row ill ill.out '^\| memcheck +\| skipped .*(is not installed|there is no test_op_cuda)'
 grep -q "$here/" "$scratch/results/tests-comm.md" && fail "a path of this machine in the file"
 # A stopped script prints the table too; the file has the first row already.
-TRIREME_BUILD=$scratch/ill TRIREME_TEST_DEVICE=guarded bash "$here/tests/gpu.sh" doctor comm fits >"$scratch/stopped.out" 2>&1 &
+TRIREME_BUILD=$scratch/ill TRIREME_TEST_DEVICE=guarded TRIREME_TEST_LIMIT=90 bash "$here/tests/gpu.sh" doctor comm fits >"$scratch/stopped.out" 2>&1 &
 job=$!
 until_true 60 test -e "$scratch/ill/gpu-tests-doctor/comm.log" || fail "stopped: comm has not begun"
 until_true 60 grep -Eq '^\| doctor +\| ok ' "$scratch/results/tests-doctor.md" || fail "stopped: no row of doctor before the end"

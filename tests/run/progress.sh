@@ -45,7 +45,7 @@ for ranks in 1 2; do
     # Each step reads 12 samples, in 3 s. The width changes meanwhile.
     run=("${start[@]}" log.dir=resized-run-$ranks)
     slow 1
-    terminal resized-$ranks 120x24 'wait:mem [0-9/]+ MiB eta [0-9:]+ \| step 2, for 2 s' \
+    terminal resized-$ranks 120x24 'wait:mem [0-9/]+ MiB eta [0-9:]+ \| step [0-9]+, for [0-9]+ s' \
         size:40x24 $'wait:\r'"$kept"$'\e' 'do:: 40' $'wait:\r.*\r.*\r.*\r' size:60x24 \
         $'wait:\r(step [0-9/]+ )?'"$kept"' \| step [0-9]+(: 0 %|, for [0-9]+ s)' 'do:: 60' $'wait:\r.*\r.*\r.*\r' 'do:: end'
     slow 0

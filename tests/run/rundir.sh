@@ -89,38 +89,52 @@ says broken "no checkpoint under .* is valid: "
 
 # --- a directory that is removed while it is used -----------------------------------------------------
 
+# held RANKS RUN ARGUMENTS...: starts a run of $steps steps and stops its processes, $processes, past step 20 and
+# before its first save. A run that was faster is repeated with more steps.
+held() {
+    local ranks=$1 run=$2 last
+    shift 2
+    for steps in 500 5000 50000; do
+        begin "$ranks" "$run" train.steps=$steps checkpoint.every=$((steps * 4 / 5)) "$@"
+        until_true 120 past "$run" 20 || fail "$run: never reached step 20"
+        mapfile -t processes < <(hold "$job")
+        last=$(last_step "$run")
+        ((last >= steps * 4 / 5 - 1)) || return 0
+        end_job
+        rm -rf "$run"
+    done
+    fail "$run: was never stopped in time"
+}
+
 # removed RANKS RUN ARGUMENTS...: the run must say so once, save its last step nevertheless, and end with 74.
 removed() {
     local ranks=$1 run=$2 code=0
-    shift 2
-    begin "$ranks" "$run" train.steps=500 checkpoint.every=100 "$@"
-    until_true 120 past "$run" 20 || fail "$run: never reached step 20"
-    rm -r "$run" || rm -rf "$run"
+    held "$@"
+    rm -r "$run"
+    kill -CONT "${processes[@]}"
     wait "$job" || code=$?
     [[ $code == 74 ]] || fail "$run: ended with $code, not 74"
     [[ $(grep -c "^trireme: warning: '$run' was removed while the run used it: it is made again" "$run.err") == 1 ]] &&
-        [[ $(grep -c "^trireme: '$run' was removed while the run used it: step 500 is saved" "$run.err") == 1 ]] &&
+        [[ $(grep -c "^trireme: '$run' was removed while the run used it: step $steps is saved" "$run.err") == 1 ]] &&
         [[ $(wc -l <"$run.err") == 2 ]] || fail "$run: said '$(<"$run.err")'"
-    intact "$run" 500
-    [[ $(last_step "$run") == 500 ]] || fail "$run: the metrics do not go on"
-    grep -q '^step 500/500 ' "$run/log.txt" || fail "$run: log.txt does not go on"
+    intact "$run" "$steps"
+    [[ $(last_step "$run") == "$steps" ]] || fail "$run: the metrics do not go on"
+    grep -q "^step $steps/$steps " "$run/log.txt" || fail "$run: log.txt does not go on"
 }
 removed 1 removed-1
 removed 4 removed-4 "${grid[@]}"
 
 # Another run has made the directory again: it keeps it, and the first one cannot save.
-begin 1 first train.steps=400 checkpoint.every=0
-until_true 120 past first 5 || fail "first: never reached step 5"
 cp -r whole other
-kill -STOP "$job" # stopped, because the test cannot act between two steps
+held 1 first checkpoint.every=0
 mv first first.away
 mv other first
-kill -CONT "$job"
+kill -CONT "${processes[@]}"
 code=0
 wait "$job" || code=$?
 [[ $code == 74 ]] || fail "first: ended with $code, not 74"
 says first "'first' now contains another run"
-[[ ! -e first/ckpt/step-00000400 && $(last_step first) == 40 ]] || fail "first: wrote to the second run"
+[[ ! -e $(step_dir first "$steps") && $(last_step first) == 40 ]] || fail "first: wrote to the second run"
 
 # A job that is refused for another reason leaves no directory.
 train 66 1 nothing data.path=missing.txt

@@ -110,40 +110,40 @@ codes=$(set +o pipefail; timeout 60 "$trireme" run -n 2 sample gpt2 -n 100000000
 [[ $codes == '74 0' && -s closed.out ]] || fail "a reader that has enough of two ranks: exit codes $codes"
 grep -q '^trireme: stdout cannot be written: ' closed.err || fail "a reader that has enough of two ranks: $(<closed.err)"
 
+# begin OUT COMMAND...: starts a sample without end, with no signal ignored, and returns when it has written
+# something to OUT.out; $process is its process.
+begin() {
+    local out=$1
+    shift
+    rm -f "$out.out" # of an earlier one: the job's shell may empty it after the first look
+    env --default-signal=INT "$@" sample gpt2 -n 1000000000 >"$out.out" 2>"$out.err" &
+    process=$!
+    until_true 120 test -s "$out.out" || fail "$out: no text: $(<"$out.err")"
+}
+
 # Ctrl-C and SIGTERM end it at the next token.
 for signal in INT TERM; do
     code=0
-    timeout -s $signal 2 "$trireme" sample gpt2 -n 1000000000 >signal.out 2>signal.err || code=$?
-    [[ $code == 124 && -s signal.out ]] || fail "SIG$signal: exit code $code"
+    begin signal "$trireme"
+    kill -$signal $process
+    wait $process || code=$?
+    [[ $code == 75 ]] || fail "SIG$signal: exit code $code"
     grep -q 'stopped before the end of the text' signal.err || fail "SIG$signal: $(<signal.err)"
 done
 
 # A rank that is killed ends the others.
-"$trireme" run -n 2 sample gpt2 -n 1000000000 >long.out 2>long.err &
-launcher=$!
-for ((i = 0; i < 300; i++)); do
-    [[ ! -s long.out ]] || break
-    sleep 0.1
-done
-[[ -s long.out ]] || fail "no text after 30 s: $(<long.err)"
-for p in $(descendants "$launcher"); do
-    [[ $(tr '\0' ' ' <"/proc/$p/cmdline" 2>/dev/null) != *"trireme sample"* ]] || victim=$p
-done
-kill -KILL "$victim"
+begin long "$trireme" run -n 2
+job=$process
+kill -KILL "$(rank_process 1)"
 code=0
-wait "$launcher" || code=$?
+wait $process || code=$?
 [[ $code == 77 ]] || fail "a killed rank: exit code $code: $(<long.err)"
-grep -q 'lost rank [01] .*: next token for ' long.err || fail "a killed rank: $(<long.err)"
+grep -q 'lost rank 1 .*: next token for ' long.err || fail "a killed rank: $(<long.err)"
 
 # A signal to the launcher: its sentence says nothing of steps.
-"$trireme" run -n 2 sample gpt2 -n 1000000000 >signalled.out 2>signalled.err &
-launcher=$!
-for ((i = 0; i < 300; i++)); do
-    [[ ! -s signalled.out ]] || break
-    sleep 0.1
-done
-kill -TERM "$launcher"
-wait "$launcher" || true
+begin signalled "$trireme" run -n 2
+kill -TERM $process
+wait $process || true
 grep -q 'stopping on a signal' signalled.err || fail "SIGTERM: $(<signalled.err)"
 ! grep -q 'finishing this step' signalled.err || fail "SIGTERM: $(<signalled.err)"
 finish

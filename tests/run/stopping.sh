@@ -39,11 +39,10 @@ begin() {
 # ends RUN CODE: $job must end with that code.
 ends() {
     local code=0
-    until_true 120 not_running "$job" || { fail "$1: still there"; descendants "$job" | xargs kill -9; }
+    until_true 120 gone "$job" || { fail "$1: still there"; descendants "$job" | xargs kill -9; }
     wait "$job" || code=$?
     [[ $code == "$2" ]] || { fail "$1: exit code $code, not $2"; tail -n 5 "$1.err"; }
 }
-not_running() { [[ ! -e /proc/$1 || $(sed -n 's/^State:\s*\(.\).*/\1/p' "/proc/$1/status" 2>/dev/null) == Z ]]; }
 saved_step() { find "$1" -path '*/ckpt/step-*' -prune | sed 's/.*step-0*//' | sort -n | tail -n 1; }
 
 # said RUN LINE...: its stderr must be exactly these lines (patterns).
@@ -164,15 +163,19 @@ for ranks in 1 2; do
     grep -q '^trireme: stopped by --time-limit' limit/log.txt || fail "log.txt: the last sentence is missing"
 done
 
-# A request during the set-up ends the run: nothing is saved, and it can be started again.
+# A request during the set-up ends the run: nothing is saved, and it can be started again. One that came in the first
+# step is repeated.
 for ranks in 1 2; do
-    choose $ranks early model.layers=12 model.width=384
-    rm -f early.out # of the turn before: the job's shell may empty it after the first look
-    "${words[@]}" >early.out 2>early.err &
-    job=$!
-    until_true 60 grep -q '^memory' early.out || fail "early: no plan"
-    kill -TERM "$job"
-    ends early 75
+    for ((i = 0; i < 5; i++)); do
+        choose $ranks early model.layers=12 model.width=384
+        rm -f early.out # of the turn before: the job's shell may empty it after the first look
+        "${words[@]}" >early.out 2>early.err &
+        job=$!
+        until_true 60 grep -qs '^memory' early.out || fail "early: no plan"
+        kill -TERM "$job"
+        ends early 75
+        [[ -s early/metrics.jsonl ]] || break
+    done
     said early "$term" "stopped by a signal before a step was taken, .*: start again with the same command"
     [[ -z $(saved_step early) && ! -s early/metrics.jsonl ]] || fail "early: took a step"
     "${words[@]}" train.steps=1 >early.out 2>early.err || fail "early: cannot be started again: $(<early.err)"
@@ -190,7 +193,6 @@ all=$(descendants "$job")
 before=$(last_step orphans)
 kill -KILL "$job"
 wait "$job" || true
-gone() { for p in $all; do not_running "$p" || return 1; done; }
-until_true 60 gone || { fail "the launcher was killed: a process is left"; kill -9 $all; }
+until_true 60 gone $all || { fail "the launcher was killed: a process is left"; kill -9 $all; }
 [[ $(saved_step orphans) -ge $before ]] || fail "the launcher was killed: nothing is saved"
 finish

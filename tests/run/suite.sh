@@ -56,9 +56,14 @@ suite_says '^tests: all passed in [0-9]+ s$'
 grep -q 'cmake --build build/clang --target all benches' called || fail "nothing was built by clang"
 [[ $(grep -c 'ctest --test-dir build/asan .* -E ^unit\\.test_([a-z]*|[a-z]*|[a-z]*)\$$' called) == 1 ]] ||
     fail "the sanitizers do not run one search of four: $(grep asan called)"
-for process in /proc/[0-9]*; do
-    [[ $process == "/proc/$$" || $(readlink "$process/cwd" || true) != "$PWD" ]] || fail "process ${process#/proc/} was left"
-done
+# alone: succeeds when no process but this one works in this folder.
+alone() {
+    local process
+    for process in /proc/[0-9]*; do
+        [[ $process == "/proc/$$" || $(readlink "$process/cwd" || true) != "$PWD" ]] || return 1
+    done
+}
+until_true 60 alone || fail "a process was left"
 
 suite 1 one-test
 suite_says '^tests \(release\): FAILED after'

@@ -8,8 +8,7 @@ trireme=$1
 scratch=$2
 # shellcheck source-path=SCRIPTDIR source=common.sh
 . "$(dirname "$0")/common.sh"
-export TMPDIR=$scratch/tmp OMPI_MCA_btl=vader,self
-mkdir -p "$TMPDIR"
+export OMPI_MCA_btl=vader,self
 
 folders() { find "$TMPDIR" -mindepth 1 -maxdepth 1 -name "trireme-*" -printf '%f\n'; }
 is_gone() { [[ ! -e $1 ]]; }
@@ -41,12 +40,6 @@ left() {
     for file in $folder $segments /dev/shm/"${folder##*/}"; do is_gone "$file" || fail "$1: $file is left"; done
 }
 
-ended() {
-    local p
-    for p in "$@"; do [[ -e /proc/$p && $(ps -o stat= -p "$p") != Z* ]] && return 1; done
-    true
-}
-
 # mpirun is killed: the launcher removes what mpirun left.
 start mpirun 1000000
 kill -KILL "$mpirun"
@@ -59,12 +52,14 @@ left mpirun
 start living 1000000
 living="$job $waiter" living_files="$folder $segments"
 
-# All processes of a job are killed: the next run removes what they left.
+# All processes of a job are killed, none of them long enough after another to see its end: the next run removes
+# what they left.
 start all 1000000
+hold "$job" >/dev/null
 # shellcheck disable=SC2086
 kill -KILL "$job" "$mpirun" $ranks
 # shellcheck disable=SC2086
-until_true 20 ended "$job" "$mpirun" $ranks || fail "all: a process is left"
+until_true 60 gone "$job" "$mpirun" $ranks || fail "all: a process is left"
 for file in $folder $segments; do is_gone "$file" && fail "all: $file is gone before the next run"; done
 ln -s "$scratch/base.yaml" "$TMPDIR/trireme-$UID-link"
 ln -s "$scratch/living" "$TMPDIR/trireme-$UID-folder"
@@ -81,7 +76,7 @@ done
 start launcher 1000000
 kill -KILL "$job"
 # shellcheck disable=SC2086
-until_true 60 ended "$mpirun" $ranks || fail "launcher: a process is left"
+until_true 60 gone "$mpirun" $ranks || fail "launcher: a process is left"
 "$trireme" run -n 1 help >"$scratch/help.out" 2>&1
 left launcher
 
@@ -90,12 +85,12 @@ for delay in 0 0.05 0.1 0.2 0.3 0.5; do
     "$trireme" run -n 2 train "$scratch/base.yaml" parallel.pp=2 log.dir="$scratch/early$delay" >/dev/null 2>&1 &
     job=$!
     sleep $delay
-    processes=$(descendants $job)
+    processes=$(hold $job)
     # shellcheck disable=SC2086
     kill -KILL $processes 2>/dev/null
     wait $job 2>/dev/null
     # shellcheck disable=SC2086
-    until_true 20 ended $processes || fail "$delay s: a process is left"
+    until_true 60 gone $processes || fail "$delay s: a process is left"
     "$trireme" run -n 1 help >"$scratch/help.out" 2>&1
     [[ $(folders | grep -cEv -- "-(link|folder|file|other)$") == 1 ]] || fail "$delay s: left is $(folders)"
 done

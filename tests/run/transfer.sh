@@ -35,11 +35,12 @@ cat >large/config.json <<J
 J
 "$trireme" ckpt import large run >/dev/null || fail "import of the large model"
 
-# stopped SIGNAL RANK PATTERN FOLDER COMMAND...: runs the command and signals it (RANK -: this process, otherwise
-# that rank) when a path matches; a command that was faster is repeated. Sets $code.
+# stopped SIGNAL RANK PATTERN FOLDER DONE COMMAND...: runs the command and signals it (RANK -: this process, otherwise
+# that rank) when a path matches; a command that was faster, so that it ended well or made DONE, is repeated. Sets
+# $code.
 stopped() {
-    local signal=$1 rank=$2 pattern=$3 folder=$4 tries to
-    shift 4
+    local signal=$1 rank=$2 pattern=$3 folder=$4 done=$5 tries to
+    shift 5
     for ((tries = 0; tries < 50; tries++)); do
         rm -rf "$folder"
         code=0
@@ -53,7 +54,7 @@ stopped() {
         until compgen -G "$pattern" >/dev/null || ! kill -0 $job 2>/dev/null; do :; done
         kill "-$signal" $to 2>/dev/null || true
         wait $job || code=$?
-        [[ $code == 0 ]] || return 0
+        [[ $code == 0 || -e $done ]] || return 0
     done
     fail "$*: ended $tries times before SIG$signal"
 }
@@ -61,22 +62,20 @@ stopped() {
 for ranks in 1 2; do
     launch=()
     [[ $ranks == 1 ]] || launch=(run -n "$ranks")
-    stopped TERM - 'out.tmp-*' out "${launch[@]}" ckpt export run out
+    stopped TERM - 'out.tmp-*' out out "${launch[@]}" ckpt export run out
     [[ $code == 75 ]] || fail "an export on $ranks ranks that was stopped: exit code $code: $(<err)"
     grep -q 'the export was stopped' err || fail "an export that was stopped: $(<err)"
     [[ -z $(compgen -G 'out*') ]] || fail "an export on $ranks ranks that was stopped left $(ls -d out*)"
 
-    stopped TERM - 'new/.ckpt-import/.tmp-*' new "${launch[@]}" ckpt import large new
+    stopped TERM - 'new/.ckpt-import/.tmp-*' new new/ckpt "${launch[@]}" ckpt import large new
     [[ $code == 75 ]] || fail "an import on $ranks ranks that was stopped: exit code $code: $(<err)"
     grep -q 'the import was stopped' err || fail "an import that was stopped: $(<err)"
     [[ ! -e new ]] || fail "an import on $ranks ranks that was stopped left $(ls -A new)"
 
     lost=-
     [[ $ranks == 1 ]] || lost=1
-    stopped KILL $lost 'out.tmp-*' out "${launch[@]}" ckpt export run out
-    [[ ! -e out ]] || fail "an export that was killed left its target"
-    stopped KILL $lost 'new/.ckpt-import/.tmp-*' new "${launch[@]}" ckpt import large new
-    [[ ! -e new/ckpt ]] || fail "an import that was killed left new/ckpt"
+    stopped KILL $lost 'out.tmp-*' out out "${launch[@]}" ckpt export run out
+    stopped KILL $lost 'new/.ckpt-import/.tmp-*' new new/ckpt "${launch[@]}" ckpt import large new
     "$trireme" ckpt import "$models/qwen3" new >/dev/null 2>err || fail "an import after one that was killed: $(<err)"
     [[ ! -e new/.ckpt-import ]] || fail "an import left $(ls -A new) of an earlier one"
     "$trireme" ckpt export new out >/dev/null 2>err || fail "an export after one that was killed: $(<err)"

@@ -92,13 +92,6 @@ launch() {
     job=$!
 }
 
-# gone PROCESS: succeeds when it has ended, even if its parent has not collected it.
-gone() {
-    local stat
-    { read -r stat <"/proc/$1/stat"; } 2>/dev/null || return 0
-    [[ $stat == *") "[ZX]" "* ]]
-}
-
 # ranks_of_job: prints the processes of this trial's ranks, whatever their parent is now.
 ranks_of_job() {
     local p
@@ -115,7 +108,7 @@ ends() {
     code=0
     until_true 120 gone "$job" || { fail "$1: it still runs after 120 s"; descendants "$job" | xargs kill -9; }
     wait "$job" 2>/dev/null || code=$?
-    until_true 10 none_left || { fail "$1: processes are left: $(ranks_of_job | tr '\n' ' ')"; ranks_of_job | xargs kill -9; }
+    until_true 60 none_left || { fail "$1: processes are left: $(ranks_of_job | tr '\n' ' ')"; ranks_of_job | xargs kill -9; }
     compgen -G "/dev/shm/trireme-$UID-$job-*" >/dev/null && fail "$1: shared memory is left in /dev/shm"
     grep -Eq "Process received signal|Backtrace|Sanitizer" "$1.err" && fail "$1: something crashed: $(<"$1.err")"
     true

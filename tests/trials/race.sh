@@ -37,7 +37,7 @@ for k in 0 1; do
     esac
 done
 ((done_by)) || fail "run: neither job did its work"
-until_true 10 none_left || fail "run: processes are left: $(ranks_of_job | tr '\n' ' ')"
+until_true 60 none_left || fail "run: processes are left: $(ranks_of_job | tr '\n' ' ')"
 count_steps run
 ((steps == 60)) || fail "run: its metrics have $steps lines"
 same_curve run whole

@@ -364,8 +364,9 @@ static void silence_is_judged_by_the_beat_alone(void **state) {
     const fixture *f = *state;
     pid_t busy = start_rank(f, 0, true);
     char sentence[768];
-    tr_watch watch = {.silent_s = 2};
-    assert_int_equal(look_for(f->observer, watch, 4000, sentence, sizeof sentence), none);
+    tr_watch watch = {.silent_s =
+                          3.5}; /* longer than a pause of this process that the watch notices */
+    assert_int_equal(look_for(f->observer, watch, 5000, sentence, sizeof sentence), none);
     pid_t silent = start_rank(f, 1, false);
     assert_int_equal(look_for(f->observer, watch, 60000, sentence, sizeof sentence), 1);
     assert_non_null(strstr(sentence, "no heartbeat for"));
@@ -386,8 +387,9 @@ static void a_remote_rank_is_judged_by_its_heartbeat(void **state) {
     assert_int_equal(v.state, TR_RANK_REMOTE);
     assert_int_equal(v.step, 7);
     char sentence[768];
-    tr_watch watch = {.silent_s = 0.1, .remote_s = 0.8};
-    assert_int_equal(look_for(f->observer, watch, 300, sentence, sizeof sentence), none);
+    tr_watch patient = {.silent_s = 0.1, .remote_s = 3600};
+    tr_watch watch = {.silent_s = 3600, .remote_s = 0.5};
+    assert_int_equal(look_for(f->observer, patient, 300, sentence, sizeof sentence), none);
     assert_int_equal(look_for(f->observer, watch, 60000, sentence, sizeof sentence), 3);
     assert_non_null(strstr(sentence, "lost rank 3 (host elsewhere, pid "));
     assert_non_null(strstr(sentence, "no heartbeat for"));

@@ -395,7 +395,7 @@ static void a_shortened_file_is_an_error(void **state) {
 static void only_regular_files_are_data(void **state) {
     (void)state;
     tr_data *data;
-    (void)alarm(20);
+    (void)alarm(300);
     assert_int_equal(unlink(path), 0);
     assert_int_equal(mkfifo(path, 0600), 0);
     assert_int_equal(open_as(path, "bytes", 0, 1, 3, &data), TR_ERR_DATA);

@@ -361,7 +361,7 @@ static void pipes_are_refused(void **state) {
         {"u16", "pipe.bin"},  {"u32", "pipe.bin"}, {"llmc", "pipe.bin"},     {"megatron", "pipe"},
         {"text", "pipe.bin"}, {"megatron", "m"},   {"instruct", "pipe.json"}};
     tr_tokenizer *t;
-    (void)alarm(20);
+    (void)alarm(300);
     assert_int_equal(tr_tokenizer_open(TRIREME_TEST_GOLDEN "/tokenizers/gpt2.json", &t), TR_OK);
     write_megatron("m", 8, 2, 0);
     assert_int_equal(unlink(path_of("m.idx")), 0);

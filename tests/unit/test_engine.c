@@ -118,7 +118,7 @@ static void hold(void *argument) {
     rank_state *r = thread_rank = argument;
     struct timespec end;
     (void)clock_gettime(CLOCK_REALTIME, &end);
-    end.tv_sec += 20;
+    end.tv_sec += 120;
     while (!r->waited && sem_timedwait(&r->enqueued, &end) != 0) r->waited = errno == ETIMEDOUT;
 }
 

@@ -42,8 +42,9 @@ static int teardown(void **state) {
     return 0;
 }
 
-static void nap(void *microseconds) {
-    usleep(*(useconds_t *)microseconds);
+/* Blocks a stream until the flag is set. */
+static void hold_until(void *flag) {
+    while (!atomic_load((atomic_bool *)flag)) usleep(1000);
 }
 
 static void test_names(void **state) {
@@ -163,21 +164,23 @@ static void test_event_states(void **state) {
     assert_true(tr_event_reached(event)); /* never recorded */
     assert_int_equal(tr_stream_wait(stream, event), TR_OK);
 
-    useconds_t delay = 20000;
-    assert_int_equal(tr_stream_call(stream, nap, &delay), TR_OK);
+    atomic_bool first = false, second = false;
+    assert_int_equal(tr_stream_call(stream, hold_until, &first), TR_OK);
     assert_int_equal(tr_event_record(event, stream), TR_OK);
     assert_false(tr_event_reached(event));
     assert_int_equal(tr_stream_wait(stream, event),
                      TR_OK); /* a stream that waits for its own past does not deadlock */
+    atomic_store(&first, true);
     assert_int_equal(tr_stream_sync(stream), TR_OK);
     assert_true(tr_event_reached(event));
 
     /* An event that is recorded again on the inline stream is reached at once, whatever the other
      * stream does. */
-    assert_int_equal(tr_stream_call(stream, nap, &delay), TR_OK);
+    assert_int_equal(tr_stream_call(stream, hold_until, &second), TR_OK);
     assert_int_equal(tr_event_record(event, stream), TR_OK);
     assert_int_equal(tr_event_record(event, tr_device_compute(*state)), TR_OK);
     assert_true(tr_event_reached(event));
+    atomic_store(&second, true);
 
     /* An event is valid after its stream is destroyed. */
     assert_int_equal(tr_event_record(event, stream), TR_OK);
@@ -204,7 +207,7 @@ static atomic_bool released;
 /* Blocks until released; otherwise a wait for it would never end. */
 static void hold(void *argument) {
     slot *s = argument;
-    while (!released) usleep(1000);
+    hold_until(&released);
     s->value = 42;
 }
 

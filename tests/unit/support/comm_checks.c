@@ -412,7 +412,7 @@ static bool check_two_deep(const checks *k) {
     tr_channel *c = NULL;
     int64_t ticket;
     CHECK(both_new(k, BIG, &data));
-    tr_world_set_hook(w, &(tr_world_hook){.deadline_s = 20});
+    tr_world_set_hook(w, &(tr_world_hook){.deadline_s = 120});
     if (rank < 2) CHECK_OK(tr_channel_open(w, k->device, 1 - rank, rank == 0, BIG, &c));
     if (rank == 1) CHECK_OK(tr_channel_expect(c, (size_t[]){BIG, BIG}, 2));
     if (rank == 0) {
