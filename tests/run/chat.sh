@@ -59,12 +59,19 @@ with_system() {
     printf 'He who\n' | talk 2 system $run --system "$system" --temperature 0 -n 12 --repetition-penalty 3 parallel.tp=2
     text_of $run "$prompt" 12 --repetition-penalty 3 | cmp - system || fail "a system's turn: '$(<system)' after '$prompt'"
 }
-with_system words "<|im_start|>system
+prompt="<|im_start|>system
 $system<|im_end|>
 <|im_start|>user
 He who<|im_end|>
 <|im_start|>assistant
 "
+with_system words "$prompt"
+# Newlines of the template for which the tokenizer has no token are left out, as from a prompt.
+mv words/tokenizer/tokenizer.json kept.json
+sed -E 's/"[^" ]*Ċ[^" ]* [^" ]*",?//g; s/"[^" ]* [^" ]*Ċ[^" ]*",?//g; s/"[^" ]*Ċ[^" ]*":([0-9]+)/"(newline \1)":\1/g' kept.json >words/tokenizer/tokenizer.json
+! grep -q Ċ words/tokenizer/tokenizer.json || fail "the tokenizer has a token for newlines"
+with_system words "$prompt"
+mv kept.json words/tokenizer/tokenizer.json
 added() { printf '{"id":%d,"content":"%s","single_word":false,"lstrip":false,"rstrip":false,"normalized":false,"special":true},' "$@"; }
 train 0 1 headers data.format=text data.tokenizer="$golden/gpt2.json" model.vocab=1303 model.context=128 train.validate_every=0 train.steps=5
 sed "s/\"added_tokens\":\[/&$(added 1300 '<|start_header_id|>' 1301 '<|end_header_id|>' 1302 '<|eot_id|>')/" "$golden/gpt2.json" >headers/tokenizer/tokenizer.json
@@ -115,9 +122,17 @@ for ranks in 1 2; do
     done
 done
 
-# SIGTERM stops a conversation that waits.
-code=0
-sleep 20 | timeout -s TERM 3 "$trireme" run -n 2 sample bytes --interactive >term.out 2>term.err || code=$?
+# SIGTERM stops a conversation that waits for its second line.
+mkfifo lines
+exec {typed}<>lines
+echo 'The ' >&"$typed"
+"$trireme" run -n 2 sample bytes --interactive -n 4 <lines >term.out 2>term.err &
+job=$! code=0
+answered() { [[ -e term.out && $(wc -l <term.out) -ge 1 ]]; }
+until_true 120 answered || fail "no answer: $(<term.err)"
+kill -TERM $job
+wait $job || code=$?
+[[ $code == 75 ]] || fail "SIGTERM: exit code $code"
 grep -q 'stopping on a signal' term.err || fail "SIGTERM: $(<term.err)"
 ! grep -q 'finishing this step' term.err || fail "SIGTERM: $(<term.err)"
 finish
