@@ -1,0 +1,389 @@
+/* Tests plans under a limit of memory: which fit, the advice for those that do not, and what
+ * train.recompute auto chooses. */
+#include "support/plan_config.h"
+
+#include "base/memory.h"
+#include "partition/advice.h"
+#include "partition/recompute_choice.h"
+#include "partition/request.h"
+#include "partition/run_plan.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static void plan_with_limit(const char *limit, tr_device *device, tr_config *config,
+                            tr_run_plan **plan) {
+    const char *const overrides[] = {"parallel.pp=2", "model.vocab=256", limit};
+    read_config(config, 3, overrides);
+    assert_int_equal(tr_run_plan_make(config, device, plan), TR_OK);
+}
+
+/* Returns the bytes of the rank that takes most. */
+static size_t most_bytes(int count, const char *const *overrides, tr_device *device) {
+    tr_config config;
+    tr_run_plan *plan;
+    read_config(&config, count, overrides);
+    assert_int_equal(tr_run_plan_make(&config, device, &plan), TR_OK);
+    const size_t most = plan->memory[tr_run_plan_largest(plan)].total;
+    tr_run_plan_destroy(plan);
+    return most;
+}
+
+enum { ADVICE = 512 };
+
+/* Writes the advice for a config. */
+static void make_advice(const tr_config *config, tr_device *device, char advice[ADVICE]) {
+    tr_run_plan *plan;
+    assert_int_equal(tr_run_plan_make(config, device, &plan), TR_OK);
+    assert_int_equal(tr_advice_make(config, plan, device, advice, ADVICE), TR_OK);
+    tr_run_plan_destroy(plan);
+}
+
+/* Advice for a layout, where a rank may use as much as one of another layout takes. */
+static void expect_advice(int count, const char *const *layout, int other_count,
+                          const char *const *other, tr_device *device, const char *change) {
+    char advice[ADVICE];
+    tr_config config;
+    read_config(&config, count, layout);
+    config.device.memory = (int64_t)most_bytes(other_count, other, device);
+    make_advice(&config, device, advice);
+    if (!strstr(advice, change)) fail_msg("'%s' without '%s'", advice, change);
+}
+
+/* Advice gives data ranks to the model, and combines pp and tp where it takes no more ranks. */
+static void test_advice_of_several_degrees(void **state) {
+    (void)state;
+    tr_device *device;
+    assert_int_equal(tr_device_open("cpu", &one_thread, &device), TR_OK);
+    expect_advice(1, (const char *[]){"parallel.dp=4"}, 2,
+                  (const char *[]){"parallel.dp=2", "parallel.pp=2"}, device,
+                  "parallel.dp=2 parallel.pp=2, or");
+    expect_advice(1, (const char *[]){"model.heads=2"}, 3,
+                  (const char *[]){"model.heads=2", "parallel.pp=4", "parallel.tp=2"}, device,
+                  "parallel.pp=4 parallel.tp=2 on 8 ranks");
+    tr_device_close(device);
+}
+
+/* One byte decides whether the model fits; every change that is advised fits; with a limit below
+ * all of them there is no advice. */
+static void test_what_fits(void **state) {
+    (void)state;
+    tr_config config;
+    tr_device *device;
+    tr_run_plan *plan;
+    char limit[64], advice[ADVICE];
+    assert_int_equal(tr_device_open("cpu", &one_thread, &device), TR_OK);
+    plan_with_limit("device.memory=0", device, &config, &plan);
+    size_t need = plan->memory[tr_run_plan_largest(plan)].total;
+    tr_run_plan_destroy(plan);
+    (void)snprintf(limit, sizeof limit, "device.memory=%zu", need);
+    plan_with_limit(limit, device, &config, &plan);
+    assert_true(tr_run_plan_fits(plan));
+    tr_run_plan_destroy(plan);
+
+    (void)snprintf(limit, sizeof limit, "device.memory=%zu", need - 1);
+    plan_with_limit(limit, device, &config, &plan);
+    assert_false(tr_run_plan_fits(plan));
+    tr_run_plan_destroy(plan);
+    make_advice(&config, device, advice);
+    assert_string_equal(advice,
+                        "it fits with train.recompute=selective, or train.micro_batch=1, or "
+                        "parallel.pp=3 on 3 ranks, or parallel.tp=2 on 4 ranks");
+    (void)strcpy(config.device.name, "guarded"); /* has memory of its own, like a GPU */
+    make_advice(&config, device, advice);
+    assert_non_null(strstr(advice, "train.micro_batch=1, or device.offload=optimizer, or"));
+    (void)strcpy(config.device.offload, "optimizer"); /* and what else could go there */
+    (void)strcpy(config.parallel.schedule, "gpipe");
+    assert_int_equal(tr_run_plan_make(&config, device, &plan), TR_OK);
+    config.device.memory = (int64_t)plan->memory[tr_run_plan_largest(plan)].total - 1;
+    tr_run_plan_destroy(plan);
+    make_advice(&config, device, advice);
+    assert_non_null(strstr(advice, "device.offload=optimizer,activations:1, or"));
+    config.device.memory = 1000;
+    make_advice(&config, device, advice);
+    assert_non_null(strstr(advice, "no larger parallel.pp"));
+    assert_int_equal(tr_memory_taken(device), 0);
+    tr_device_close(device);
+}
+
+/* The advice to offload activations names the stages of the ranks that need more than the limit,
+ * and those between them: of four ranks the last one, and then also the first one. */
+static void test_which_stages_to_offload(void **state) {
+    (void)state;
+    static const char *const overrides[] = {"parallel.pp=4", "parallel.schedule=gpipe",
+                                            "model.vocab=256"};
+    static const char *const advised[] = {"device.offload=optimizer,activations:3, or",
+                                          "device.offload=optimizer,activations:0-3, or"};
+    tr_config config;
+    tr_device *device;
+    tr_run_plan *plan;
+    char advice[ADVICE];
+    size_t total[4];
+    assert_int_equal(tr_device_open("cpu", &one_thread, &device), TR_OK);
+    read_config(&config, 3, overrides);
+    (void)strcpy(config.device.name, "guarded");
+    (void)strcpy(config.device.offload, "optimizer");
+    assert_int_equal(tr_run_plan_make(&config, device, &plan), TR_OK);
+    for (int r = 0; r < 4; r++) total[r] = plan->memory[r].total;
+    tr_run_plan_destroy(plan);
+    assert_true(total[3] > total[0] && total[0] > total[1] && total[1] == total[2]);
+    for (int k = 0; k < 2; k++) {
+        config.device.memory = (int64_t)total[k];
+        make_advice(&config, device, advice);
+        if (!strstr(advice, advised[k])) fail_msg("%s", advice);
+    }
+    tr_device_close(device);
+}
+
+/* What ranks keep in the memory of a host: no host may have more than the limit. */
+static void test_host_memory(void **state) {
+    (void)state;
+    static const char *const overrides[] = {"parallel.pp=4", "model.vocab=256"};
+    tr_config config;
+    tr_device *device;
+    assert_int_equal(tr_device_open("cpu", &one_thread, &device), TR_OK);
+    read_config(&config, 2, overrides);
+    (void)strcpy(config.device.name, "guarded");
+    (void)strcpy(config.device.offload, "optimizer");
+    for (int host = 0; host <= 4; host++) {
+        size_t most = 0, bytes = 0;
+        tr_run_plan *plan;
+        config.device.host_ranks = host; /* the last host may have fewer ranks */
+        config.device.host_memory = 0;
+        assert_int_equal(tr_run_plan_make(&config, device, &plan), TR_OK);
+        for (int r = 0; r < 4; r++) {
+            if (host && r % host == 0) bytes = 0;
+            bytes += plan->memory[r].of[TR_MEMORY_OFFLOAD];
+            if (bytes > most) most = bytes;
+        }
+        assert_true(most > 0 && plan->host_bytes == most);
+        tr_run_plan_destroy(plan);
+        for (int less = 0; less < 2; less++) {
+            config.device.host_memory = (int64_t)most - less;
+            assert_int_equal(tr_run_plan_make(&config, device, &plan), TR_OK);
+            assert_int_equal(tr_run_plan_fits_host(plan), !less);
+            assert_true(tr_run_plan_fits_device(plan));
+            assert_int_equal(tr_run_plan_fits(plan), !less);
+            tr_run_plan_destroy(plan);
+        }
+    }
+    (void)strcpy(config.device.name, "cuda"); /* of another machine */
+    config.device.memory = 1 << 30;
+    config.device.host_memory = 0;
+    tr_run_plan *plan;
+    assert_int_equal(tr_run_plan_make(&config, device, &plan), TR_OK);
+    assert_true(plan->host_limit == SIZE_MAX && tr_run_plan_fits(plan));
+    tr_run_plan_destroy(plan);
+    tr_device_close(device);
+}
+
+/* Advice for the ranks' memory: changes that fill a host's beyond its limit, or further when it is
+ * exceeded already, are none; and what is missing there is no reason against other changes. */
+static void test_advice_leaves_the_host_its_memory(void **state) {
+    (void)state;
+    static const char *const overrides[] = {"parallel.pp=2", "parallel.schedule=gpipe",
+                                            "model.vocab=256"};
+    tr_config config;
+    tr_device *device;
+    tr_run_plan *plan;
+    char advice[ADVICE];
+    assert_int_equal(tr_device_open("cpu", &one_thread, &device), TR_OK);
+    read_config(&config, 3, overrides);
+    (void)strcpy(config.device.name, "guarded");
+    assert_int_equal(tr_run_plan_make(&config, device, &plan), TR_OK);
+    assert_true(plan->host_bytes == 0 && plan->host_limit == SIZE_MAX); /* nobody asks */
+    tr_run_plan_destroy(plan);
+
+    (void)strcpy(config.device.offload, "optimizer");
+    assert_int_equal(tr_run_plan_make(&config, device, &plan), TR_OK);
+    const int64_t host_bytes = (int64_t)plan->host_bytes;
+    assert_true(plan->host_limit < SIZE_MAX);
+    config.device.memory = (int64_t)plan->memory[tr_run_plan_largest(plan)].total - 1;
+    tr_run_plan_destroy(plan);
+    const struct {
+        int64_t limit;
+        bool offloads;
+    } cases[] = {{4 * host_bytes, true}, {host_bytes, false}, {1, false}};
+    for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
+        config.device.host_memory = cases[k].limit;
+        make_advice(&config, device, advice);
+        if (!strstr(advice, "train.micro_batch=1") || !strstr(advice, "train.recompute=selective"))
+            fail_msg("limit %lld: %s", (long long)cases[k].limit, advice);
+        if ((strstr(advice, "optimizer,activations") != NULL) != cases[k].offloads)
+            fail_msg("limit %lld: %s", (long long)cases[k].limit, advice);
+    }
+    tr_device_close(device);
+}
+
+/* Plans with a limit in bytes and returns what the fullest rank takes; *c gets the modes that auto
+ * chooses. */
+static size_t need_under(size_t limit, const char *mode, tr_device *device, tr_config *c) {
+    char memory[64], recompute[64];
+    tr_run_plan *plan;
+    (void)snprintf(memory, sizeof memory, "device.memory=%zu", limit);
+    (void)snprintf(recompute, sizeof recompute, "train.recompute=%s", mode);
+    read_config(c, 4, (const char *[]){"parallel.pp=2", "model.vocab=256", memory, recompute});
+    assert_int_equal(tr_config_check(c, 2), TR_OK);
+    assert_int_equal(tr_request_recompute(c, device), TR_OK);
+    assert_int_equal(tr_run_plan_make(c, device, &plan), TR_OK);
+    const size_t need = plan->memory[tr_run_plan_largest(plan)].total;
+    tr_run_plan_destroy(plan);
+    return need;
+}
+
+/* auto takes the first mode that fits, only on the stage that needs it, and full where none fits.
+ * Under 1f1b the first stage holds more than the second one. */
+static void test_auto_takes_the_cheapest_that_fits(void **state) {
+    (void)state;
+    const size_t much = (size_t)1 << 40;
+    tr_config c;
+    tr_device *device;
+    assert_int_equal(tr_device_open("cpu", &one_thread, &device), TR_OK);
+    const size_t none = need_under(much, "none", device, &c);
+    const size_t selective = need_under(much, "selective", device, &c);
+    const size_t full = need_under(much, "full", device, &c);
+    assert_true(full < selective && selective < none);
+
+    assert_true(need_under(much, "auto", device, &c) == none);
+    assert_string_equal(c.model.recompute, "none");
+    assert_true(need_under(none, "auto", device, &c) == none);
+    assert_string_equal(c.model.recompute, "none");
+    assert_true(need_under(none - 1, "auto", device, &c) < none);
+    assert_string_equal(c.model.recompute, "selective:0-1");
+    assert_true(need_under(selective - 1, "auto", device, &c) < selective);
+    assert_int_equal(tr_recompute_of(c.model.recompute, 0), TR_RECOMPUTE_FULL);
+    assert_int_not_equal(tr_recompute_of(c.model.recompute, 3), TR_RECOMPUTE_FULL);
+    assert_true(need_under(full - 1, "auto", device, &c) == full);
+    assert_string_equal(c.model.recompute, "full");
+
+    /* Without a limit the choice would depend on this machine. */
+    read_config(&c, 1, (const char *[]){"train.recompute=auto"});
+    assert_int_equal(tr_config_check(&c, 1), TR_ERR_CONFIG);
+    assert_non_null(strstr(tr_error_message(), "set device.memory to the memory"));
+    assert_int_equal(tr_memory_taken(device), 0);
+    tr_device_close(device);
+}
+
+/* Lowers the mode of the rank's last stage that recomputes; returns false when none does. */
+static bool lower_last_stage(tr_config *c, const tr_layout *l, int rank) {
+    const int64_t blocks = c->model.layers;
+    uint8_t modes[16];
+    for (int64_t b = 0; b < blocks; b++) modes[b] = (uint8_t)tr_recompute_of(c->model.recompute, b);
+    for (int s = l->placement.stages - 1; s >= 0; s--) {
+        bool lower = false;
+        for (int64_t b = l->first[s] - 1; b < l->first[s + 1] - 1 && l->owner[s] == rank; b++) {
+            if (b < 0 || b >= blocks || modes[b] == 0) continue;
+            modes[b]--;
+            lower = true;
+        }
+        if (!lower) continue;
+        assert_int_equal(tr_recompute_print(modes, blocks, c->model.recompute), TR_OK);
+        return true;
+    }
+    return false;
+}
+
+static size_t need_of(const tr_config *c, tr_device *device) {
+    tr_run_plan *plan;
+    assert_int_equal(tr_run_plan_make(c, device, &plan), TR_OK);
+    const size_t need = plan->memory[tr_run_plan_largest(plan)].total;
+    tr_run_plan_destroy(plan);
+    return need;
+}
+
+/* With several stages a rank auto chooses for each: a rank's last stage could not have the mode
+ * before its own, because the ranks would not fit. Returns how many choices have several modes. */
+static int choose_for_stages(const char *layers, const char *virtual, const char *vocab) {
+    int mixed = 0;
+    tr_device *device;
+    tr_config c, other;
+    size_t need[2];
+    assert_int_equal(tr_device_open("cpu", &one_thread, &device), TR_OK);
+    for (int full = 0; full < 2; full++) {
+        read_config(&c, 7,
+                    (const char *[]){"parallel.pp=2", "parallel.schedule=interleaved", layers,
+                                     virtual, vocab, "device.memory=1TiB",
+                                     full ? "train.recompute=full" : "train.recompute=none"});
+        need[full] = need_of(&c, device);
+    }
+    for (size_t part = 0; part <= 8; part++) {
+        tr_run_plan *plan;
+        c.device.memory = (int64_t)(need[1] + (need[0] - need[1]) / 8 * part);
+        (void)strcpy(c.model.recompute, TR_RECOMPUTE_AUTO);
+        assert_int_equal(tr_request_recompute(&c, device), TR_OK);
+        mixed += strchr(c.model.recompute, ':') != NULL;
+        assert_int_equal(tr_run_plan_make(&c, device, &plan), TR_OK);
+        assert_true(tr_run_plan_fits(plan));
+        for (int rank = 0; rank < 2; rank++) {
+            other = c;
+            if (lower_last_stage(&other, plan->layout, rank) &&
+                need_of(&other, device) <= (size_t)c.device.memory)
+                fail_msg("%s, %s: %s is enough, not %s", layers, vocab, other.model.recompute,
+                         c.model.recompute);
+        }
+        tr_run_plan_destroy(plan);
+    }
+    tr_device_close(device);
+    return mixed;
+}
+
+/* In the second case the cut follows the modes. */
+static void test_auto_chooses_for_each_stage(void **state) {
+    (void)state;
+    assert_true(choose_for_stages("model.layers=8", "parallel.virtual=4", "model.vocab=256") > 4);
+    assert_true(choose_for_stages("model.layers=9", "parallel.virtual=2", "model.vocab=1000") > 4);
+}
+
+/* A plan is called hopeless before it is made only if it does not fit: never at the bytes that it
+ * takes, but when there is room for half of the activations alone. With less memory auto makes
+ * another order, and under auto there is no order where parameters have no room. */
+static void test_hopeless_plans_do_not_fit(void **state) {
+    (void)state;
+    tr_device *device;
+    assert_int_equal(tr_device_open("cpu", &one_thread, &device), TR_OK);
+    for (int k = 0; k < SCHEDULES; k++) {
+        char schedule[64];
+        tr_config config;
+        tr_run_plan *plan;
+        bool hopeless;
+        (void)snprintf(schedule, sizeof schedule, "parallel.schedule=%s", schedules[k]);
+        const char *const overrides[] = {"parallel.pp=4", "model.layers=16", "model.vocab=64",
+                                         schedule};
+        read_config(&config, 4, overrides);
+        assert_int_equal(tr_run_plan_make(&config, device, &plan), TR_OK);
+        const tr_memory_plan most = plan->memory[tr_run_plan_largest(plan)];
+        tr_run_plan_destroy(plan);
+        config.device.memory = (int64_t)most.total;
+        assert_int_equal(tr_run_plan_is_hopeless(&config, device, &hopeless), TR_OK);
+        if (hopeless) fail_msg("%s fits, and is called hopeless", schedules[k]);
+        if (strcmp(schedules[k], "auto") == 0) {
+            config.device.memory = (int64_t)most.of[TR_MEMORY_OPTIMIZER];
+            assert_int_equal(tr_run_plan_is_hopeless(&config, device, &hopeless), TR_OK);
+            assert_true(hopeless);
+            continue;
+        }
+        config.device.memory = (int64_t)(most.total - most.of[TR_MEMORY_ACTIVATIONS] / 2);
+        assert_int_equal(tr_run_plan_is_hopeless(&config, device, &hopeless), TR_OK);
+        if (!hopeless) fail_msg("%s has no room, and is not called hopeless", schedules[k]);
+    }
+    tr_device_close(device);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_what_fits),
+        cmocka_unit_test(test_advice_of_several_degrees),
+        cmocka_unit_test(test_which_stages_to_offload),
+        cmocka_unit_test(test_host_memory),
+        cmocka_unit_test(test_advice_leaves_the_host_its_memory),
+        cmocka_unit_test(test_auto_takes_the_cheapest_that_fits),
+        cmocka_unit_test(test_auto_chooses_for_each_stage),
+        cmocka_unit_test(test_hopeless_plans_do_not_fit),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
