@@ -80,6 +80,24 @@ static size_t drop_lines(char *data, size_t bytes, const char *report) {
     return bytes;
 }
 
+/* Open MPI writes such a complaint in parts, and the job's message may come between them. Removes
+ * the beginning of a complaint, "[HOST][JOB,RANK][FILE:LINE:FUNCTION] ", in front of that message;
+ * returns the remaining bytes. */
+static size_t drop_beginnings(char *data, size_t bytes) {
+    static const char function[] = ":mca_btl_tcp_", message[] = "] trireme: ";
+    char *at = data, *found;
+    while ((found = memmem(at, bytes - (size_t)(at - data), message, strlen(message)))) {
+        char *begin = found;
+        at = found + 2;
+        while (begin > data && begin[-1] != '\n') begin--;
+        if (!memmem(begin, (size_t)(found - begin), function, strlen(function))) continue;
+        memmove(begin, at, bytes - (size_t)(at - data));
+        bytes -= (size_t)(at - begin);
+        at = begin;
+    }
+    return bytes;
+}
+
 static void *copy(void *argument) {
     tr_relay *r = argument;
     for (;;) {
@@ -89,7 +107,7 @@ static void *copy(void *argument) {
         if (n < 0 && errno == EINTR) continue;
         if (n <= 0) break;
         atomic_store(&r->read_ns, tr_now_ns());
-        size_t left = (size_t)n;
+        size_t left = drop_beginnings(r->chunk, (size_t)n);
         for (size_t i = 0; i < sizeof reports / sizeof *reports; i++)
             left = drop_lines(r->chunk, left, reports[i]);
         if (left > 0) {
