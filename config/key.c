@@ -5,6 +5,7 @@
 #include "config/batches.h"
 #include "config/points.h"
 #include "config/schema.h"
+#include "device/device.h"
 #include "pipeline/orders/make.h"
 
 #include <inttypes.h>
@@ -43,6 +44,7 @@ const char *tr_key_describe(const tr_key *key, char *buffer, size_t size) {
         (void)snprintf(buffer, size, "pairs of a batch and its last step, both ascending");
         break;
     case TR_KEY_BYTES: (void)snprintf(buffer, size, "a size in bytes"); break;
+    case TR_KEY_DEVICE: (void)snprintf(buffer, size, "cpu, cuda, cuda:N or ref"); break;
     case TR_KEY_SCHEDULE: {
         int index = 0;
         (void)snprintf(buffer, size, "one of ");
@@ -67,7 +69,8 @@ const char *tr_key_describe(const tr_key *key, char *buffer, size_t size) {
 static tr_status wrong_type(const tr_key *key, const char *value, const char *nearest) {
     char takes[512], example[80] = "", hint[64] = "";
     bool shows = key->type != TR_KEY_BOOL && key->type != TR_KEY_ANSWER &&
-                 key->type != TR_KEY_CHOICE && key->type != TR_KEY_SCHEDULE;
+                 key->type != TR_KEY_CHOICE && key->type != TR_KEY_SCHEDULE &&
+                 key->type != TR_KEY_DEVICE;
     if (shows)
         (void)snprintf(example, sizeof example, " (for example %s)",
                        key->example ? key->example : key->fallback);
@@ -291,6 +294,10 @@ tr_status tr_key_set(const tr_key *key, const char *value, tr_config *config) {
     case TR_KEY_BATCHES: TR_TRY(set_batches(key, value, config)); break;
     case TR_KEY_CHOICE: TR_TRY(set_choice(key, value, config)); break;
     case TR_KEY_SCHEDULE: TR_TRY(set_schedule(key, value, config)); break;
+    case TR_KEY_DEVICE:
+        if (!tr_device_is_known(value)) TR_TRY(wrong_type(key, value, NULL));
+        TR_TRY(set_text(key, value, config));
+        break;
     }
     return TR_OK;
 }
@@ -344,6 +351,7 @@ tr_status tr_key_text(const tr_key *key, const tr_config *config, char **text) {
     case TR_KEY_SCALES:
     case TR_KEY_POINTS:
     case TR_KEY_BATCHES:
+    case TR_KEY_DEVICE:
     case TR_KEY_PATHS: print_quoted(value, f); break;
     case TR_KEY_SHARE: {
         double share;

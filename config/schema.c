@@ -364,7 +364,7 @@ const tr_key tr_schema[] = {
      .help = "Measure the gradient noise scale, the tokens of a batch beyond which a larger one "
              "saves few steps."},
 
-    {"device.name", TR_KEY_TEXT, AT(device.name), .fallback = "cpu", .example = "cpu",
+    {"device.name", TR_KEY_DEVICE, AT(device.name), .fallback = "cpu", .example = "cpu",
      .local = true,
      .help =
          "Where ranks compute: cpu, cuda (a host's GPUs in turn), cuda:N, or ref (slow, exact)."},

@@ -20,6 +20,7 @@ typedef enum tr_key_type {
     TR_KEY_SHARE,   /* char[size], a number or a path */
     TR_KEY_CHOICE,  /* char[size], one of `choices` */
     TR_KEY_SCHEDULE, /* char[size], a schedule's name or a path that ends in .csv */
+    TR_KEY_DEVICE,   /* char[size], a device's name */
     TR_KEY_BYTES     /* int64_t; written 512MiB, 16GiB, 8GB or as a plain number,
                         0 or at least 4096 */
 } tr_key_type;

@@ -42,6 +42,11 @@ void tr_device_set_environment(int ranks) {
     if (ranks > 1) (void)setenv("CUDA_MODULE_LOADING", "EAGER", 0);
 }
 
+bool tr_device_is_known(const char *name) {
+    int ordinal;
+    return find_ops(name, &ordinal) != NULL;
+}
+
 tr_status tr_device_open(const char *name, const tr_device_options *options, tr_device **out) {
     *out = NULL;
     int ordinal;

@@ -55,6 +55,8 @@ typedef struct tr_device_options {
  * options. */
 void tr_device_set_environment(int ranks);
 
+/* Returns true for the name of a device, which this machine may not have. */
+bool tr_device_is_known(const char *name);
 /* Opens a device by name. Fails with TR_ERR_DEVICE and the reason when it cannot be used here. */
 tr_status tr_device_open(const char *name, const tr_device_options *options, tr_device **out);
 void tr_device_close(tr_device *device);

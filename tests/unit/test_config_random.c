@@ -91,6 +91,7 @@ static void draw_value(const tr_key *key, tr_config *c) {
                        1001 + (int)(draw() % 1000));
         break;
     case TR_KEY_SCHEDULE:
+    case TR_KEY_DEVICE:
     case TR_KEY_CHOICE: break; /* few values: keep the default */
     }
 }
