@@ -213,9 +213,12 @@ awk 'BEGIN {bytes = 12 * (18 * 4 * 16 * 64 + 12 * 16)}
     fail "sums over tensor ranks: $(tensor tensor; tensor tensor-slow; tensor tensor-apart)"
 
 # A step with all of it: the computed time, and what stays exposed. One rank waits for nothing.
-in_all() { sed -nE 's/^(time|in all) +about ([0-9.]+ [mu]?s) a step.*/\2/p; s/^tensor .*which ([0-9.]+ [mu]?s) stay exposed$/\1/p' "$scratch/$1.out" |
+in_all() { sed -nE 's/^(time|in all) +about ([0-9.]+ [mu]?s) a step.*/\2/p; s/^( +at the end of a|tensor) .*(which|GB\/s:) ([0-9.]+ [mu]?s) stay exposed$/\3/p' "$scratch/$1.out" |
     awk '{print $1 * ($2 == "ms" ? 1e-3 : 1)}' | tr '\n' ' '; }
-awk '{exit !(NF == 3 && $2 > 0 && ($1 + $2 - $3)^2 < 1e-4 * $3^2)}' <(in_all tensor) || fail "in all: $(in_all tensor)"
+plan 0 on-host --rate 1000 device.name=cuda device.memory=1GiB device.offload=optimizer
+for all in tensor on-host; do
+    awk '{exit !(NF == 3 && $2 > 0 && ($1 + $2 - $3)^2 < 1e-4 * $3^2)}' <(in_all $all) || fail "in all: $(in_all $all)"
+done
 ! grep -q '^in all' "$scratch/alone.out" || fail "one rank waits"
 
 # The messages of rank 1 of 4, which is between two others: 12 activations and 12 gradients of 4 R C = 4096 bytes.
