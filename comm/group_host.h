@@ -85,8 +85,7 @@ tr_status tr_collective_ranges_copy(tr_group_host *group, bool in);
 /* Continues after the current round; returns false when it was the last one. */
 bool tr_collective_ranges_next(tr_group_host *group);
 
-/* --- one piece of a collective of equal parts (group_parts.c), under the lock ------------------
- */
+/* --- one piece of a collective of equal parts (group_parts.c), under the lock ----------------- */
 
 /* Returns the elements of each part that the current piece has. */
 int64_t tr_collective_parts_count(const tr_group_host *group);
@@ -97,8 +96,7 @@ tr_status tr_collective_parts_copy(tr_group_host *group, bool in);
 /* Returns where the sum of this rank's elements of the piece goes. */
 unsigned char *tr_collective_parts_sum(const tr_group_host *group);
 
-/* --- one round of a reduction of ranges (group_sums.c), under the lock --------------------------
- */
+/* --- one round of a reduction of ranges (group_sums.c), under the lock ------------------------ */
 
 /* Rounds the round's summands to the type of messages, in their own memory; without the lock. */
 void tr_collective_sums_pack(const tr_group_host *group);

@@ -54,8 +54,7 @@ void tr_mesh_line(const tr_mesh *mesh, tr_axis axis, int *ranks) {
     tr_mesh_part_ranks(mesh, &line, ranks);
 }
 
-/* --- parts of a mesh ---------------------------------------------------------------------------
- */
+/* --- parts of a mesh -------------------------------------------------------------------------- */
 
 tr_mesh_part tr_mesh_self(const tr_mesh *mesh) {
     tr_mesh_part part;

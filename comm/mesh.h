@@ -30,8 +30,7 @@ int tr_mesh_rank(const tr_mesh *mesh, const int index[TR_AXIS_COUNT]);
 /* Lists the world ranks along `axis` through this rank, in index order, in ranks[degree[axis]]. */
 void tr_mesh_line(const tr_mesh *mesh, tr_axis axis, int *ranks);
 
-/* --- parts of a mesh ---------------------------------------------------------------------------
- */
+/* --- parts of a mesh -------------------------------------------------------------------------- */
 
 /* A part of a mesh: along each axis `count` ranks, `stride` apart, from index `first`. */
 typedef struct tr_mesh_part {

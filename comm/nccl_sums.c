@@ -98,8 +98,7 @@ static tr_status add_rows(tr_nccl_sums *s, tr_dtype dtype, int64_t count, void *
                             [TR_ADD_ROWS_Y] = tr_tensor_vector(to, dtype, count)}});
 }
 
-/* --- messages of all members to all others, in one group of NCCL's calls -----------------------
- */
+/* --- messages of all members to all others, in one group of NCCL's calls ---------------------- */
 
 typedef struct exchange {
     const tr_nccl_sums *sums;
@@ -131,8 +130,7 @@ static tr_status end_exchange(const exchange *x) {
     return tr_nccl_end(x->sums->comm, (int)(x->result == ncclSuccess ? ended : x->result));
 }
 
-/* --- sums of whole buffers ---------------------------------------------------------------------
- */
+/* --- sums of whole buffers -------------------------------------------------------------------- */
 
 /* The elements of a piece that a member adds. */
 typedef struct part {
@@ -186,8 +184,7 @@ tr_status tr_nccl_sums_reduce(tr_nccl_sums *s, void *buffer, int64_t count, tr_d
     return TR_OK;
 }
 
-/* --- sums of parts -----------------------------------------------------------------------------
- */
+/* --- sums of parts ---------------------------------------------------------------------------- */
 
 tr_status tr_nccl_sums_scatter(tr_nccl_sums *s, void *whole, void *part_, int64_t count,
                                tr_dtype dtype) {
@@ -210,8 +207,7 @@ tr_status tr_nccl_sums_scatter(tr_nccl_sums *s, void *whole, void *part_, int64_
     return TR_OK;
 }
 
-/* --- sums of ranges ----------------------------------------------------------------------------
- */
+/* --- sums of ranges --------------------------------------------------------------------------- */
 
 /* A reduction of ranges. */
 typedef struct scatter {
@@ -327,8 +323,7 @@ tr_status tr_nccl_sums_ranges(tr_nccl_sums *s, const tr_scatter_range *range, in
     return TR_OK;
 }
 
-/* --- gathers of sums that travel in BF16 -------------------------------------------------------
- */
+/* --- gathers of sums that travel in BF16 ------------------------------------------------------ */
 
 /* A walk over pieces of ranges that fit the landing buffer, as BF16: the next range and its next
  * element, and the elements of the buffer that are in use. */
@@ -401,8 +396,7 @@ tr_status tr_nccl_sums_gather(tr_nccl_sums *s, const tr_gather_range *range, int
     return TR_OK;
 }
 
-/* --- opening -----------------------------------------------------------------------------------
- */
+/* --- opening ---------------------------------------------------------------------------------- */
 
 /* Sends a byte from every member to every other one, so that NCCL connects them now: the first
  * message of two ranks waits for both. */

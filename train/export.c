@@ -355,8 +355,7 @@ static tr_status write_adapter_config(const export *e) {
     return status;
 }
 
-/* --- the whole ----------------------------------------------------------------------------------
- */
+/* --- the whole -------------------------------------------------------------------------------- */
 
 static tr_status make_folder(export *e) {
     char *text; /* a model that transformers does not have is refused before anything is written */

@@ -43,8 +43,7 @@ static double unit_of(double bytes, const char **name) {
     return large ? 1073741824.0 : 1048576.0;
 }
 
-/* --- work in progress --------------------------------------------------------------------------
- */
+/* --- work in progress ------------------------------------------------------------------------- */
 
 bool tr_activity_counts_bytes(tr_activity_phase phase) {
     return phase == TR_ACTIVITY_LOAD || phase == TR_ACTIVITY_SAVE;

@@ -126,8 +126,7 @@ void tr_progress_release(tr_progress *p) {
     (void)pthread_mutex_unlock(&p->lock);
 }
 
-/* --- work in progress --------------------------------------------------------------------------
- */
+/* --- work in progress ------------------------------------------------------------------------- */
 
 void tr_progress_phase(tr_progress *p, tr_activity_phase phase, int64_t step, double now_s) {
     (void)pthread_mutex_lock(&p->lock);

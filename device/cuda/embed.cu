@@ -38,8 +38,7 @@ __global__ void position(tr_embed_desc d, const tr_step_state *state, const T *x
     }
 }
 
-/* --- POSITION_WGRAD without documents: a thread takes a pack of the table, adds in row order ----
- */
+/* --- POSITION_WGRAD without documents: a thread takes a pack of the table, adds in row order -- */
 
 template <typename T, int N>
 __global__ void position_wgrad(int64_t batch, int64_t count, const T *dy, float *table) {

@@ -203,8 +203,7 @@ static void test_never_worse_than_a_generator(void **state) {
     }
 }
 
-/* --- stages that differ ------------------------------------------------------------------------
- */
+/* --- stages that differ ----------------------------------------------------------------------- */
 
 /* Stages that differ: the first and the last are the longest. */
 static tr_status describe_stages(void *context, int stages, tr_stage_table *t) {

@@ -25,8 +25,7 @@ static void run_model(const char *device, const tr_model_config *config, tr_dtyp
     run_filled(device, config, dtype, ranks, apart, rig_fill, out);
 }
 
-/* --- finite differences -------------------------------------------------------------------------
- */
+/* --- finite differences ----------------------------------------------------------------------- */
 
 static double loss_with(rig *r, tr_param *param, int64_t i, float value) {
     float kept = rig_get(param, TR_F32, i);
@@ -75,8 +74,7 @@ static void test_finite_differences(void **state) {
     check_differences(&large);
 }
 
-/* --- layouts ------------------------------------------------------------------------------------
- */
+/* --- layouts ---------------------------------------------------------------------------------- */
 
 static void check_tensor_ranks(const tr_model_config *config) {
     for (int d = 0; d < DEVICES; d++) {
@@ -201,8 +199,7 @@ static void test_tensor_ranks_cut_the_same_chunks(void **state) {
     assert_int_equal(scratch[0], scratch[1]);
 }
 
-/* --- decoding -----------------------------------------------------------------------------------
- */
+/* --- decoding --------------------------------------------------------------------------------- */
 
 /* Returns the log-probability of `token` at row `row` by the forward pass: the loss of that row
  * alone. */

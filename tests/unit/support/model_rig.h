@@ -57,8 +57,7 @@ void rig_open(rig *r, const char *device, tr_world *world, const tr_model_config
 
 void rig_close(rig *r);
 
-/* --- parameters ---------------------------------------------------------------------------------
- */
+/* --- parameters ------------------------------------------------------------------------------- */
 
 tr_param *rig_param(const tr_model *model, int index);
 
@@ -86,8 +85,7 @@ typedef struct rig_values {
  * norms are around 1. */
 void rig_fill_named(rig *r);
 
-/* --- running ------------------------------------------------------------------------------------
- */
+/* --- running ---------------------------------------------------------------------------------- */
 
 double rig_forward(rig *r);
 
