@@ -3,8 +3,7 @@
  * folder of transformers. */
 #include "base/json.h"
 #include "base/memory.h"
-#include "cli/cli.h"
-#include "job/rank_process.h"
+#include "cli/ranks.h"
 #include "train/eval_session.h"
 
 #include <math.h>
@@ -161,8 +160,7 @@ static tr_status evaluate_and_report(tr_world *world, tr_board *board, request *
     return status;
 }
 
-/* Evaluates on one rank. A rank that fails by itself aborts the job; a failure that all ranks
- * agreed on shuts down cleanly. */
+/* Evaluates on one rank. */
 static tr_status evaluate(cli_context *cli, tr_rank_process *process, tr_world *world, int argc,
                           char **argv) {
     request r = {.eval.model.step = -1};
@@ -176,12 +174,8 @@ static tr_status evaluate(cli_context *cli, tr_rank_process *process, tr_world *
         status = tr_rank_process_begin(process, world, s->config.parallel.deadline);
     tr_board *board = tr_rank_process_board(process);
     if (status == TR_OK) status = evaluate_and_report(world, board, &r, s);
-    bool own = status != TR_OK && !tr_error_is_agreed(), reported;
     if (s) tr_board_set_stop_word(board, NULL); /* before the board is gone */
-    (void)tr_rank_process_end(process, status, cli->backtrace, &reported);
-    cli->silent |= reported;
-    if (status != TR_OK) cli_report(cli, status);
-    if (own && tr_world_size(world) > 1) tr_world_abort(world, (int)status);
+    cli_leave(cli, process, world, status);
     if (s) tr_eval_session_close(s);
     free(s);
     free((void *)r.overrides);
@@ -189,16 +183,6 @@ static tr_status evaluate(cli_context *cli, tr_rank_process *process, tr_world *
 }
 
 tr_status cli_eval(cli_context *cli, int argc, char **argv) {
-    tr_world *world = NULL;
-    tr_rank_process *process = NULL;
     /* It does not say that a signal finishes a step and saves, because there is none. */
-    tr_status status = tr_rank_process_enter(false, &process);
-    if (status == TR_OK) status = tr_world_open_mpi(&world);
-    if (status != TR_OK) {
-        (void)tr_rank_process_end(process, status, cli->backtrace, &(bool){false});
-        return status;
-    }
-    status = evaluate(cli, process, world, argc, argv);
-    tr_world_close(world);
-    return status;
+    return cli_on_ranks(cli, false, evaluate, argc, argv);
 }

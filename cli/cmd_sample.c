@@ -2,9 +2,8 @@
  * from a checkpoint of a run, whatever layout saved it, or from a folder of transformers. */
 #include "base/memory.h"
 #include "base/utf8.h"
-#include "cli/cli.h"
+#include "cli/ranks.h"
 #include "cli/sample_chat.h"
-#include "job/rank_process.h"
 #include "train/generation.h"
 #include "train/trained.h"
 
@@ -192,8 +191,7 @@ static tr_status make_texts(tr_world *world, request *r, tr_generation *s) {
                           : make_from_prompts(s, writes, &r->texts);
 }
 
-/* Samples on one rank. A rank that fails by itself aborts the job; a failure that all ranks agreed
- * on shuts down cleanly. */
+/* Samples on one rank. */
 static tr_status sample(cli_context *cli, tr_rank_process *process, tr_world *world, int argc,
                         char **argv) {
     request r = {.model.step = -1, .texts = tr_texts_default()};
@@ -207,11 +205,7 @@ static tr_status sample(cli_context *cli, tr_rank_process *process, tr_world *wo
         status = tr_rank_process_begin(process, world, s->config.parallel.deadline);
     r.texts.sampler.board = tr_rank_process_board(process);
     if (status == TR_OK) status = make_texts(world, &r, s);
-    bool own = status != TR_OK && !tr_error_is_agreed(), reported;
-    (void)tr_rank_process_end(process, status, cli->backtrace, &reported);
-    cli->silent |= reported;
-    if (status != TR_OK) cli_report(cli, status);
-    if (own && tr_world_size(world) > 1) tr_world_abort(world, (int)status);
+    cli_leave(cli, process, world, status);
     if (s) tr_generation_close(s);
     free(s);
     release(&r);
@@ -219,16 +213,6 @@ static tr_status sample(cli_context *cli, tr_rank_process *process, tr_world *wo
 }
 
 tr_status cli_sample(cli_context *cli, int argc, char **argv) {
-    tr_world *world = NULL;
-    tr_rank_process *process = NULL;
     /* It does not say that a signal finishes a step and saves, because there is none. */
-    tr_status status = tr_rank_process_enter(false, &process);
-    if (status == TR_OK) status = tr_world_open_mpi(&world);
-    if (status != TR_OK) {
-        (void)tr_rank_process_end(process, status, cli->backtrace, &(bool){false});
-        return status;
-    }
-    status = sample(cli, process, world, argc, argv);
-    tr_world_close(world);
-    return status;
+    return cli_on_ranks(cli, false, sample, argc, argv);
 }

@@ -2,10 +2,9 @@
  */
 #include "base/clock.h"
 #include "base/memory.h"
-#include "cli/cli.h"
+#include "cli/ranks.h"
 #include "job/launch.h"
 #include "job/process.h"
-#include "job/rank_process.h"
 #include "train/time_limit.h"
 #include "train/trainer.h"
 
@@ -90,50 +89,39 @@ tr_status cli_train_config(int argc, char **argv, tr_config *config) {
     return status;
 }
 
-/* Runs training on one rank. A rank that fails by itself aborts the job; a failure that all ranks
- * agreed on shuts down cleanly. */
+/* Trains on one rank. */
 static tr_status train(cli_context *cli, tr_rank_process *process, tr_world *world, int argc,
-                       char **argv, request *r) {
+                       char **argv) {
     tr_config config;
+    request r = {0};
     /* Every rank reads the command and the config; rank 0 reports for all when one is wrong. */
-    tr_status status = tr_world_agree(world, parse(argc, argv, r));
-    if (status == TR_OK) status = tr_world_agree(world, load(r, &config));
+    tr_status status = tr_calloc((size_t)argc + 1, sizeof *r.overrides, &r.overrides);
+    if (status == TR_OK) status = parse(argc, argv, &r);
+    status = tr_world_agree(world, status);
+    if (status == TR_OK) status = tr_world_agree(world, load(&r, &config));
     /* Set before the run's config is recorded, because another number of threads may change the
      * bits of sums. */
     if (status == TR_OK && config.train.threads == 0) config.train.threads = tr_world_cores(world);
     if (status == TR_OK) status = tr_rank_process_begin(process, world, config.parallel.deadline);
     if (status == TR_OK) {
-        tr_train_options options = {.resume = r->resume,
-                                    .trace = r->trace,
-                                    .debug_nan = r->debug_nan,
-                                    .time_limit = r->time_limit,
-                                    .time_end_s = tr_now_s() + r->time_limit_s -
-                                                  age_s(tr_rank_process_board(process)),
+        tr_board *board = tr_rank_process_board(process);
+        tr_train_options options = {.resume = r.resume,
+                                    .trace = r.trace,
+                                    .debug_nan = r.debug_nan,
+                                    .time_limit = r.time_limit,
+                                    .time_end_s = tr_now_s() + r.time_limit_s - age_s(board),
                                     .patience_s = getenv(TR_RESTART_VARIABLE) ? PATIENCE_S : 0,
-                                    .board = tr_rank_process_board(process),
+                                    .board = board,
                                     .out = stdout,
                                     .warnings = stderr};
         status = tr_train(&config, world, &options);
     }
-    bool own = status != TR_OK && !tr_error_is_agreed(), reported;
-    (void)tr_rank_process_end(process, status, cli->backtrace, &reported);
-    cli->silent |= reported;
-    if (status != TR_OK) cli_report(cli, status);
-    if (own && tr_world_size(world) > 1) tr_world_abort(world, (int)status);
-    tr_world_close(world);
+    cli_leave(cli, process, world, status);
+    free(r.overrides);
     return status;
 }
 
 tr_status cli_train(cli_context *cli, int argc, char **argv) {
-    request r = {0};
-    tr_world *world = NULL;
-    TR_TRY(tr_calloc((size_t)argc + 1, sizeof *r.overrides, &r.overrides));
     cli->keeps_output = true; /* log.dir/log.txt */
-    tr_rank_process *process = NULL;
-    tr_status status = tr_rank_process_enter(!cli->silent, &process);
-    if (status == TR_OK) status = tr_world_open_mpi(&world);
-    if (status == TR_OK) status = train(cli, process, world, argc, argv, &r);
-    else (void)tr_rank_process_end(process, status, cli->backtrace, &(bool){false});
-    free(r.overrides);
-    return status;
+    return cli_on_ranks(cli, !cli->silent, train, argc, argv);
 }
