@@ -128,7 +128,7 @@ done
 begin late 2
 until_true 120 past late 5 || fail "late: never reached step 5: $(<late.err)"
 kill -STOP "$(rank_process 2)"
-lost late '; late is rank 2 '
+lost late '(; late is|waited [0-9.]+ s for) rank 2 '
 # A rank that is alive but makes no progress, outside of NCCL: the deadline ends the job, and the message
 # names that rank.
 over='([3-9]|[1-9][0-9])\.[0-9]' # the deadline of 3 s, or longer on a busy machine
