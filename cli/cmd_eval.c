@@ -168,6 +168,7 @@ static tr_status evaluate(cli_context *cli, tr_rank_process *process, tr_world *
     tr_status status = tr_calloc(1, sizeof *s, &s);
     if (status == TR_OK) status = read_request(argc, argv, tr_world_size(world), &r, s);
     status = tr_world_agree(world, status);
+    if (status == TR_OK) status = cli_same_arguments(world, argc, argv);
     if (status == TR_OK && s->config.train.threads == 0)
         s->config.train.threads = tr_world_cores(world);
     if (status == TR_OK)

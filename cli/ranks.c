@@ -1,5 +1,8 @@
 #include "cli/ranks.h"
 
+#include <string.h>
+#include <xxhash.h>
+
 tr_status cli_on_ranks(cli_context *cli, bool speaks, cli_rank_command command, int argc,
                        char **argv) {
     tr_world *world = NULL;
@@ -13,6 +16,21 @@ tr_status cli_on_ranks(cli_context *cli, bool speaks, cli_rank_command command, 
     status = command(cli, process, world, argc, argv);
     tr_world_close(world);
     return status;
+}
+
+tr_status cli_same_arguments(tr_world *world, int argc, char **argv) {
+    uint64_t mine = 0;
+    for (int i = 1; i < argc; i++)
+        if (strncmp(argv[i], "device.", 7) != 0)
+            mine = XXH3_64bits_withSeed(argv[i], strlen(argv[i]), mine);
+    uint64_t first = mine;
+    TR_TRY(tr_world_broadcast(world, 0, &first, sizeof first));
+    return tr_world_agree(
+        world, mine == first ? TR_OK
+                             : TR_FAIL(TR_ERR_USAGE,
+                                       "rank %d has other arguments of %s than rank 0: start every "
+                                       "rank with the same command",
+                                       tr_world_rank(world), argv[0]));
 }
 
 void cli_leave(cli_context *cli, tr_rank_process *process, tr_world *world, tr_status status) {

@@ -131,6 +131,12 @@ for signal in INT TERM; do
     grep -q 'stopped before the end of the text' signal.err || fail "SIG$signal: $(<signal.err)"
 done
 
+# Ranks that were started with different arguments do not wait for each other.
+code=0
+plain_mpirun -n 1 "$trireme" sample gpt2 -n 5 parallel.pp=2 : -n 1 "$trireme" sample gpt2 -n 9 parallel.pp=2 >apart.out 2>apart.err || code=$?
+[[ $code == 64 ]] || fail "other arguments: exit code $code"
+says apart 'rank 1 has other arguments of sample than rank 0: start every rank with the same command$'
+
 # A rank that is killed ends the others.
 begin long "$trireme" run -n 2
 job=$process
