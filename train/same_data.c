@@ -298,8 +298,15 @@ static tr_status settle_first(const tr_config *config, bool resumes, tr_data *da
     return TR_OK;
 }
 
-static tr_status use(tr_data *data, const tr_ckpt_state *s) {
+/* Sets this rank's data to those of *s, which rank 0 has settled. */
+static tr_status use(const tr_config *config, tr_data *data, const tr_ckpt_state *s) {
     int64_t taken[TR_CKPT_CORPORA];
+    char format[64];
+    if (s->data_format != tr_hash_name(format_of(config, format)))
+        return TR_FAIL(TR_ERR_CONFIG,
+                       "the data are read as %s here and in another way on rank 0: give every host "
+                       "the same tokenizer, or set data.document_end",
+                       format);
     if (tr_data_parts(data) != parts_of(s))
         return TR_FAIL(TR_ERR_DATA,
                        "data.path mixes %d corpora here and %d where rank 0 reads it: "
@@ -317,6 +324,12 @@ static tr_status use(tr_data *data, const tr_ckpt_state *s) {
                            "the data file '%s' has other content here than where rank 0 reads it: "
                            "give every host the same file",
                            tr_data_name(data, k));
+        if (s->corpora && tr_data_weight(data, k) != part.weight)
+            return TR_FAIL(TR_ERR_CONFIG,
+                           "data.path gives '%s' the weight %g here and %g on rank 0: give every "
+                           "rank the same weights",
+                           tr_data_name(data, k), (double)tr_data_weight(data, k) / 1e6,
+                           (double)part.weight / 1e6);
     }
     tr_data_mix_from(data, s->since, taken);
     return TR_OK;
@@ -328,5 +341,5 @@ tr_status tr_same_data_settle(tr_world *world, const tr_config *config, bool res
     note[0] = '\0';
     TR_TRY(tr_world_agree(world, first ? settle_first(config, resumes, data, state, note) : TR_OK));
     TR_TRY(tr_world_broadcast(world, 0, state, sizeof *state));
-    return tr_world_agree(world, use(data, state));
+    return tr_world_agree(world, use(config, data, state));
 }

@@ -98,8 +98,20 @@ two keys 78 "trireme: parallel.zero is 1 on rank 1 and 0 on rank 0: give every r
 two options 78 "trireme: rank 1 has other options than rank 0: give every rank the same --trace and --debug-nan" \
   parallel.dp=2 --trace 2 : parallel.dp=2
 [ ! -e "$scratch/keys" ] && [ ! -e "$scratch/options" ] || fail "a run with different arguments made its directory"
-# The same text may have another path, and a machine other cores.
+# The same text may have another path, and a machine other cores. Weights, and tokenizers next to
+# the data that end documents with other tokens, may not differ.
 ln -s "$text" "$scratch/text"
+two weights 78 "trireme: data.path gives '$scratch/text' the weight 3 here and 1 on rank 0: give every rank the same weights" \
+  parallel.pp=2 data.path="1 $text 1 $text" : parallel.pp=2 data.path="1 $text 3 $scratch/text"
+for tokenizer in gpt2 llama3; do
+  mkdir "$scratch/$tokenizer"
+  cp "$text" "$scratch/$tokenizer/ids.bin"
+  cp "$(dirname "$text")/../golden/tokenizers/$tokenizer.json" "$scratch/$tokenizer/ids.tokenizer.json"
+done
+packed=(parallel.pp=2 model.vocab=65536 data.format=u16 data.documents=packed)
+two documents 78 "trireme: the data are read as u16, packed, document_end 1 here and in another way on rank 0: give every host \
+the same tokenizer, or set data.document_end" \
+  "${packed[@]}" data.path="$scratch/gpt2/ids.bin" : "${packed[@]}" data.path="$scratch/llama3/ids.bin"
 two machines 0 "" parallel.pp=2 : parallel.pp=2 data.path="$scratch/text" train.threads=2
 # The order that auto made for the model, from the run directory.
 run auto-file 2 parallel.schedule="$scratch/auto-fp32/schedule.csv"
