@@ -1,10 +1,10 @@
 /* What a killed job leaves behind on the launcher's host, and its removal.
  *
- * Each job of `trireme run` has a folder in TMPDIR (or /tmp), named like its board. mpirun keeps
- * its session files there. The launcher and mpirun hold a lock on the folder: the kernel frees it
- * when the last of the two is dead, however it died. So a folder without a lock belongs to a dead
- * job, and the next `trireme run` of the same user removes the folder, the job's board and the
- * shared memory of its ranks. Nothing else is removed. */
+ * Each job of `trireme run`, and each of its questions to hosts, has a folder in TMPDIR (or /tmp),
+ * named like a board. mpirun keeps its session files there. The launcher and mpirun hold a lock on
+ * the folder: the kernel frees it when the last of the two is dead, however it died. So a folder
+ * without a lock belongs to a dead job, and the next `trireme run` of the same user removes the
+ * folder, the job's board and the shared memory of its ranks. Nothing else is removed. */
 #pragma once
 
 #include "base/status.h"
@@ -24,8 +24,8 @@ void tr_sweep(void);
  * user has chosen mpirun's folder) mpirun uses its own. The string `board` must outlive the folder.
  */
 void tr_job_folder_make(tr_job_folder *folder, const char *board);
-/* With `use` each mpirun that is started from now on keeps its session files in the folder, if
- * there is one; without, no longer. */
+/* With `use`, makes each mpirun that is started from now on keep its session files in the folder,
+ * if there is one. Without, lets later ones use their own. */
 void tr_job_folder_use(const tr_job_folder *folder, bool use);
 /* Removes the folder and the shared memory of the job's ranks, which have ended or been killed.
  * Waits up to 5 s for the last of them to die. Memory that is still in use then stays until the

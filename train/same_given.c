@@ -25,13 +25,16 @@ static tr_status check(const given *mine, int rank, const given *first) {
 }
 
 tr_status tr_same_given(tr_world *world, const tr_config *config, const tr_train_options *options) {
-    given *mine;
-    TR_TRY(tr_world_agree(world, tr_calloc(2, sizeof *mine, &mine)));
-    given *first = &mine[1];
-    *mine = (given){.config = *config, .trace = options->trace, .debug_nan = options->debug_nan};
-    *first = *mine;
-    tr_status status = tr_world_broadcast(world, 0, first, sizeof *first);
-    if (status == TR_OK) status = tr_world_agree(world, check(mine, tr_world_rank(world), first));
+    given *mine = NULL;
+    tr_status status = tr_world_agree(world, tr_calloc(2, sizeof *mine, &mine));
+    if (status == TR_OK) {
+        mine[0] =
+            (given){.config = *config, .trace = options->trace, .debug_nan = options->debug_nan};
+        mine[1] = mine[0];
+        status = tr_world_broadcast(world, 0, &mine[1], sizeof *mine);
+    }
+    if (status == TR_OK)
+        status = tr_world_agree(world, check(&mine[0], tr_world_rank(world), &mine[1]));
     free(mine);
     return status;
 }

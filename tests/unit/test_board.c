@@ -364,8 +364,8 @@ static void silence_is_judged_by_the_beat_alone(void **state) {
     const fixture *f = *state;
     pid_t busy = start_rank(f, 0, true);
     char sentence[768];
-    tr_watch watch = {.silent_s =
-                          3.5}; /* longer than a pause of this process that the watch notices */
+    /* Longer than a pause of this process that the watch notices. */
+    tr_watch watch = {.silent_s = 3.5};
     assert_int_equal(look_for(f->observer, watch, 5000, sentence, sizeof sentence), none);
     pid_t silent = start_rank(f, 1, false);
     assert_int_equal(look_for(f->observer, watch, 60000, sentence, sizeof sentence), 1);
