@@ -18,11 +18,16 @@ tr_status cli_on_ranks(cli_context *cli, bool speaks, cli_rank_command command, 
     return status;
 }
 
+/* Returns true for a key of the rank's machine, which ranks may have different. */
+static bool is_of_machine(const char *argument) {
+    if (strncmp(argument, "--", 2) == 0) argument += 2;
+    return strncmp(argument, "device.", 7) == 0 || strncmp(argument, "train.threads=", 14) == 0;
+}
+
 tr_status cli_same_arguments(tr_world *world, int argc, char **argv) {
     uint64_t mine = 0;
     for (int i = 1; i < argc; i++)
-        if (strncmp(argv[i], "device.", 7) != 0)
-            mine = XXH3_64bits_withSeed(argv[i], strlen(argv[i]), mine);
+        if (!is_of_machine(argv[i])) mine = XXH3_64bits_withSeed(argv[i], strlen(argv[i]), mine);
     uint64_t first = mine;
     TR_TRY(tr_world_broadcast(world, 0, &first, sizeof first));
     return tr_world_agree(

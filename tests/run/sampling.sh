@@ -136,6 +136,8 @@ code=0
 plain_mpirun -n 1 "$trireme" sample gpt2 -n 5 parallel.pp=2 : -n 1 "$trireme" sample gpt2 -n 9 parallel.pp=2 >apart.out 2>apart.err || code=$?
 [[ $code == 64 ]] || fail "other arguments: exit code $code"
 says apart 'rank 1 has other arguments of sample than rank 0: start every rank with the same command$'
+plain_mpirun -n 1 "$trireme" sample gpt2 -n 5 parallel.pp=2 : -n 1 "$trireme" sample gpt2 -n 5 parallel.pp=2 train.threads=1 --device.name=cpu \
+    >machines.out 2>machines.err || fail "other threads: $(<machines.err)"
 
 # A rank that is killed ends the others.
 begin long "$trireme" run -n 2
