@@ -31,13 +31,12 @@ static tr_status run_step_finish(tr_op *op, const tr_op_args *args) {
     return TR_OK;
 }
 
-/* Elements at .. end - 1: steps them, or writes their direction to grad. The rule is a constant
- * where this is inlined. */
-__attribute__((always_inline)) static inline void update_block(const tr_update_scalars *scalars,
+/* Elements at .. end - 1: steps them, or writes their direction to grad. The rule, and what the
+ * caller has set in its own copy of the scalars, are constants where this is inlined. */
+__attribute__((always_inline)) static inline void update_block(tr_update_scalars s,
                                                                tr_update_rule rule, bool steps,
                                                                int64_t at, int64_t end, float *grad,
                                                                float *master, float *m, float *v) {
-    const tr_update_scalars s = *scalars; /* a copy, which no store to an element can change */
     const int states = tr_update_states(rule);
     if (steps) {
 #pragma omp simd
@@ -52,17 +51,31 @@ __attribute__((always_inline)) static inline void update_block(const tr_update_s
     }
 }
 
+/* update_block with one rule, and with a loop of its own for gradients that are taken as they
+ * are: compilers would compute the terms of clips and penalties and then select. */
+__attribute__((always_inline)) static inline void update_rule(tr_update_scalars s,
+                                                              tr_update_rule rule, bool steps,
+                                                              int64_t at, int64_t end, float *grad,
+                                                              float *master, float *m, float *v) {
+    if (s.clamps || s.regular) {
+        update_block(s, rule, steps, at, end, grad, master, m, v);
+        return;
+    }
+    s.clamps = s.regular = 0;
+    update_block(s, rule, steps, at, end, grad, master, m, v);
+}
+
 __attribute__((always_inline)) static inline void
 update_elements(const tr_update_scalars *s, tr_update_rule rule, bool steps, int64_t at,
                 int64_t end, float *grad, float *master, float *m, float *v) {
     switch (rule) {
-    case TR_UPDATE_SGD: update_block(s, TR_UPDATE_SGD, steps, at, end, grad, master, m, v); break;
+    case TR_UPDATE_SGD: update_rule(*s, TR_UPDATE_SGD, steps, at, end, grad, master, m, v); break;
     case TR_UPDATE_MOMENTUM:
-        update_block(s, TR_UPDATE_MOMENTUM, steps, at, end, grad, master, m, v);
+        update_rule(*s, TR_UPDATE_MOMENTUM, steps, at, end, grad, master, m, v);
         break;
-    case TR_UPDATE_ROOT: update_block(s, TR_UPDATE_ROOT, steps, at, end, grad, master, m, v); break;
-    case TR_UPDATE_LION: update_block(s, TR_UPDATE_LION, steps, at, end, grad, master, m, v); break;
-    default: update_block(s, TR_UPDATE_ADAMW, steps, at, end, grad, master, m, v);
+    case TR_UPDATE_ROOT: update_rule(*s, TR_UPDATE_ROOT, steps, at, end, grad, master, m, v); break;
+    case TR_UPDATE_LION: update_rule(*s, TR_UPDATE_LION, steps, at, end, grad, master, m, v); break;
+    default: update_rule(*s, TR_UPDATE_ADAMW, steps, at, end, grad, master, m, v);
     }
 }
 
