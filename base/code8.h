@@ -95,7 +95,7 @@ TR_HOSTDEVICE static inline uint8_t tr_code8_encode(float x, float scale, tr_cod
          (draw >> 8)) >>
         24;
     if (code == TR_CODE8_SQUARES) return (uint8_t)(number + ((number == 0) & (bits > 0)));
-    return (uint8_t)(number | (uint32_t)((x < 0) & (number > 0)) << 7);
+    return (uint8_t)(x < 0 && number > 0 ? number + 128u : number);
 }
 
 TR_HOSTDEVICE static inline float tr_code8_decode(uint8_t number, float scale, tr_code8 code) {

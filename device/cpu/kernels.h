@@ -37,8 +37,9 @@ typedef struct tr_cpu_kernels {
     void (*philox)(uint64_t key, uint64_t first, uint64_t high, int64_t quads, uint32_t *bits);
     /* y[n] = x, or with `adds` y + x, rounded to BF16 by random half-words (tr_round_bf16). */
     void (*round_drawn)(bool adds, int64_t n, const float *x, const uint16_t *draw, uint16_t *y);
-    /* y[n] = the codes of x, one block of base/code8.h, by random words. Returns its scale. */
-    float (*encode)(tr_code8 code, int64_t n, const float *x, const uint32_t *draw, uint8_t *y);
+    /* y[n] = the codes of x, blocks of base/code8.h, by random words; scales[]: one of each. */
+    void (*encode)(tr_code8 code, int64_t n, const float *x, const uint32_t *draw, uint8_t *y,
+                   float *scales);
     /* x[n] = the numbers of codes in a block of this scale. */
     void (*decode)(tr_code8 code, int64_t n, const uint8_t *y, float scale, float *x);
     /* C[rows, 16 * panels] = (C +) A[rows, depth] B, rows <= gemm_rows of the operands' dtype,

@@ -129,26 +129,41 @@ static void round_drawn(bool adds, int64_t n, const float *x, const uint16_t *dr
     }
 }
 
-/* `code` is a constant after inlining. */
-static inline __attribute__((always_inline)) float
-encode_block(tr_code8 code, int64_t n, const float *x, const uint32_t *draw, uint8_t *y) {
+/* Returns the largest size of the numbers of a block, 0 for none; a NaN is not one. Sizes compare
+ * as their bits do. */
+static inline float largest_size(int64_t n, const float *x) {
     int32_t most = 0;
 #pragma omp simd reduction(max : most)
     for (int64_t i = 0; i < n; i++) {
         const int32_t size = (int32_t)(tr_code8_bits(x[i]) & 0x7fffffffu);
-        most = size > most && size <= 0x7f800000 ? size : most; /* as numbers; a NaN is not one */
+        most = size > most && size <= 0x7f800000 ? size : most;
     }
-    const float scale = tr_code8_scale(tr_code8_float((uint32_t)most));
-#pragma omp simd
-    for (int64_t i = 0; i < n; i++) y[i] = tr_code8_encode(x[i], scale, code, draw[i]);
-    return scale;
+    return tr_code8_float((uint32_t)most);
 }
 
-static float encode(tr_code8 code, int64_t n, const float *x, const uint32_t *draw, uint8_t *y) {
+/* `code` is a constant after inlining. The scales come first, because a block's codes wait for its
+ * scale but not for those of other blocks. */
+static inline __attribute__((always_inline)) void encode_blocks(tr_code8 code, int64_t n,
+                                                                const float *x,
+                                                                const uint32_t *draw, uint8_t *y,
+                                                                float *scales) {
+    for (int64_t at = 0; at < n; at += TR_CODE8_BLOCK)
+        scales[at / TR_CODE8_BLOCK] =
+            tr_code8_scale(largest_size(tr_min_i64(TR_CODE8_BLOCK, n - at), x + at));
+    for (int64_t at = 0; at < n; at += TR_CODE8_BLOCK) {
+        const int64_t end = tr_min_i64(n, at + TR_CODE8_BLOCK);
+        const float scale = scales[at / TR_CODE8_BLOCK];
+#pragma omp simd
+        for (int64_t i = at; i < end; i++) y[i] = tr_code8_encode(x[i], scale, code, draw[i]);
+    }
+}
+
+static void encode(tr_code8 code, int64_t n, const float *x, const uint32_t *draw, uint8_t *y,
+                   float *scales) {
     switch (code) {
-    case TR_CODE8_SQUARES: return encode_block(TR_CODE8_SQUARES, n, x, draw, y);
-    case TR_CODE8_EVEN: return encode_block(TR_CODE8_EVEN, n, x, draw, y);
-    default: return encode_block(TR_CODE8_SIGNED, n, x, draw, y);
+    case TR_CODE8_SQUARES: encode_blocks(TR_CODE8_SQUARES, n, x, draw, y, scales); break;
+    case TR_CODE8_EVEN: encode_blocks(TR_CODE8_EVEN, n, x, draw, y, scales); break;
+    default: encode_blocks(TR_CODE8_SIGNED, n, x, draw, y, scales);
     }
 }
 
