@@ -43,7 +43,7 @@ add_executable(test_device_emulated unit/test_device.c unit/support/device_queue
 foreach(name IN ITEMS test_op_cuda_emulated test_device_emulated)
   target_link_libraries(${name} PRIVATE emulated_cuda)
   add_test(NAME unit.${name} COMMAND ${name})
-  set_tests_properties(unit.${name} PROPERTIES LABELS unit TIMEOUT 300)
+  set_tests_properties(unit.${name} PROPERTIES LABELS unit TIMEOUT 900)
   add_dependencies(unit_tests ${name})
 endforeach()
 # The longest unit test begins with the longest runs.

@@ -76,7 +76,7 @@ as_from_others() {
 
 # run_block DOCUMENT LINE FILE: runs the block in the document's folder.
 run_block() {
-    (cd "$1" && timeout 120 bash -euo pipefail "$3" </dev/null >"$3.out" 2>&1) && return 0
+    (cd "$1" && timeout 300 bash -euo pipefail "$3" </dev/null >"$3.out" 2>&1) && return 0
     fail "$1, the block in line $2 failed: $(tail -n 3 "$3.out")"
 }
 
