@@ -15,7 +15,7 @@ tr_status cli_on_ranks(cli_context *cli, bool speaks, cli_rank_command command, 
                        char **argv);
 
 /* Fails with TR_ERR_USAGE when a rank has other arguments than rank 0, except for train.threads and
- * keys of `device`: ranks that do not make the same would wait for each other. Collective. */
+ * keys of `device`: ranks with different work would wait for each other. Collective. */
 tr_status cli_same_arguments(tr_world *world, int argc, char **argv);
 
 /* Ends the process as a rank, and reports a failure. A rank that fails by itself aborts the job; a

@@ -32,13 +32,13 @@ static const void *draw(const tr_op *op, const tr_op_args *args, int64_t at, int
     return memory->kept;
 }
 
-/* Elements of which several operands stay in a core's second cache. */
+/* Elements of a part: several operands of as many stay in a core's L2 cache. */
 enum { CACHED = 1 << 15 };
 
-/* Asks the second cache for the numbers that follow those of Y as far behind as Y is long, when Y
- * is a part of a parameter that is stepped part by part (train/updates.h): they are widened next,
- * and are read from memory while these are rounded. Past the end of the storage it has no effect.
- * Inlined, because compilers drop calls of functions that only prefetch. */
+/* Prefetches into the L2 cache the numbers that lie one length of Y after those at y. A parameter
+ * is stepped part by part (train/updates.h), so these belong to the next part: they are read from
+ * memory while the numbers of this part are rounded. Past the end of the storage a prefetch has no
+ * effect. Inlined, because compilers drop calls of functions that only prefetch. */
 __attribute__((always_inline)) static inline void prefetch_next(int64_t count, int64_t n,
                                                                 const void *y, int64_t size) {
     if (count > CACHED) return;

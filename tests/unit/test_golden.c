@@ -410,7 +410,7 @@ static void check_bf16(const golden *g, const char *device) {
 /* Adds to *after the distances of the parameters. Judges how many elements rounding turned into the
  * other direction: with seeds 1 to 5 a file has 1.3 of them on average, at most 4. They are
  * independent of each other, so that more than 8 come once in 100,000 files (Poisson). These files
- * have up to 7,088 elements; a larger one may have as many more. */
+ * have up to 7,088 elements of parameters; the limit of a larger file grows in proportion. */
 static void check_fp16(const golden *g, const char *device, squares *after) {
     check_narrow(g, device, "fp16", &g->fp16, after);
     judge("number of elements with another direction", (double)after->far,
