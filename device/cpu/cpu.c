@@ -15,9 +15,9 @@ static void close_cpu(tr_device *device) {
 static tr_status open_engine(tr_cpu_device *cpu) {
     /* DNNL_MAX_CPU_ISA limits these kernels, too. */
     const unsigned isa = dnnl_get_effective_cpu_isa(), wide = dnnl_cpu_isa_avx512_core,
-                   bf16 = dnnl_cpu_isa_avx512_core_bf16, amx = dnnl_cpu_isa_avx512_core_amx;
+                   amx = dnnl_cpu_isa_avx512_core_amx;
     cpu->kernels = (isa & amx) == amx && tr_cpu_request_amx() ? &tr_cpu_kernels_amx
-                   : (isa & bf16) == bf16                     ? &tr_cpu_kernels_bf16
+                   : tr_cpu_bf16_native()                     ? &tr_cpu_kernels_bf16
                    : (isa & wide) == wide                     ? &tr_cpu_kernels_wide
                                                               : &tr_cpu_kernels_base;
     TR_DNNL(dnnl_engine_create(&cpu->engine, dnnl_cpu, 0));
@@ -62,19 +62,8 @@ const char *tr_cpu_onednn_version(char *text, size_t size) {
 }
 
 bool tr_cpu_bf16_native(void) {
-    dnnl_engine_t engine;
-    if (dnnl_engine_create(&engine, dnnl_cpu, 0) != dnnl_success) return false;
-    dnnl_memory_desc_t matrix;
-    dnnl_matmul_desc_t matmul;
-    dnnl_primitive_desc_t primitive = NULL;
-    bool native =
-        dnnl_memory_desc_init_by_tag(&matrix, 2, (dnnl_dims_t){64, 64}, dnnl_bf16, dnnl_ab) ==
-            dnnl_success &&
-        dnnl_matmul_desc_init(&matmul, &matrix, &matrix, NULL, &matrix) == dnnl_success &&
-        dnnl_primitive_desc_create(&primitive, &matmul, NULL, engine, NULL) == dnnl_success;
-    if (primitive) dnnl_primitive_desc_destroy(primitive);
-    dnnl_engine_destroy(engine);
-    return native;
+    const unsigned bf16 = dnnl_cpu_isa_avx512_core_bf16;
+    return (dnnl_get_effective_cpu_isa() & bf16) == bf16;
 }
 
 const tr_device_ops tr_device_ops_cpu = {

@@ -3,8 +3,10 @@
  * Transposition and leading dimensions are strides of the memory descriptors. A residual is a
  * binary post-op, so that the result is rounded once. What adds to C is a second primitive, with
  * the sum post-op. If oneDNN has only its unoptimised implementation for a layout, the operand is
- * first copied to a dense, untransposed one in scratch. If it has no BF16 product (before AVX-512),
- * operands are widened to FP32 in scratch, and the result is rounded once. FP16 always is. */
+ * first copied to a dense, untransposed one in scratch. FP16, and BF16 on processors without its
+ * instructions, are storage: operands are widened to FP32 in scratch, and the result is rounded
+ * once. (oneDNN has a BF16 product for every processor with AVX-512; without the instructions it is
+ * a fifth as fast as the product in FP32.) */
 #include "device/cpu/cpu_impl.h"
 #include "device/cpu/vec.h"
 
@@ -75,6 +77,15 @@ static tr_status describe(const matrix *x, dnnl_memory_desc_t *out) {
     return TR_OK;
 }
 
+/* Whether the processor is Intel's. */
+static bool is_intel(void) {
+#if defined __x86_64__
+    return __builtin_cpu_is("intel");
+#else
+    return false;
+#endif
+}
+
 static bool has_amx(void) {
     const unsigned amx = dnnl_cpu_isa_avx512_core_amx;
     return (dnnl_get_effective_cpu_isa() & amx) == amx;
@@ -83,13 +94,13 @@ static bool has_amx(void) {
 /* Whether oneDNN's implementation on top of its GEMM is faster than the one that it offers first.
  * With BF16 instructions it is by a tenth and more for weight gradients, which are FP32, and for
  * deep sums (bench_op; not yet at k = 3072); without AMX by 2 to 8 % for products of many rows with
- * a B that is not transposed, too. For FP32 on processors with AMX it is by 3 to 20 %, and twice as
+ * a B that is not transposed, too. For FP32 on Intel's processors it is by 3 to 20 %, and twice as
  * fast where rows of B lie a multiple of 4,096 bytes apart. Shape and processor alone decide, so
  * that every run has the same bits. */
 static bool prefers_gemm(const cpu_matmul *op, const char *first) {
     enum { DEEP = 4096, ROWS = 1024, TERMS = 512 };
     const operand *x = op->operands;
-    if (strcmp(first, "brg:avx512_core") == 0) return has_amx();
+    if (strcmp(first, "brg:avx512_core") == 0) return is_intel();
     const bool amx = strcmp(first, "brg:avx512_core_amx_bf16") == 0;
     if (!amx && strcmp(first, "brg:avx512_core_bf16") != 0) return false;
     return x[DST].used.dtype == TR_F32 || x[SRC].used.columns >= DEEP ||
@@ -212,10 +223,16 @@ static void use_dense(operand *x, tr_dtype dtype) {
     x->copied = true;
 }
 
-/* Widens operands in FP16 to FP32. */
-static void widen_halves(cpu_matmul *op) {
-    for (int i = 0; i < OPERANDS; i++)
-        if (op->operands[i].given.dtype == TR_F16) use_dense(&op->operands[i], TR_F32);
+/* Widens operands to FP32 whose type the processor only stores. They stay transposed. */
+static void widen_stored(cpu_matmul *op) {
+    for (int i = 0; i < OPERANDS; i++) {
+        operand *x = &op->operands[i];
+        const matrix *g = &x->given;
+        if (g->dtype != TR_F16 && (g->dtype != TR_BF16 || tr_cpu_bf16_native())) continue;
+        x->used = (matrix){g->rows, g->columns, g->transposed ? g->rows : g->columns, g->transposed,
+                           TR_F32};
+        x->copied = true;
+    }
 }
 
 /* Finds a product: as given, else with dense copies of transposed operands, else with all operands
@@ -224,7 +241,7 @@ static tr_status choose(cpu_matmul *op, dnnl_engine_t engine,
                         dnnl_primitive_desc_t found[PRODUCTS]) {
     bool all;
     operand *c = &op->operands[DST];
-    widen_halves(op);
+    widen_stored(op);
     /* oneDNN's product by AMX tiles writes a dense C only. */
     if (has_amx() && c->given.dtype == TR_BF16 && c->given.ld != c->given.columns)
         use_dense(c, TR_BF16);
@@ -246,18 +263,19 @@ static tr_status choose(cpu_matmul *op, dnnl_engine_t engine,
                    tr_cpu_isa());
 }
 
-/* Copies `rows` x `columns` elements of x to dense FP32 or BF16 storage. A transposed matrix is
- * read in squares, so that both sides stay in the cache. */
+/* Copies `rows` x `columns` elements of x to dense FP32 or BF16 storage. A matrix that is
+ * transposed on the way is read in squares, so that both sides stay in the cache. */
 static void copy_dense(const tr_op *op, const operand *x, const void *from, void *to) {
     enum { SQUARE = 32 };
     const matrix *g = &x->given;
     const int64_t count = g->rows * g->columns;
-    if (!g->transposed) {
+    if (g->transposed == x->used.transposed) {
+        const int64_t lines = g->transposed ? g->columns : g->rows, length = count / lines;
 #pragma omp parallel for schedule(static) num_threads(tr_cpu_threads(op, count))
-        for (int64_t r = 0; r < g->rows; r++) {
+        for (int64_t r = 0; r < lines; r++) {
             float in[TR_BLOCK];
-            for (int64_t c = 0; c < g->columns; c += TR_BLOCK) {
-                int64_t n = tr_min_i64(TR_BLOCK, g->columns - c), at = r * g->columns + c;
+            for (int64_t c = 0; c < length; c += TR_BLOCK) {
+                int64_t n = tr_min_i64(TR_BLOCK, length - c), at = r * length + c;
                 const float *row = tr_row_load(g->dtype, from, r * g->ld + c, n, in);
                 if (x->used.dtype == TR_F32) memcpy((float *)to + at, row, (size_t)n * sizeof *row);
                 else tr_row_store(x->used.dtype, to, at, n, row);
