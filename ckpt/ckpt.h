@@ -1,6 +1,7 @@
 /* Checkpoints: global tensors in sharded HDF5 files. A save is complete or has no effect.
  *
- * <root>/step-00000010/   committed and immutable: shard-KKKKK-of-NNNNN.h5, index.h5, COMMIT
+ * <root>/step-00000010/   committed and immutable: shard-KKKKK-of-NNNNN.h5, index.h5, COMMIT; and
+ *                         CORRUPT, the cause, after a run could not load it
  * <root>/.tmp-step-...    in progress; <root>/.trash-... being deleted
  * index.h5 holds a virtual dataset per global tensor (/weights/<name>, and for the optimizer's
  * states groups like /adam_m/<name>, FP32 or BF16), the logical state and the manifest (parts;
@@ -100,10 +101,12 @@ typedef struct tr_ckpt_state {
     char config[16384];  /* resolved config text of the run that saved */
 } tr_ckpt_state;
 
+enum { TR_CKPT_WHY = 512 }; /* bytes of a sentence about a step that is not valid */
+
 typedef struct tr_ckpt_info {
     int64_t step;
-    bool valid;    /* committed, and its index and file sizes agree */
-    char why[256]; /* when not valid: the reason, a sentence */
+    bool valid; /* committed, its index and file sizes agree, and not marked as corrupt */
+    char why[TR_CKPT_WHY]; /* when not valid: the reason, a sentence */
     size_t bytes;
     int shards;
 } tr_ckpt_info;
@@ -119,19 +122,20 @@ tr_status tr_ckpt_save(tr_world *world, const char *root, const tr_ckpt_state *s
 /* Compares the weights that several ranks hold: copies of a box must be equal as FP32, bit by bit.
  * Collective. Fails with TR_ERR_DATA, the parameter and two ranks when they are not. */
 tr_status tr_ckpt_compare_copies(tr_world *world, const tr_ckpt_tensor *tensors, int count);
-/* Loads `step` (-1: the newest valid one) into the tensors' boxes and *state. Collective. Verifies
- * every block that it reads. Fails with TR_ERR_DATA, file, tensor and cause on a corrupt, truncated
- * or foreign checkpoint; for missing or unexpected tensors and other shapes the message lists the
- * first ten. Only weights can be unexpected, so that they can be loaded alone, and parameters can
- * be frozen that were trained. Of a parameter that was not trained the checkpoint may hold no
- * moments; these keep their contents, which are to be the initial ones. Fails like
- * tr_ckpt_none when there is no checkpoint, and with TR_ERR_NOFILE when there is no such step. With
- * step -1 it skips invalid newer steps, and *skipped_why (may be NULL, 256 bytes) says which and
- * why. A fault in the payload is found only while reading, and ends the load even when there are
- * older steps; the message names the newest valid one and how to resume from it. On failure *state
- * is unchanged and the contents of the boxes are undefined. */
+/* Loads `step` (-1: the newest valid one) into the tensors' boxes and *state (may be NULL).
+ * Collective. Verifies every block that it reads. Fails with TR_ERR_DATA, file, tensor and cause on
+ * a corrupt, truncated or foreign checkpoint; for missing or unexpected tensors and other shapes
+ * the message lists the first ten. Only weights can be unexpected, so that they can be loaded
+ * alone, and parameters can be frozen that were trained. Of a parameter that was not trained the
+ * checkpoint may hold no moments; these keep their contents, which are to be the initial ones.
+ * Fails like tr_ckpt_none when there is no checkpoint, with TR_ERR_NOFILE when there is no such
+ * step, and with TR_ERR_IO when a rank does not see the files that rank 0 sees. A fault in the
+ * payload is found only while reading, and ends the load even when there are older steps: the
+ * message names the newest valid one, and *corrupt (may be NULL, TR_CKPT_WHY bytes), otherwise "",
+ * is the cause on every rank. On failure *state is unchanged and the contents of the boxes are
+ * undefined. */
 tr_status tr_ckpt_load(tr_world *world, const char *root, int64_t step, tr_ckpt_tensor *tensors,
-                       int count, tr_ckpt_state *state, char *skipped_why);
+                       int count, tr_ckpt_state *state, char *corrupt);
 
 /* Sets *any when there is a step under root, valid or not. Not collective. */
 tr_status tr_ckpt_any(const char *root, bool *any);
@@ -141,9 +145,14 @@ tr_status tr_ckpt_none(const char *root);
 
 /* Lists the steps under root in ascending order in *out (malloc'd). Not collective. */
 tr_status tr_ckpt_list(const char *root, tr_ckpt_info **out, int *count);
-/* Finds the newest valid step. skipped_why[256] says which newer step is not valid and why, or is
- * "". Fails like tr_ckpt_none, and with TR_ERR_DATA when no step is valid. Not collective. */
-tr_status tr_ckpt_newest(const char *root, int64_t *step, char *skipped_why);
+/* Finds the newest valid step below `below`. skipped_why[TR_CKPT_WHY] keeps what it says of a step
+ * that the caller has skipped; if it is "", it gets the cause of the newest step that is not valid.
+ * Fails like tr_ckpt_none, and with TR_ERR_DATA and that cause when no step is valid. Not
+ * collective. */
+tr_status tr_ckpt_newest(const char *root, int64_t below, int64_t *step, char *skipped_why);
+/* Marks a step that could not be loaded, for the cause `why`: from now on it is not valid. It can
+ * still be loaded and verified by its number. Not collective. */
+tr_status tr_ckpt_mark_corrupt(const char *root, int64_t step, const char *why);
 /* Reads only the logical state (with the config) of a committed step; -1: the newest valid one. Not
  * collective. */
 tr_status tr_ckpt_read_state(const char *root, int64_t step, tr_ckpt_state *state);

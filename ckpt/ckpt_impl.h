@@ -227,11 +227,11 @@ tr_status tr_ckpt_step_read(const char *dir, int64_t step, tr_commit *commit, ch
 /* Does the same, parses the index, and checks that every shard exists with its size. Fails with
  * TR_ERR_DATA. */
 tr_status tr_ckpt_step_check(const char *dir, int64_t step, tr_commit *commit, tr_manifest *out);
-/* Finds the directory of `step`, or with -1 of the newest valid one. why (256 bytes, may be NULL)
- * names newer steps that were skipped. Fails with TR_ERR_NOFILE when there is no such step,
- * like tr_ckpt_none when there is none at all, and with TR_ERR_DATA when none is valid. */
-tr_status tr_ckpt_step_find(const char *root, int64_t step, int64_t *found, tr_path *dir,
-                            char *why);
-/* If `status` is TR_ERR_DATA, adds a remedy to this thread's sentence about the damaged `step`: the
- * newest valid step before it, and how to resume from that one. Returns status. */
+/* Fails with TR_ERR_DATA and the recorded cause when the step was marked as corrupt. */
+tr_status tr_ckpt_step_check_mark(const char *dir);
+/* Finds the directory of `step`, or with -1 of the newest valid one. Fails with TR_ERR_NOFILE when
+ * there is no such step, and otherwise like tr_ckpt_newest. */
+tr_status tr_ckpt_step_find(const char *root, int64_t step, int64_t *found, tr_path *dir);
+/* If `status` is TR_ERR_DATA, adds to this thread's sentence about the damaged `step` which valid
+ * step before it is the newest. Returns status. */
 tr_status tr_ckpt_step_advise(const char *root, int64_t step, tr_status status);

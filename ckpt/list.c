@@ -15,6 +15,8 @@
 #include <unistd.h>
 #include <xxhash.h>
 
+static const char mark[] = "CORRUPT"; /* a file in the directory of a step */
+
 /* --- one step --------------------------------------------------------------------------------- */
 
 tr_status tr_ckpt_step_read(const char *dir, int64_t step, tr_commit *commit, char **image) {
@@ -80,6 +82,20 @@ tr_status tr_ckpt_step_check(const char *dir, int64_t step, tr_commit *commit, t
     return status;
 }
 
+tr_status tr_ckpt_step_check_mark(const char *dir) {
+    tr_path path;
+    char *text;
+    size_t bytes;
+    TR_TRY(tr_path_join(dir, mark, &path));
+    if (access(path.text, F_OK) != 0) return TR_OK;
+    TR_TRY(tr_file_load(path.text, TR_CKPT_WHY, &text, &bytes));
+    text[strcspn(text, "\n")] = '\0';
+    tr_status status = TR_FAIL(TR_ERR_DATA, "%s%s", *text ? "" : path.text,
+                               *text ? text : " says that the step is corrupt");
+    free(text);
+    return status;
+}
+
 static tr_status step_path(const char *root, int64_t step, tr_path *dir) {
     char name[NAME_MAX + 1];
     tr_ckpt_step_name(step, name);
@@ -137,12 +153,13 @@ static tr_status examine(const char *root, int64_t step, tr_ckpt_info *info) {
     TR_TRY(step_path(root, step, &dir));
     tr_status status = tr_ckpt_step_check(dir.text, step, &commit, &m);
     if (status == TR_OK) {
-        info->valid = true;
         info->bytes = (size_t)commit.total_bytes;
         info->shards = (int)commit.shards;
         tr_manifest_free(&m);
-        return TR_OK;
+        status = tr_ckpt_step_check_mark(dir.text);
     }
+    info->valid = status == TR_OK;
+    if (info->valid) return TR_OK;
     if (status != TR_ERR_DATA && status != TR_ERR_IO) return status;
     (void)snprintf(info->why, sizeof info->why, "%s", tr_error_message());
     return TR_OK;
@@ -167,15 +184,12 @@ tr_status tr_ckpt_list(const char *root, tr_ckpt_info **out, int *count) {
     return TR_OK;
 }
 
-enum { WHY = 256 };
-
-/* Finds the newest valid step below `below`; *found is -1 when there is none. why[WHY] says what is
- * wrong with the newest one that was skipped, or is empty. */
+/* Finds the newest valid step below `below`; *found is -1 when there is none. If why[TR_CKPT_WHY]
+ * is "", it gets what is wrong with the newest one that was skipped. */
 static tr_status newest_valid(const char *root, int64_t below, int64_t *found, char *why) {
     int64_t *steps = NULL;
     size_t n = 0;
     *found = -1;
-    why[0] = '\0';
     TR_TRY(scan(root, &steps, &n));
     tr_status status = TR_OK;
     while (n > 0 && *found < 0 && status == TR_OK) {
@@ -184,7 +198,7 @@ static tr_status newest_valid(const char *root, int64_t below, int64_t *found, c
         status = examine(root, steps[n], &info);
         if (status != TR_OK) break;
         if (info.valid) *found = info.step;
-        else if (!why[0]) (void)snprintf(why, WHY, "%s", info.why);
+        else if (!why[0]) (void)snprintf(why, TR_CKPT_WHY, "%s", info.why);
     }
     free(steps);
     return status;
@@ -209,58 +223,53 @@ tr_status tr_ckpt_none(const char *root) {
                    root);
 }
 
-tr_status tr_ckpt_step_find(const char *root, int64_t step, int64_t *found, tr_path *dir,
-                            char *why) {
-    if (why) why[0] = '\0';
-    if (step >= 0) {
-        struct stat info;
-        *found = step;
-        TR_TRY(step_path(root, step, dir));
-        if (stat(dir->text, &info) != 0)
-            return TR_FAIL(TR_ERR_NOFILE,
-                           "%s: there is no checkpoint of step %" PRId64 " here (%s)", dir->text,
-                           step, strerror(errno));
-        return TR_OK;
-    }
-    char passed_over[WHY];
-    TR_TRY(newest_valid(root, INT64_MAX, found, passed_over));
-    if (*found < 0 && !passed_over[0]) return tr_ckpt_none(root);
-    if (*found < 0)
-        return TR_FAIL(TR_ERR_DATA,
-                       "no checkpoint under %s is valid: start again with another log.dir; the "
-                       "newest: %s",
-                       root, passed_over);
-    if (why) (void)snprintf(why, WHY, "%s", passed_over);
-    return step_path(root, *found, dir);
+tr_status tr_ckpt_newest(const char *root, int64_t below, int64_t *step, char *skipped_why) {
+    TR_TRY(newest_valid(root, below, step, skipped_why));
+    if (*step >= 0) return TR_OK;
+    if (!skipped_why[0]) return tr_ckpt_none(root);
+    return TR_FAIL(TR_ERR_DATA,
+                   "no checkpoint under %s is valid: start again with another log.dir; the newest: "
+                   "%s",
+                   root, skipped_why);
 }
 
-tr_status tr_ckpt_newest(const char *root, int64_t *step, char *skipped_why) {
-    tr_path dir;
-    return tr_ckpt_step_find(root, -1, step, &dir, skipped_why);
+tr_status tr_ckpt_step_find(const char *root, int64_t step, int64_t *found, tr_path *dir) {
+    char why[TR_CKPT_WHY] = "";
+    struct stat info;
+    *found = step;
+    if (step < 0) TR_TRY(tr_ckpt_newest(root, INT64_MAX, found, why));
+    TR_TRY(step_path(root, *found, dir));
+    if (step < 0 || stat(dir->text, &info) == 0) return TR_OK;
+    return TR_FAIL(TR_ERR_NOFILE, "%s: there is no checkpoint of step %" PRId64 " here (%s)",
+                   dir->text, step, strerror(errno));
 }
 
 tr_status tr_ckpt_step_advise(const char *root, int64_t step, tr_status status) {
     if (status != TR_ERR_DATA) return status;
-    char cause[640], why[WHY];
+    char cause[640], why[TR_CKPT_WHY] = "";
     int64_t older;
-    tr_path dir;
     (void)snprintf(cause, sizeof cause, "%s", tr_error_message());
-    if (step_path(root, step, &dir) != TR_OK || newest_valid(root, step, &older, why) != TR_OK)
-        return TR_FAIL(status, "%s", cause);
+    if (newest_valid(root, step, &older, why) != TR_OK) return TR_FAIL(status, "%s", cause);
     if (older < 0)
         return TR_FAIL(TR_ERR_DATA, "%s; no valid step before it: start again with another log.dir",
                        cause);
-    return TR_FAIL(TR_ERR_DATA,
-                   "%s; move %s away, and --resume continues from step %" PRId64
-                   ", the newest valid one before it",
-                   cause, dir.text, older);
+    return TR_FAIL(TR_ERR_DATA, "%s; the newest valid step before it is %" PRId64, cause, older);
+}
+
+tr_status tr_ckpt_mark_corrupt(const char *root, int64_t step, const char *why) {
+    char text[TR_CKPT_WHY + 1];
+    tr_path dir, path;
+    TR_TRY(step_path(root, step, &dir));
+    TR_TRY(tr_path_join(dir.text, mark, &path));
+    const int bytes = snprintf(text, sizeof text, "%.*s\n", TR_CKPT_WHY - 1, why);
+    return tr_file_store(path.text, text, (size_t)bytes, 0);
 }
 
 tr_status tr_ckpt_read_state(const char *root, int64_t step, tr_ckpt_state *state) {
     tr_path dir;
     tr_commit commit;
     tr_manifest m;
-    TR_TRY(tr_ckpt_step_find(root, step, &step, &dir, NULL));
+    TR_TRY(tr_ckpt_step_find(root, step, &step, &dir));
     TR_TRY(tr_ckpt_step_advise(root, step, tr_ckpt_step_check(dir.text, step, &commit, &m)));
     *state = m.state;
     tr_manifest_free(&m);
@@ -274,7 +283,7 @@ tr_status tr_ckpt_verify(const char *root, int64_t step) {
     float *buffer = NULL;
     int fd = -1;
     tr_status status;
-    TR_TRY(tr_ckpt_step_find(root, step, &step, &dir, NULL));
+    TR_TRY(tr_ckpt_step_find(root, step, &step, &dir));
     TR_TRY_OUT(tr_ckpt_step_check(dir.text, step, &commit, &m));
     TR_TRY_OUT(tr_calloc(TR_CKPT_BLOCK, 1, &buffer));
     for (int64_t f = 0; f < m.files; f++) {

@@ -252,27 +252,56 @@ out:
 typedef struct found {
     int64_t step;
     tr_commit commit;
-    char why[256];
     tr_path dir;
 } found;
 
 static tr_status find(const char *root, int64_t step, found *f, char **image) {
     tr_manifest m;
-    TR_TRY(tr_ckpt_step_find(root, step, &f->step, &f->dir, f->why));
+    TR_TRY(tr_ckpt_step_find(root, step, &f->step, &f->dir));
     TR_TRY(tr_ckpt_step_advise(root, f->step,
                                tr_ckpt_step_check(f->dir.text, f->step, &f->commit, &m)));
     tr_manifest_free(&m);
     return tr_ckpt_step_read(f->dir.text, f->step, &f->commit, image);
 }
 
+/* Tells a step that is corrupt from one that this rank does not see as rank 0 has seen it, with all
+ * files and their sizes. Returns the status of a load. */
+static tr_status check_view(const found *f, tr_status status) {
+    tr_error cause;
+    tr_commit commit;
+    tr_manifest m;
+    if (status != TR_ERR_DATA) return status;
+    tr_error_save(&cause);
+    if (tr_ckpt_step_check(f->dir.text, f->step, &commit, &m) == TR_OK) {
+        tr_manifest_free(&m);
+        tr_error_restore(&cause);
+        return status;
+    }
+    return TR_FAIL(TR_ERR_IO,
+                   "%s; rank 0 sees all files of this step: the run must be on one file "
+                   "system for all ranks",
+                   cause.message);
+}
+
+/* Agrees on the result of reading, and adds what the user needs to know. Collective. */
+static tr_status conclude(tr_world *world, const char *root, const found *f, tr_status status,
+                          char *corrupt) {
+    status = tr_world_agree(world, check_view(f, status));
+    if (status == TR_OK) return TR_OK;
+    if (status == TR_ERR_DATA && corrupt)
+        (void)snprintf(corrupt, TR_CKPT_WHY, "%s", tr_error_message());
+    return tr_world_agree(world, tr_ckpt_step_advise(root, f->step, status));
+}
+
 tr_status tr_ckpt_load(tr_world *world, const char *root, int64_t step, tr_ckpt_tensor *tensors,
-                       int count, tr_ckpt_state *state, char *skipped_why) {
+                       int count, tr_ckpt_state *state, char *corrupt) {
     const bool first = tr_world_rank(world) == 0;
     char *image = NULL;
     tr_manifest m = {0};
     found here = {.step = -1}, *f = &here;
     tr_ckpt_tensor *wanted = NULL;
     tr_status status;
+    if (corrupt) corrupt[0] = '\0';
 
     /* Only rank 0 searches, so that all ranks load the same step from the same index. */
     TR_TRY_OUT(tr_world_agree(world, first ? find(root, step, f, &image) : TR_OK));
@@ -287,9 +316,8 @@ tr_status tr_ckpt_load(tr_world *world, const char *root, int64_t step, tr_ckpt_
     leave_out_moments(&m, wanted, &count);
     TR_TRY_OUT(compare_all(world, &m, wanted, count, f->dir.text));
     status = read_all(world, &m, f->dir.text, wanted, count);
-    TR_TRY_OUT(tr_world_agree(world, tr_ckpt_step_advise(root, f->step, status)));
-    *state = m.state;
-    if (skipped_why) memcpy(skipped_why, f->why, sizeof f->why);
+    TR_TRY_OUT(conclude(world, root, f, status, corrupt));
+    if (state) *state = m.state;
 out:
     tr_manifest_free(&m);
     free(wanted);

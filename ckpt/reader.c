@@ -25,7 +25,7 @@ static const char group[] = "weights/";
 static tr_status open_step(const char *root, int64_t step, tr_ckpt_reader *r) {
     tr_commit commit;
     int64_t found;
-    TR_TRY(tr_ckpt_step_find(root, step, &found, &r->dir, NULL));
+    TR_TRY(tr_ckpt_step_find(root, step, &found, &r->dir));
     TR_TRY(tr_ckpt_step_check(r->dir.text, found, &commit, &r->manifest));
     TR_TRY(tr_calloc((size_t)r->manifest.files, sizeof *r->verified, &r->verified));
     return tr_calloc(TR_CKPT_BLOCK, 1, &r->block);

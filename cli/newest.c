@@ -5,10 +5,10 @@
 #include <stdio.h>
 
 void cli_warn_of_skipped(const char *run) {
-    char root[TR_CONFIG_PATH + 8], why[256];
+    char root[TR_CONFIG_PATH + 8], why[TR_CKPT_WHY] = "";
     int64_t step;
     (void)snprintf(root, sizeof root, "%s/ckpt", run);
-    if (tr_ckpt_newest(root, &step, why) != TR_OK) tr_error_clear();
+    if (tr_ckpt_newest(root, INT64_MAX, &step, why) != TR_OK) tr_error_clear();
     else if (why[0])
         (void)fprintf(stderr,
                       "trireme: warning: using step %" PRId64

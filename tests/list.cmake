@@ -119,6 +119,7 @@ trireme_run_test(progress)
 # Checkpoints, bad input and the ends of a run.
 trireme_run_test(resume fp32)
 trireme_run_test(resume bf16)
+trireme_run_test(corrupt)
 trireme_run_test(plans)
 trireme_run_test(learning_rate)
 trireme_run_test(optimizers)

@@ -5,7 +5,7 @@
 #            undisturbed one, or with 77 after the third time
 #   stop     signals reach the launcher, mpirun, a rank or all of them: 75, saved; --resume reaches the same bits
 #   race     two jobs of several ranks want one log.dir: one of them gets it, the steps are those of one run
-#   damage   a checkpoint's files are damaged: refused or skipped, never loaded
+#   damage   a checkpoint's files are damaged: --resume goes on from the one before, with the same bits
 #   families a family's tiny preset on a random layout: the bits of one rank, or near ones; planned bytes are allocated
 #   options  drawn options of optimizer, precision, memory and data ranks: the bits without them, planned bytes, or 78
 #   hostile  invalid files and arguments: one sentence and a documented exit code

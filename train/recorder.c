@@ -30,6 +30,7 @@ static void keep(tr_recorder *r, const char *text) {
 
 /* Prints whole lines for people. */
 static void print(tr_recorder *r, FILE *file, const char *text) {
+    if (r->repeats) return;
     tr_progress_hold(&r->progress);
     fputs(text, file);
     tr_progress_release(&r->progress);

@@ -24,6 +24,7 @@ typedef struct tr_recorder {
     tr_world *world;
     FILE *out, *warnings; /* the lines for people */
     bool leads;           /* this is rank 0 */
+    bool repeats;         /* a part of the set-up is repeated: its lines have been printed */
     /* The recorder's own: */
     tr_metrics *metrics;
     bool unrecorded; /* the last step's metrics could not be written */

@@ -13,6 +13,7 @@
 #include "train/origin.h"
 #include "train/same_data.h"
 #include "train/same_given.h"
+#include "train/saved_step.h"
 #include "train/snapshot.h"
 #include "train/tokenize_data.h"
 
@@ -210,33 +211,12 @@ static tr_status list_tensors(tr_session *s) {
 
 /* --- a new run, or a saved one ---------------------------------------------------------------- */
 
-/* On rank 0: finds a run to continue, and reads its last state to *s->state. */
-static tr_status find_start(tr_session *s) {
-    if (s->options->resume == TR_RESUME_NO) {
-        if (!tr_rundir_has_checkpoints(&s->dir)) return TR_OK;
-        return TR_FAIL(TR_ERR_CONFIG,
-                       "'%s' contains another run: continue it with --resume, or choose another "
-                       "directory with log.dir=...",
-                       s->config->log.dir);
-    }
-    bool any = false;
-    if (s->dir.fd >= 0) TR_TRY(tr_ckpt_any(s->root, &any));
-    if (any) {
-        TR_TRY(tr_ckpt_read_state(s->root, -1, s->state));
-        s->resumes = true;
-        return TR_OK;
-    }
-    if (s->options->resume == TR_RESUME_AUTO) return TR_OK;
-    return TR_FAIL(TR_ERR_NOFILE,
-                   "there is no checkpoint under '%s' to resume from: start the run without "
-                   "--resume, or with --resume=auto",
-                   s->root);
-}
-
 /* On rank 0: locks log.dir before anything in it is read or written. */
 static tr_status take_directory(tr_session *s) {
     char note[256];
     bool make = s->options->resume != TR_RESUME_YES;
+    if (s->dir.fd >= 0)
+        return tr_saved_step_find(s); /* it is locked since a checkpoint was tried */
     const double end_s = tr_now_s() + s->options->patience_s;
     tr_status status = tr_rundir_take(s->config->log.dir, make, false, &s->dir, note);
     while (status == TR_ERR_CONFIG && tr_now_s() < end_s) {
@@ -245,7 +225,7 @@ static tr_status take_directory(tr_session *s) {
     }
     if (status != TR_OK && (make || status != TR_ERR_NOFILE)) return status;
     if (note[0]) tr_recorder_warn(&s->recorder, "%s", note);
-    return find_start(s);
+    return tr_saved_step_find(s);
 }
 
 /* Tells every rank whether a saved run is continued, and its state. Collective. */
@@ -289,57 +269,6 @@ static tr_status settle_data(tr_session *s) {
     return TR_OK;
 }
 
-/* Loads the parameters of a saved step (-1: the newest valid one) and reads its state. Collective.
- */
-static tr_status load_step(tr_session *s, int64_t step, tr_ckpt_state *saved, char *skipped) {
-    tr_store *store = tr_engine_store(s->engine);
-    tr_session_begin(s, TR_ACTIVITY_LOAD, 0);
-    TR_TRY(tr_world_agree(s->world, tr_store_clear_states(store)));
-    TR_TRY(tr_ckpt_load(s->world, s->root, step, s->tensors, s->tensors_count, saved, skipped));
-    return tr_store_publish(store);
-}
-
-tr_status tr_session_roll_back(tr_session *s) {
-    tr_ckpt_state *saved, *now = s->state;
-    TR_TRY(tr_world_agree(s->world, tr_calloc(1, sizeof *saved, &saved)));
-    tr_status status = load_step(s, s->saved_step, saved, NULL);
-    if (status == TR_OK) {
-        const int64_t skips = now->guard.skips;
-        now->step = saved->step;
-        now->optimizer_step = saved->optimizer_step; /* moments_since stays this run's */
-        now->skipped = saved->skipped;
-        now->tokens_seen = saved->tokens_seen;
-        now->guard = saved->guard;
-        now->guard.skips = skips;
-        now->noise = saved->noise;
-        now->scale = saved->scale;
-        if (tr_session_leads(s)) tr_recorder_reopen(&s->recorder, now->step);
-    }
-    free(saved);
-    return status;
-}
-
-/* Loads the parameters of the newest valid step, after its state was read. Collective. */
-static tr_status load(tr_session *s) {
-    char skipped[256] = "";
-    tr_ckpt_state *again;
-    TR_TRY(tr_world_agree(s->world, tr_calloc(1, sizeof *again, &again)));
-    tr_status status = load_step(s, -1, again, skipped);
-    bool same = again->step == s->state->step;
-    free(again);
-    TR_TRY(status);
-    if (!same)
-        return TR_FAIL(TR_ERR_DATA, "the checkpoints in '%s' changed while they were read",
-                       s->root);
-    if (skipped[0] && tr_session_leads(s))
-        tr_recorder_warn(&s->recorder,
-                         "resuming from step %lld, because a newer one is not valid: %s",
-                         (long long)s->state->step, skipped);
-    if (tr_session_leads(s)) tr_saved_run_say(&s->saved, s->config, &s->recorder);
-    s->saved_step = s->state->step;
-    return TR_OK;
-}
-
 /* On rank 0: keeps what an export passes on, in log.dir. */
 static tr_status keep_origin(const tr_session *s) {
     const char *folder = tr_config_origin(s->config);
@@ -378,7 +307,7 @@ static tr_status make_parameters(tr_session *s) {
 
 /* Sets parameters and counters to those of step 0, or of the saved step. Collective. */
 static tr_status start_state(tr_session *s) {
-    if (s->resumes) TR_TRY(tr_world_agree(s->world, load(s)));
+    if (s->resumes) TR_TRY(tr_world_agree(s->world, tr_saved_step_load(s)));
     s->state->seed = (uint64_t)s->config->train.seed;
     tr_board_set_saved(s->options->board, s->saved_step);
     return tr_world_agree(s->world, set_config_text(s));
@@ -501,8 +430,8 @@ static tr_status open_agreed(tr_session *s) {
     return tr_recorder_open_report(&s->recorder, s->device, s->engine, &s->mesh);
 }
 
-tr_status tr_session_open(const tr_config *config, tr_world *world, const tr_train_options *options,
-                          tr_session *s) {
+static void begin(const tr_config *config, tr_world *world, const tr_train_options *options,
+                  tr_session *s) {
     *s = (tr_session){.config = &s->own,
                       .own = *config,
                       .options = options,
@@ -514,7 +443,40 @@ tr_status tr_session_open(const tr_config *config, tr_world *world, const tr_tra
                                    .warnings = options->warnings,
                                    .leads = tr_world_rank(world) == 0}};
     tr_recorder_begin(&s->recorder, options->board);
-    TR_TRY(open_agreed(s));
+}
+
+/* Begins again after a step that could not be loaded: an older one may be of a run with another
+ * config and other data, and parameters that are loaded in part must not stay. The lock is kept. */
+static void begin_again(const tr_config *config, tr_session *s) {
+    const tr_session before = *s;
+    s->dir.fd = -1;
+    s->unloaded = NULL;
+    tr_session_close(s);
+    begin(config, before.world, before.options, s);
+    s->dir = before.dir;
+    s->unloaded = before.unloaded;
+    s->unloaded_count = before.unloaded_count;
+    memcpy(s->skipped, before.skipped, sizeof s->skipped);
+    s->recorder.repeats = true;
+}
+
+tr_status tr_session_open(const tr_config *config, tr_world *world, const tr_train_options *options,
+                          tr_session *s) {
+    begin(config, world, options, s);
+    tr_status status = open_agreed(s);
+    for (size_t tried = 0; status == TR_ERR_DATA && s->unloaded_count > tried;) {
+        tried = s->unloaded_count;
+        begin_again(config, s);
+        status = open_agreed(s);
+    }
+    /* TR_ERR_DATA, when no older step can be loaded, names the cause itself. */
+    if (s->recorder.repeats && status != TR_OK && status != TR_ERR_DATA) {
+        s->recorder.repeats = false;
+        if (tr_session_leads(s))
+            tr_recorder_warn(&s->recorder, "step %lld cannot be loaded: %s",
+                             (long long)s->unloaded[0].step, s->unloaded[0].why);
+    }
+    TR_TRY(status);
     TR_TRY(tr_recorder_show_fallbacks(&s->recorder, s->device));
     if (tr_session_leads(s)) tr_recorder_start(&s->recorder, s->device, s->state->step, s->resumes);
     return TR_OK;
@@ -526,6 +488,7 @@ void tr_session_close(tr_session *s) {
     tr_start_close(&s->start);
     free(s->tensors);
     free(s->copies);
+    free(s->unloaded);
     free(s->state);
     tr_engine_destroy(s->engine);
     tr_plan_book_destroy(s->plans.book); /* after the operators, which name it */

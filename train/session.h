@@ -15,6 +15,12 @@
 #include "train/time_limit.h"
 #include "train/trainer.h"
 
+/* A step that could not be loaded. */
+typedef struct tr_unloaded {
+    int64_t step;
+    char why[TR_CKPT_WHY];
+} tr_unloaded;
+
 typedef struct tr_session {
     const tr_config *config; /* the config in effect: `own` */
     tr_config
@@ -39,8 +45,11 @@ typedef struct tr_session {
     char root[TR_CONFIG_PATH + 8]; /* of the checkpoints */
     bool dir_lost;                 /* rank 0: it was removed while the run used it */
     bool resumes;                  /* continues a saved run */
-    tr_saved_run saved;            /* what that has otherwise */
-    bool unlabelled;               /* it was said that validation has no label that counts */
+    tr_unloaded *unloaded;         /* newer steps that this run could not load, newest first */
+    size_t unloaded_count;
+    char skipped[TR_CKPT_WHY]; /* rank 0: why a newer step is not used; "": the newest one is */
+    tr_saved_run saved;        /* what that has otherwise */
+    bool unlabelled;           /* it was said that validation has no label that counts */
     tr_ckpt_state *state;
     int64_t saved_step;  /* newest step that is saved; -1: none */
     char transport[192]; /* a line about the transport; "": the default one */
@@ -55,9 +64,10 @@ typedef struct tr_session {
 } tr_session;
 
 /* Locks log.dir, opens device, data, schedule and engine, draws the parameters or loads the newest
- * valid checkpoint, and prints the plan. Collective over the world; every rank returns the same
- * status. The caller closes the session after a failure, too, and must not move it. world and
- * options must outlive it. */
+ * valid checkpoint, and prints the plan. If that checkpoint is corrupt, goes on from the newest
+ * valid one before it, with a warning, and marks the corrupt one. Collective over the world; every
+ * rank returns the same status. The caller closes the session after a failure, too, and must not
+ * move it. world and options must outlive it. */
 tr_status tr_session_open(const tr_config *config, tr_world *world, const tr_train_options *options,
                           tr_session *session);
 void tr_session_close(tr_session *session);
@@ -67,8 +77,5 @@ void tr_session_begin(tr_session *session, tr_activity_phase phase, int64_t tota
 /* Returns how many forwards and gradients this rank computes in a training step with this batch,
  * for tr_session_begin; forwards_alone: only the forwards. */
 int64_t tr_session_actions(const tr_session *session, int64_t batch, bool forwards_alone);
-/* Loads the newest saved step, and removes the records of later ones; the data go on where they
- * are. Collective. */
-tr_status tr_session_roll_back(tr_session *session);
 /* Returns true on rank 0, which prints for the run. */
 bool tr_session_leads(const tr_session *session);

@@ -178,12 +178,8 @@ static tr_status load_folder(const tr_config *config, tr_world *world, tr_store 
 static tr_status load_run(tr_world *world, const tr_trained *r, tr_ckpt_tensor *tensors,
                           int count) {
     char root[TR_CONFIG_PATH + 8];
-    tr_ckpt_state *state;
     checkpoints_of(r->path, root);
-    TR_TRY(tr_calloc(1, sizeof *state, &state));
-    tr_status status = tr_ckpt_load(world, root, r->step, tensors, count, state, NULL);
-    free(state);
-    return status;
+    return tr_ckpt_load(world, root, r->step, tensors, count, NULL, NULL);
 }
 
 tr_status tr_trained_load(const tr_trained *r, const tr_config *config, tr_world *world,

@@ -7,6 +7,7 @@
 #include "train/loss_scale.h"
 #include "train/lr.h"
 #include "train/same_data.h"
+#include "train/saved_step.h"
 #include "train/session.h"
 
 #include <math.h>
@@ -266,7 +267,7 @@ static tr_status apply_guard(tr_session *s, int64_t step, const tr_guard_limits 
                          back ? saved_text(s, saved, sizeof saved) : "",
                          !back && result->skipped ? "; the step is skipped" : "");
     *counts = !back;
-    if (back && s->saved_step < s->state->step) TR_TRY(tr_session_roll_back(s));
+    if (back && s->saved_step < s->state->step) TR_TRY(tr_saved_step_roll_back(s));
     if (back && s->trace) tr_record_forget(s->trace, (int32_t)(s->state->step + 1 - s->trace_from));
     return TR_OK;
 }

@@ -125,6 +125,14 @@ intact() {
     "$trireme" ckpt verify "$scratch/$1" "$2" >"$scratch/verify" 2>&1 || fail "$1: step $2: $(<"$scratch/verify")"
 }
 
+# flip FILE BYTE BIT: inverts a bit of the file.
+flip() {
+    local octet
+    octet=$(od -An -tu1 -j "$2" -N 1 "$1")
+    # shellcheck disable=SC2059 # the format is the octet
+    printf "\\$(printf %o $((octet ^ 1 << $3)))" | dd of="$1" bs=1 seek="$2" conv=notrunc status=none
+}
+
 # says RUN PATTERN: its stderr must be exactly one line, which matches.
 says() {
     local lines

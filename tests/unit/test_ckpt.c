@@ -15,7 +15,7 @@ static void test_any_layout_loads_any_other(void **state) {
         for (int again = 0; again < 3; again++) {
             layout wanted = random_layout(&m, 1 + (int)random_below(MAX_RANKS));
             assert_good(load_model(root, again ? -1 : trial, trial, &m, &wanted));
-            assert_string_equal(last_why, "");
+            assert_string_equal(last_corrupt, "");
         }
         assert_int_equal(tr_ckpt_verify(root, trial), TR_OK);
         tr_ckpt_state s, want = state_of(trial);
@@ -277,8 +277,12 @@ static void expect_bad(const char *root, const model *m, const layout *l, const 
     assert_int_equal(status, TR_ERR_DATA);
     assert_non_null(strstr(last_message, word));
     /* The damaged step is not offered; the one before it is. */
+    char why[TR_CKPT_WHY] = "";
+    int64_t step;
     assert_good(load_model(root, -1, 2, m, l));
-    assert_non_null(strstr(last_why, "step-00000003"));
+    assert_int_equal(tr_ckpt_newest(root, INT64_MAX, &step, why), TR_OK);
+    assert_int_equal(step, 2);
+    assert_non_null(strstr(why, "step-00000003"));
 }
 
 static void test_truncated_and_appended(void **state) {
@@ -342,8 +346,8 @@ static void damage_payload(const char *path, const model *m) {
     free(bytes);
 }
 
-/* Damage of the payload is found only when it is read. No step is skipped without a message: the
- * sentence says how to continue, and that works. */
+/* Damage of the payload is found only when it is read: every rank gets the cause, and the sentence
+ * names the step before. */
 static void test_damaged_newest_step(void **state) {
     (void)state;
     print_seed(__func__);
@@ -354,21 +358,65 @@ static void test_damaged_newest_step(void **state) {
     for (int step = 1; step <= 3; step++) assert_good(save_model(path_of("n"), step, &m, &one));
     damage_payload(path_of("n/step-00000003/shard-00000-of-00001.h5"), &m);
     assert_int_equal(load_model(path_of("n"), -1, 3, &m, &wanted), TR_ERR_DATA);
+    assert_non_null(strstr(last_corrupt, "weights/a"));
+    assert_null(strstr(last_corrupt, "the newest valid step before it"));
     assert_non_null(strstr(last_message, "weights/a"));
-    assert_non_null(
-        strstr(last_message, "n/step-00000003 away, and --resume continues from step 2"));
+    assert_non_null(strstr(last_message, "the newest valid step before it is 2"));
     assert_int_equal(tr_ckpt_verify(path_of("n"), -1), TR_ERR_DATA);
-    assert_non_null(strstr(tr_error_message(), "from step 2"));
+    assert_non_null(strstr(tr_error_message(), "before it is 2"));
 
     assert_int_equal(truncate(path_of("n/step-00000002/index.h5"), 100), 0);
     assert_int_equal(load_model(path_of("n"), 3, 3, &m, &one), TR_ERR_DATA);
-    assert_non_null(strstr(last_message, "from step 1"));
+    assert_non_null(strstr(last_message, "before it is 1"));
+    assert_int_equal(load_model(path_of("n"), 2, 2, &m, &one), TR_ERR_DATA);
+    assert_string_equal(last_corrupt, ""); /* incomplete: found before the payload is read */
     assert_int_equal(rename(path_of("n/step-00000003"), path_of("damaged")), 0);
     assert_good(load_model(path_of("n"), -1, 1, &m, &wanted));
 
     damage_payload(path_of("n/step-00000001/shard-00000-of-00001.h5"), &m);
     assert_int_equal(load_model(path_of("n"), -1, 1, &m, &wanted), TR_ERR_DATA);
     assert_non_null(strstr(last_message, "no valid step before it"));
+    free_model(&m);
+}
+
+/* A step that is marked as corrupt is not taken by itself, is not one of those that are kept, and
+ * can be saved again; by its number it is loaded as long as its bytes are right. */
+static void test_marked_as_corrupt(void **state) {
+    (void)state;
+    print_seed(__func__);
+    model m = random_model();
+    layout l = random_layout(&m, 2);
+    char *root = path_of("m"), why[TR_CKPT_WHY] = "";
+    tr_ckpt_info *info;
+    int64_t newest;
+    int count;
+    for (int step = 1; step <= 4; step++) assert_good(save_model(root, step, &m, &l));
+    assert_int_equal(tr_ckpt_mark_corrupt(root, 4, "a cause"), TR_OK);
+    assert_int_equal(tr_ckpt_mark_corrupt(root, 3, ""), TR_OK);
+    assert_int_equal(tr_ckpt_newest(root, INT64_MAX, &newest, why), TR_OK);
+    assert_int_equal(newest, 2);
+    assert_string_equal(why, "a cause");
+    assert_int_equal(tr_ckpt_newest(root, 2, &newest, why), TR_OK);
+    assert_int_equal(newest, 1);
+    assert_string_equal(why, "a cause");
+    assert_int_equal(tr_ckpt_newest(root, 1, &newest, why), TR_ERR_DATA);
+    assert_non_null(strstr(tr_error_message(), "the newest: a cause"));
+    assert_good(load_model(root, -1, 2, &m, &l));
+    assert_good(load_model(root, 4, 4, &m, &l));
+    assert_int_equal(tr_ckpt_verify(root, 4), TR_OK);
+
+    assert_int_equal(tr_ckpt_retain(root, 2), TR_OK);
+    assert_int_equal(tr_ckpt_list(root, &info, &count), TR_OK);
+    assert_int_equal(count, 4);
+    assert_true(info[0].valid && info[1].valid && !info[2].valid && !info[3].valid);
+    assert_non_null(strstr(info[2].why, "m/step-00000003/CORRUPT says"));
+    free(info);
+
+    assert_good(save_model(root, 4, &m, &l));
+    assert_int_equal(count_entries(path_of("m/step-00000004"), "CORRUPT"), 0);
+    assert_good(load_model(root, -1, 4, &m, &l));
+    assert_int_equal(save_model(root, 4, &m, &l), TR_ERR_IO);
+    assert_int_equal(count_entries(root, ".trash-"), 0);
     free_model(&m);
 }
 
@@ -631,6 +679,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_every_flip_is_found, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_truncated_and_appended, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_damaged_newest_step, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_marked_as_corrupt, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_swapped_and_foreign_shards, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_other_model_is_listed, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_nothing_there, set_up, tear_down),

@@ -104,9 +104,11 @@ static int64_t load(const char *root) {
                              .local = local};
     tr_ckpt_state state;
     tr_world *world;
-    char why[256];
+    char why[TR_CKPT_WHY] = "";
+    int64_t newest;
     assert_int_equal(tr_world_open_local(1, &world), TR_OK);
-    tr_status status = tr_ckpt_load(world, root, -1, &tensor, 1, &state, why);
+    tr_status status = tr_ckpt_newest(root, INT64_MAX, &newest, why);
+    if (status == TR_OK) status = tr_ckpt_load(world, root, newest, &tensor, 1, &state, NULL);
     tr_world_close(world);
     if (status != TR_OK || why[0]) {
         print_message("%s %s\n", why, status ? tr_error_message() : "");

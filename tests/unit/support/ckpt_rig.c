@@ -215,7 +215,7 @@ static void *rank_main(void *argument) {
         j->status[r] = tr_ckpt_save(j->world[r], j->root, &state, mem->tensor, mem->count);
     } else {
         j->status[r] = tr_ckpt_load(j->world[r], j->root, j->step, mem->tensor, mem->count,
-                                    &j->state[r], j->why[r]);
+                                    &j->state[r], j->corrupt[r]);
     }
     (void)snprintf(j->message[r], sizeof j->message[r], "%s", tr_error_message());
     tr_world_close(j->world[r]);
@@ -241,7 +241,7 @@ static tr_status run_job(job *j) {
     return j->status[0];
 }
 
-char last_message[1024], last_why[256];
+char last_message[1024], last_corrupt[TR_CKPT_WHY];
 
 tr_status save_model(const char *root, int64_t step, const model *m, const layout *l) {
     job *j = calloc(1, sizeof *j);
@@ -268,7 +268,7 @@ tr_status load_model(const char *root, int64_t step, int64_t expected_step, cons
     for (int r = 0; r < l->ranks; r++) make_memory(&j->memory[r], m, l, r, false);
     tr_status status = run_job(j);
     memcpy(last_message, j->message[0], sizeof last_message);
-    memcpy(last_why, j->why[0], sizeof last_why);
+    memcpy(last_corrupt, j->corrupt[0], sizeof last_corrupt);
     for (int r = 0; r < l->ranks; r++) {
         for (int i = 0; status == TR_OK && i < j->memory[r].count; i++) {
             tr_ckpt_tensor *t = &j->memory[r].tensor[i];

@@ -87,7 +87,7 @@ typedef struct job {
     tr_world *world[MAX_RANKS];
     memory memory[MAX_RANKS];
     tr_status status[MAX_RANKS];
-    char message[MAX_RANKS][1024], why[MAX_RANKS][256];
+    char message[MAX_RANKS][1024], corrupt[MAX_RANKS][TR_CKPT_WHY];
     tr_ckpt_state state[MAX_RANKS];
 } job;
 
@@ -98,7 +98,7 @@ typedef struct job_rank {
 
 tr_ckpt_state state_of(int64_t step);
 
-extern char last_message[1024], last_why[256];
+extern char last_message[1024], last_corrupt[TR_CKPT_WHY];
 
 tr_status save_model(const char *root, int64_t step, const model *m, const layout *l);
 
