@@ -223,7 +223,7 @@ static void use_dense(operand *x, tr_dtype dtype) {
     x->copied = true;
 }
 
-/* Widens operands to FP32 whose type the processor only stores. They stay transposed. */
+/* Widens operands of a type that the processor only stores to FP32. They stay transposed. */
 static void widen_stored(cpu_matmul *op) {
     for (int i = 0; i < OPERANDS; i++) {
         operand *x = &op->operands[i];
