@@ -110,17 +110,21 @@ static void free_store(matrix *m) {
 
 /* Returns the bytes that a step must move: its gradient is read, and its states and its master (or
  * the value) are read and written; a BF16 value with a master is written; directions are written
- * and read, as the master is read for each of both passes. */
+ * and read, as the master is read for each of both passes. Adafactor needs the sums of all squares
+ * before the first direction, and the norm of all directions before the first step, so it reads the
+ * gradient three times, from which it can make directions again instead of writing them; its states
+ * are of rows and columns. */
 static double bytes_of(const matrix *m) {
     const tr_store *s = &m->store;
     const bool directs = tr_run_has_directions(s, 0);
     const double master = s->no_master ? 2 : 4;
+    const bool factors = m->run.optimizer == TR_OPTIM_ADAFACTOR;
     double each = (double)tr_dtype_size(s->grad_dtype) + 2 * master;
     if (tr_optim_row_of(m->run.optimizer)->rule != TR_UPDATE_SGD)
         for (int k = 0; k < tr_optim_states(m->run.optimizer); k++)
             each += 2 * (double)tr_dtype_size(s->state_dtype);
     if (s->dtype == TR_BF16 && !s->no_master) each += 2;
-    if (directs) each += 2 * 4 + master;
+    if (directs) each += master + 2 * (factors ? (double)tr_dtype_size(s->grad_dtype) : 4);
     return each * SIDE * SIDE;
 }
 
@@ -179,7 +183,7 @@ static void time_row(tr_device *device, const char *name, const tr_config *confi
     check(tr_mesh_make(1, 1, 1, 0, 1, &mesh));
     check(tr_updates_create(&m.store, &optimizer, &scratch, &m.updates));
     if (m.run.optimizer != TR_OPTIM_MUON)
-        check(tr_pace_create(&m.store, &mesh, NULL, &scratch, &m.pace));
+        check(tr_pace_create(&m.store, &optimizer, &mesh, NULL, &scratch, &m.pace));
     check(tr_device_alloc(device, TR_MEMORY_DATA, scratch, &m.scratch));
     check(bench_time(device, step, &m, 0.3, &seconds));
     printf("%-44s %7.1f MB %8.2f ms %6.1f GB/s  %.2f of %.1f\n", name, bytes_of(&m) * 1e-6,

@@ -195,8 +195,10 @@ enum { TR_SUMSQ_LANES = 256 };
 /* Returns the sum of the lanes of SUMSQ, of which only the first n may differ from 0: by halves,
  * lane j and lane j + 128, then j + 64 and so on. Overwrites them. */
 TR_HOSTDEVICE static inline double tr_sumsq_lanes(double *lane, int64_t n) {
-    for (int half = TR_SUMSQ_LANES / 2; half > 0; half /= 2)
-        for (int j = 0; j < half && j + half < n; j++) lane[j] += lane[j + half];
+    for (int64_t half = TR_SUMSQ_LANES / 2; half > 0; half /= 2) {
+        const int64_t pairs = n - half < half ? n - half : half;
+        for (int64_t j = 0; j < pairs; j++) lane[j] += lane[j + half];
+    }
     return lane[0];
 }
 
@@ -273,6 +275,11 @@ TR_HOSTDEVICE static inline uint16_t tr_round_bf16(float x, uint32_t draw) {
 TR_HOSTDEVICE static inline float tr_factor_moment(double weight, float before, double sum,
                                                    int64_t count) {
     return (float)((1 - weight) * (double)before + weight * (sum + 1e-30 * (double)count));
+}
+/* Returns what G of FACTOR is X times. */
+TR_HOSTDEVICE static inline float tr_factor_scale(const tr_factor_desc *d,
+                                                  const tr_step_state *state) {
+    return d->scales ? (float)state->gradient_factor : 1.0f;
 }
 /* The total of FACTOR: lanes by i % 256, each ascending, added in ascending order. */
 enum { TR_FACTOR_LANES = 256 };

@@ -35,6 +35,7 @@ static tr_op_desc describe(const tr_adafactor *m, tr_op_kind kind) {
                                    .cols = m->cols,
                                    .all_rows = m->all_rows,
                                    .all_cols = m->all_cols,
+                                   .scales = m->scales,
                                    .dtype = m->dtype}};
 }
 

@@ -113,6 +113,12 @@ tr_op_desc tr_optim_update(const tr_optim_config *o, int64_t count, tr_dtype dty
                                    .nesterov = o->nesterov}};
 }
 
+bool tr_optim_only_scales(const tr_op_desc *desc) {
+    const tr_update_desc *d = &desc->update;
+    return desc->kind == TR_OP_DIRECTION && d->rule == TR_UPDATE_SGD &&
+           !(d->weight_decay > 0 || d->clip_value > 0 || d->l1 > 0 || d->l2 > 0);
+}
+
 tr_op_desc tr_optim_descend(int64_t count, int parts, tr_dtype dtype, double lr_scale) {
     return (tr_op_desc){
         .kind = TR_OP_DESCEND,

@@ -87,6 +87,10 @@ tr_optim_memory tr_optim_memory_of(const tr_optim_config *optimizer);
 tr_op_desc tr_optim_update(const tr_optim_config *optimizer, int64_t count, tr_dtype dtype,
                            bool decays, double lr_scale);
 
+/* Returns true when DIRECTION with this description would only multiply gradients by the state's
+ * gradient_factor. */
+bool tr_optim_only_scales(const tr_op_desc *desc);
+
 /* Describes the step of a tensor's `count` elements on this rank along their directions; other
  * ranks have the other parts of the whole tensor. */
 tr_op_desc tr_optim_descend(int64_t count, int parts, tr_dtype dtype, double lr_scale);

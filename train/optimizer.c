@@ -80,7 +80,7 @@ static tr_status prepare_finish(tr_optimizer *o, int micro_batches, size_t *scra
 static tr_status prepare_training(tr_optimizer *o, size_t *scratch) {
     const tr_optimizer_desc *desc = &o->desc;
     const tr_store *store = desc->store;
-    TR_TRY(tr_pace_create(store, desc->mesh, desc->tensor, scratch, &o->pace));
+    TR_TRY(tr_pace_create(store, &desc->config, desc->mesh, desc->tensor, scratch, &o->pace));
     TR_TRY(tr_hosted_create(store, &desc->config, o->pace, &o->hosted));
     if (!o->hosted) TR_TRY(tr_updates_create(store, &desc->config, scratch, &o->updates));
     TR_TRY(prepare_ties(o, scratch));

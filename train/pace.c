@@ -57,9 +57,10 @@ static tr_status prepare_muon(const tr_store *store, const tr_store_slot *slot, 
     return tr_op_prepare_fixed(store->device, tr_muon_apply(m), scratch, &out->apply);
 }
 
-static tr_status prepare_factor(const tr_store *store, const tr_store_slot *slot, size_t *scratch,
-                                slot_step *out) {
-    TR_TRY(tr_adafactor_make(slot->param, &slot->layout, &out->factor));
+static tr_status prepare_factor(const tr_store *store, const tr_optim_config *config, int i,
+                                size_t *scratch, slot_step *out) {
+    TR_TRY(tr_adafactor_make(store->slot[i].param, &store->slot[i].layout, &out->factor));
+    out->factor.scales = tr_pace_scales(store, config, i);
     TR_TRY(
         tr_op_prepare_fixed(store->device, tr_adafactor_sums(&out->factor), scratch, &out->sums));
     return tr_op_prepare_fixed(store->device, tr_adafactor_scale(&out->factor), scratch,
@@ -68,8 +69,9 @@ static tr_status prepare_factor(const tr_store *store, const tr_store_slot *slot
 
 /* Prepares the step of a slot with the norms at `norms`. Only tensor ranks may hold different
  * parts, since only they sum norms; data ranks may have different portions of a part. */
-static tr_status prepare_slot(const tr_store *store, const tr_mesh *mesh, int i, double *norms,
-                              size_t *scratch, slot_step *out) {
+static tr_status prepare_slot(const tr_store *store, const tr_optim_config *config,
+                              const tr_mesh *mesh, int i, double *norms, size_t *scratch,
+                              slot_step *out) {
     const tr_store_slot *slot = &store->slot[i];
     const tr_param *param = slot->param;
     const tr_param_layout *layout = &slot->layout;
@@ -82,12 +84,14 @@ static tr_status prepare_slot(const tr_store *store, const tr_mesh *mesh, int i,
     out->counted = mesh->index[TR_AXIS_TP] % layout->replicas.count[TR_AXIS_TP] == 0;
     if (slot->portion.extent == 0) return TR_OK;
     if (slot->optimizer == TR_OPTIM_MUON) TR_TRY(prepare_muon(store, slot, scratch, out));
-    if (slot->optimizer == TR_OPTIM_ADAFACTOR) TR_TRY(prepare_factor(store, slot, scratch, out));
+    if (slot->optimizer == TR_OPTIM_ADAFACTOR)
+        TR_TRY(prepare_factor(store, config, i, scratch, out));
     return TR_OK;
 }
 
-/* Prepares the norms of the slots' parameters and of their directions. Data ranks that have
- * portions of a tensor all need its norms; of those that own whole tensors only the owner does. */
+/* Prepares the norms of the slots' parameters and of their directions, except those that FACTOR
+ * takes. Data ranks that have portions of a tensor all need its norms; of those that own whole
+ * tensors only the owner does. */
 static tr_status prepare_norms(tr_pace *s, size_t *scratch) {
     const tr_store *store = s->store;
     const bool alone = !store->divided || tr_optim_row_of(store->optimizer)->whole;
@@ -97,7 +101,8 @@ static tr_status prepare_norms(tr_pace *s, size_t *scratch) {
     for (int k = 0; k < 2 && status == TR_OK; k++) {
         for (int i = 0; i < store->slots; i++) {
             const slot_step *x = &s->slot[i];
-            const bool takes = x->counted && (!alone || store->slot[i].portion.extent > 0);
+            const bool takes = x->counted && (!alone || store->slot[i].portion.extent > 0) &&
+                               (k == 0 || !x->scale);
             entry[i] =
                 takes ? x->norms - s->norms + 2 * store->slot[i].layout.part + k : TR_NORM_NONE;
         }
@@ -188,8 +193,16 @@ static tr_status alloc_norms(tr_pace *s) {
                            (void **)&s->norms);
 }
 
-tr_status tr_pace_create(const tr_store *store, const tr_mesh *mesh, tr_group *tensor,
-                         size_t *scratch, tr_pace **out) {
+bool tr_pace_scales(const tr_store *store, const tr_optim_config *config, int slot) {
+    tr_optim_config own = *config;
+    own.kind = store->slot[slot].optimizer;
+    const tr_op_desc step =
+        tr_optim_update(&own, 1, store->dtype, store->slot[slot].param->decay, 1);
+    return own.kind == TR_OPTIM_ADAFACTOR && !store->host && tr_optim_only_scales(&step);
+}
+
+tr_status tr_pace_create(const tr_store *store, const tr_optim_config *config, const tr_mesh *mesh,
+                         tr_group *tensor, size_t *scratch, tr_pace **out) {
     tr_status status = TR_OK;
     tr_pace *s = NULL;
     *out = NULL;
@@ -203,7 +216,7 @@ tr_status tr_pace_create(const tr_store *store, const tr_mesh *mesh, tr_group *t
     double *norms = s->norms;
     for (int i = 0; i < store->slots; i++) {
         if (!steps_slot(&store->slot[i])) continue;
-        TR_TRY_OUT(prepare_slot(store, mesh, i, norms, scratch, &s->slot[i]));
+        TR_TRY_OUT(prepare_slot(store, config, mesh, i, norms, scratch, &s->slot[i]));
         norms += tr_step_end_tensor_norms(store->optimizer, store->slot[i].param,
                                           &store->slot[i].layout);
     }
@@ -290,13 +303,15 @@ static tr_tensor matrix_of(const tr_pace *s, int i) {
 }
 
 /* Sums the squares of this rank's part of a matrix along both axes. */
-static tr_status take_sums(const tr_pace *s, int i, tr_stream *stream, void *scratch) {
+static tr_status take_sums(const tr_pace *s, int i, tr_stream *stream, tr_step_state *state,
+                           void *scratch) {
     const slot_step *x = &s->slot[i];
     const tr_op_args args = {
         .t = {[TR_FACTOR_X] = matrix_of(s, i),
               [TR_FACTOR_ROWS] = tr_tensor_vector(x->row_sums, TR_F64, x->factor.rows),
               [TR_FACTOR_COLS] = tr_tensor_vector(x->col_sums, TR_F64, x->factor.cols)},
-        .scratch = scratch};
+        .scratch = scratch,
+        .state = state};
     TR_TRY(tr_op_run(x->sums, stream, &args));
     /* Of ranks with the same part one adds its sums to those of the others. */
     if (x->counted || x->factor.shared == 0) return TR_OK;
@@ -304,8 +319,8 @@ static tr_status take_sums(const tr_pace *s, int i, tr_stream *stream, void *scr
                           (size_t)x->factor.shared * sizeof(double));
 }
 
-/* Divides the gradient of a matrix by the root of its second moments. The host's moments come to
- * the device for that. */
+/* Divides the gradient of a matrix by the root of its second moments, and takes the norm. The
+ * host's moments come to the device for that. */
 static tr_status scale(const tr_pace *s, int i, tr_stream *stream, tr_step_state *state,
                        void *scratch) {
     const slot_step *x = &s->slot[i];
@@ -317,7 +332,7 @@ static tr_status scale(const tr_pace *s, int i, tr_stream *stream, tr_step_state
         moment[k] = k == 0 ? s->moments : s->moments + tr_align_up(bytes[0]);
         TR_TRY(tr_stream_copy(stream, moment[k], slot->state[k], bytes[k]));
     }
-    const tr_op_args args = {
+    tr_op_args args = {
         .t = {[TR_FACTOR_X] = matrix_of(s, i),
               [TR_FACTOR_ROWS] = tr_tensor_vector(x->row_sums, TR_F64, x->factor.rows),
               [TR_FACTOR_COLS] = tr_tensor_vector(x->col_sums, TR_F64, x->factor.cols),
@@ -325,6 +340,8 @@ static tr_status scale(const tr_pace *s, int i, tr_stream *stream, tr_step_state
               [TR_FACTOR_C] = tr_tensor_vector(moment[1], s->store->acc, x->factor.cols)},
         .scratch = scratch,
         .state = state};
+    if (x->counted)
+        args.t[TR_FACTOR_NORM] = tr_tensor_vector(x->norms + 2 * slot->layout.part + 1, TR_F64, 1);
     TR_TRY(tr_op_run(x->scale, stream, &args));
     for (int k = 0; k < 2 && s->moments; k++)
         TR_TRY(tr_stream_copy(stream, slot->state[k], moment[k], bytes[k]));
@@ -336,7 +353,8 @@ static tr_status make_factored(const tr_pace *s, int lap, tr_stream *stream, tr_
     const tr_store *store = s->store;
     const lap_sums *sums = &s->lap[lap];
     for (int i = 0; i < store->slots; i++)
-        if (s->slot[i].sums && store->slot[i].lap == lap) TR_TRY(take_sums(s, i, stream, scratch));
+        if (s->slot[i].sums && store->slot[i].lap == lap)
+            TR_TRY(take_sums(s, i, stream, state, scratch));
     if (s->tensor && sums->sums > 0)
         TR_TRY(tr_group_all_reduce(s->tensor, stream, s->sums + sums->sum, sums->sums, TR_F64,
                                    TR_REDUCE_SUM));
@@ -350,8 +368,8 @@ tr_status tr_pace_run(tr_pace *s, int lap, tr_stream *stream, tr_step_state *sta
     const int slots = s ? s->store->slots : 0;
     if (!s || s->lap[lap].norms == 0) return TR_OK;
     double *norms = s->norms + s->lap[lap].norm;
-    TR_TRY(make_factored(s, lap, stream, state, scratch));
     TR_TRY(tr_stream_zero(stream, norms, (size_t)s->lap[lap].norms * sizeof(double)));
+    TR_TRY(make_factored(s, lap, stream, state, scratch));
     /* Each norm is written by one tensor rank and is zero elsewhere, so the sum is exact. */
     for (int k = 0; k < 2; k++) TR_TRY(tr_norms_take(s->taken[k], lap, stream, s->norms, scratch));
     if (s->tensor)

@@ -17,13 +17,16 @@ typedef struct tr_pace tr_pace;
 /* Prepares this work for the store's parameters; *out is NULL for an optimizer that does not step
  * by tensor. tensor: the group of this rank's tensor ranks. *scratch becomes at least the bytes
  * that tr_pace_run needs. */
-tr_status tr_pace_create(const tr_store *store, const tr_mesh *mesh, tr_group *tensor,
-                         size_t *scratch, tr_pace **out);
+tr_status tr_pace_create(const tr_store *store, const tr_optim_config *config, const tr_mesh *mesh,
+                         tr_group *tensor, size_t *scratch, tr_pace **out);
 void tr_pace_destroy(tr_pace *pace);
 /* Completes the directions of a lap, and takes the norms. Collective over the tensor ranks, and
  * over the data ranks that divide updates. pace may be NULL. */
 tr_status tr_pace_run(tr_pace *pace, int lap, tr_stream *stream, tr_step_state *state,
                       void *scratch);
+/* Returns true when DIRECTION of a slot would only multiply gradients by gradient_factor: then
+ * adafactor's FACTOR does that, and no DIRECTION runs. On the host DIRECTION always runs. */
+bool tr_pace_scales(const tr_store *store, const tr_optim_config *config, int slot);
 /* Returns the slot's norms, in device memory, as DESCEND takes them. */
 const double *tr_pace_norms(const tr_pace *pace, int slot);
 /* Returns those of a lap's slots, one after the other: *count is 0 in a lap without directions, on

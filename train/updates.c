@@ -8,7 +8,8 @@
 
 #include <stdlib.h>
 
-/* The operators of a run, of whole parts and of the rest; NULL where there are none. */
+/* The operators of a run, of whole parts and of the rest; NULL where there are none. A run without
+ * `step` has directions that are its gradients (tr_pace_scales). */
 enum { WHOLE, REST, SIZES };
 typedef struct run_step {
     tr_op *step[SIZES], *descend[SIZES];
@@ -89,7 +90,8 @@ static tr_status prepare_size(const tr_updates *u, const tr_optim_config *config
     own.kind = run->optimizer;
     const tr_op_desc step = tr_optim_update(&own, count, dtype, run->decay, run->lr_scale);
     tr_op_desc descend;
-    TR_TRY(tr_op_prepare_fixed(u->device, step, scratch, &out->step[size]));
+    if (!tr_pace_scales(store, config, run->slot))
+        TR_TRY(tr_op_prepare_fixed(u->device, step, scratch, &out->step[size]));
     if (tr_run_has_directions(store, i)) {
         TR_TRY(describe_descend(u, config, run, count, dtype, &descend));
         TR_TRY(tr_op_prepare_fixed(u->device, descend, scratch, &out->descend[size]));
@@ -268,8 +270,10 @@ static tr_status step_at_once(const tr_updates *u, const tr_run_part *part, tr_s
                        .state = state};
     for (int k = 0; k < x->states; k++) args.t[TR_UPDATE_M + k] = operand_of(u, part, k);
     if (part->direction) args.t[TR_UPDATE_VALUE] = (tr_tensor){0};
-    for (int k = 0; k < TR_QUANTIZED_KINDS; k++) TR_TRY(widen(u, part, k, stream, scratch));
-    TR_TRY(tr_op_run(x->step[size_of(u, part)], stream, &args));
+    tr_op *step = x->step[size_of(u, part)];
+    for (int k = 0; k < TR_QUANTIZED_KINDS; k++)
+        if (step || k == TR_PARAM_ROUNDING_GRADIENT) TR_TRY(widen(u, part, k, stream, scratch));
+    if (step) TR_TRY(tr_op_run(step, stream, &args));
     for (int k = 0; k < TR_QUANTIZED_KINDS; k++)
         if (k != TR_PARAM_ROUNDING_VALUE || !part->direction)
             TR_TRY(quantize(u, part, k, stream, state));

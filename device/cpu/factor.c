@@ -3,31 +3,17 @@
 #include "device/cpu/vec.h"
 #include "device/elementwise.h"
 
-/* Returns the sum of squares of a block of SUMSQ, n <= TR_SUMSQ_BLOCK, in its order, and adds each
- * square to sums[n]. */
-static double add_squares(const float *x, int64_t n, double *sums) {
-    double lane[TR_SUMSQ_LANES] = {0};
-    for (int64_t i = 0; i < n; i += TR_SUMSQ_LANES) {
-        const int64_t lanes = tr_min_i64(TR_SUMSQ_LANES, n - i);
-#pragma omp simd
-        for (int64_t j = 0; j < lanes; j++) {
-            const double square = (double)x[i + j] * (double)x[i + j];
-            lane[j] += square;
-            sums[i + j] += square;
-        }
-    }
-    return tr_sumsq_lanes(lane, n);
-}
-
 /* Sums a block of rows: of each row to rows[0..n), of each column to cols[cols]. */
-static void sum_block(const tr_factor_desc *d, int64_t n, const float *x, double *rows,
+static void sum_block(const tr_op *op, float scale, int64_t n, const float *x, double *rows,
                       double *cols) {
-    for (int64_t j = 0; j < d->cols; j++) cols[j] = 0;
-    for (int64_t i = 0; i < n; i++, x += d->cols) {
-        rows[i] = 0;
-        for (int64_t at = 0; at < d->cols; at += TR_SUMSQ_BLOCK)
-            rows[i] += add_squares(x + at, tr_min_i64(TR_SUMSQ_BLOCK, d->cols - at), cols + at);
-    }
+    const int64_t width = op->desc.factor.cols;
+    for (int64_t j = 0; j < width; j++) cols[j] = 0;
+    for (int64_t i = 0; i < n; i++) rows[i] = 0;
+    for (int64_t i = 0; i < n; i += 2)
+        for (int64_t at = 0; at < width; at += TR_SUMSQ_BLOCK)
+            tr_cpu_kernels_of(op)->factor_sums(
+                i + 1 < n ? 2 : 1, tr_min_i64(TR_SUMSQ_BLOCK, width - at), x + i * width + at,
+                width, scale, rows + i, cols + at);
 }
 
 static int64_t blocks_of(const tr_factor_desc *d) {
@@ -38,12 +24,12 @@ static int64_t blocks_of(const tr_factor_desc *d) {
 static tr_status run_factor_sums(tr_op *op, const tr_op_args *args) {
     const tr_factor_desc d = op->desc.factor;
     const int64_t block = tr_factor_block(d.rows), blocks = blocks_of(&d);
-    const float *x = args->t[TR_FACTOR_X].data;
+    const float *x = args->t[TR_FACTOR_X].data, scale = tr_factor_scale(&d, args->state);
     double *partial = args->scratch, *rows = args->t[TR_FACTOR_ROWS].data,
            *cols = args->t[TR_FACTOR_COLS].data;
 #pragma omp parallel for schedule(static) num_threads(tr_cpu_threads(op, d.rows *d.cols))
     for (int64_t k = 0; k < blocks; k++)
-        sum_block(&d, tr_min_i64(block, d.rows - k * block), x + k * block * d.cols,
+        sum_block(op, scale, tr_min_i64(block, d.rows - k * block), x + k * block * d.cols,
                   rows + k * block, partial + k * d.cols);
 #pragma omp parallel for schedule(static) num_threads(tr_cpu_threads(op, blocks *d.cols))
     for (int64_t j = 0; j < d.cols; j++) {
@@ -68,7 +54,8 @@ static double total_of(const float *x, int64_t n) {
 static tr_status run_factor(tr_op *op, const tr_op_args *args) {
     const tr_factor_desc d = op->desc.factor;
     const float *r = args->t[TR_FACTOR_R].data, *c = args->t[TR_FACTOR_C].data;
-    float *x = args->t[TR_FACTOR_X].data, *b = args->scratch;
+    double *norms = args->scratch, *norm = args->t[TR_FACTOR_NORM].data;
+    float *x = args->t[TR_FACTOR_X].data, *b = (float *)(void *)(norms + d.rows);
     if (args->state->skip) return TR_OK;
     update_moments(args, TR_FACTOR_R, TR_FACTOR_ROWS, d.rows, d.all_cols);
     update_moments(args, TR_FACTOR_C, TR_FACTOR_COLS, d.cols, d.all_rows);
@@ -76,10 +63,13 @@ static tr_status run_factor(tr_op *op, const tr_op_args *args) {
     for (int64_t j = 0; j < d.cols; j++) b[j] = tr_factor_col(c[j]);
 #pragma omp parallel for schedule(static) num_threads(tr_cpu_threads(op, d.rows *d.cols))
     for (int64_t i = 0; i < d.rows; i++) {
-        const float a = tr_factor_row(total, r[i]);
-#pragma omp simd
-        for (int64_t j = 0; j < d.cols; j++) x[i * d.cols + j] *= a * b[j];
+        norms[i] = 0;
+        for (int64_t at = 0; at < d.cols; at += TR_SUMSQ_BLOCK)
+            norms[i] += tr_cpu_kernels_of(op)->factor(
+                tr_min_i64(TR_SUMSQ_BLOCK, d.cols - at), x + i * d.cols + at, d.cols,
+                tr_factor_scale(&d, args->state), tr_factor_row(total, r[i]), b + at);
     }
+    if (norm) *norm = tr_sumsq_total(norms, d.rows);
     return TR_OK;
 }
 
@@ -89,6 +79,8 @@ tr_status tr_cpu_prepare_factor_sums(const tr_op_context *context, const tr_op_d
     return tr_host_op_create(context, desc, 0, partial * sizeof(double), run_factor_sums, out);
 }
 tr_status tr_cpu_prepare_factor(const tr_op_context *context, const tr_op_desc *desc, tr_op **out) {
-    return tr_host_op_create(context, desc, 0, (size_t)desc->factor.cols * sizeof(float),
+    const tr_factor_desc *d = &desc->factor;
+    return tr_host_op_create(context, desc, 0,
+                             (size_t)d->rows * sizeof(double) + (size_t)d->cols * sizeof(float),
                              run_factor, out);
 }

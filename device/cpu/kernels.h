@@ -42,6 +42,15 @@ typedef struct tr_cpu_kernels {
                    float *scales);
     /* x[n] = the numbers of codes in a block of this scale. */
     void (*decode)(tr_code8 code, int64_t n, const uint8_t *y, float scale, float *x);
+    /* Returns the sum of squares of a block of SUMSQ, n <= TR_SUMSQ_BLOCK, in its order. */
+    double (*sumsq)(int64_t n, const float *x);
+    /* One or two rows of FACTOR_SUMS, `ld` apart: adds the sumsq of row[r][n] = x[r * ld + n] *
+     * scale to sums[rows], and its squares, row after row, to cols[n]. */
+    void (*factor_sums)(int rows, int64_t n, const float *x, int64_t ld, float scale, double *sums,
+                        double *cols);
+    /* A row of FACTOR: x[n] = x * scale * (a * b[n]). Returns the sumsq of the new x. `ld` elements
+     * on comes the next row. */
+    double (*factor)(int64_t n, float *x, int64_t ld, float scale, float a, const float *b);
     /* C[rows, 16 * panels] = (C +) A[rows, depth] B, rows <= gemm_rows of the operands' dtype,
      * TR_F32 or TR_BF16. Depth counts its words. A's word (i, j) is a[i * row_step + j *
      * column_step]; B lies in panels of 16 columns, B[panel][depth][16], panel_step words apart; C

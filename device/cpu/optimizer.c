@@ -9,7 +9,8 @@ static void sum_blocks(const tr_op *op, const void *x, double *blocks) {
     for (int64_t b = 0; b < tr_sumsq_blocks(count); b++) {
         const int64_t from = b * TR_SUMSQ_BLOCK, n = tr_min_i64(TR_SUMSQ_BLOCK, count - from);
         float wide[TR_SUMSQ_BLOCK];
-        blocks[b] = tr_vec_sumsq(tr_row_load(op->desc.sumsq.dtype, x, from, n, wide), n);
+        blocks[b] =
+            tr_cpu_kernels_of(op)->sumsq(n, tr_row_load(op->desc.sumsq.dtype, x, from, n, wide));
     }
 }
 

@@ -53,17 +53,6 @@ static inline float tr_vec_sum(const float *x, int64_t n) {
     return tr_v8_sum(low + high) + tail;
 }
 
-/* Returns the sum of squares of a block of SUMSQ, n <= TR_SUMSQ_BLOCK, in its order. */
-static inline double tr_vec_sumsq(const float *x, int64_t n) {
-    double lane[TR_SUMSQ_LANES] = {0};
-    int64_t i = 0;
-    for (; i + TR_SUMSQ_LANES <= n; i += TR_SUMSQ_LANES)
-#pragma omp simd
-        for (int j = 0; j < TR_SUMSQ_LANES; j++) lane[j] += (double)x[i + j] * (double)x[i + j];
-    for (int j = 0; i + j < n; j++) lane[j] += (double)x[i + j] * (double)x[i + j];
-    return tr_sumsq_lanes(lane, n);
-}
-
 /* Returns the sum of x[n] * y[n], in tr_vec_sum's order. */
 static inline float tr_vec_dot(const float *x, const float *y, int64_t n) {
     tr_v8 low = {0}, high = {0};

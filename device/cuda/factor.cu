@@ -6,21 +6,43 @@
 
 namespace {
 
-/* A warp takes a row, in blocks of 4096 elements. packs: all rows start on 16 bytes. */
-template <bool packs> __global__ void sum_rows(tr_factor_desc d, const float *x, double *rows) {
+/* A warp sums the squares of a row, in blocks of 4096 elements. packs: all rows start on 16 bytes.
+ */
+template <bool packs>
+__device__ void sum_rows(const tr_factor_desc &d, float scale, const float *x, double *rows) {
     for (int64_t i = tr_first_row(); i < d.rows; i += tr_row_stride()) {
         double sum = 0;
         for (int64_t at = 0; at < d.cols; at += TR_SUMSQ_BLOCK) {
             const int64_t left = d.cols - at;
-            sum += tr_warp_sumsq<packs>(x + i * d.cols + at,
-                                        left < TR_SUMSQ_BLOCK ? left : (int64_t)TR_SUMSQ_BLOCK);
+            sum += tr_warp_sumsq<packs>(
+                x + i * d.cols + at, left < TR_SUMSQ_BLOCK ? left : (int64_t)TR_SUMSQ_BLOCK, scale);
         }
         if (tr_lane() == 0) rows[i] = sum;
     }
 }
 
+template <bool packs>
+__global__ void sum_gradient_rows(tr_factor_desc d, const tr_step_state *state, const float *x,
+                                  double *rows) {
+    sum_rows<packs>(d, tr_factor_scale(&d, state), x, rows);
+}
+
+template <bool packs>
+__global__ void sum_direction_rows(tr_factor_desc d, const float *x, double *rows) {
+    sum_rows<packs>(d, 1.0f, x, rows);
+}
+
+/* One block. */
+__global__ void add_rows(int64_t n, const tr_step_state *state, const double *rows, double *norm) {
+    if (state->skip) return;
+    const double total = tr_block_total(n, rows);
+    if (threadIdx.x == 0) *norm = total;
+}
+
 /* A thread adds one column of one block of rows. partial[blocks][cols]. */
-__global__ void sum_cols(tr_factor_desc d, int64_t blocks, const float *x, double *partial) {
+__global__ void sum_cols(tr_factor_desc d, const tr_step_state *state, int64_t blocks,
+                         const float *x, double *partial) {
+    const float scale = tr_factor_scale(&d, state);
     const int64_t block = tr_factor_block(d.rows);
     for (int64_t k = tr_first_item(); k < blocks * d.cols; k += tr_item_stride()) {
         const int64_t first = k / d.cols * block, left = d.rows - first;
@@ -28,7 +50,10 @@ __global__ void sum_cols(tr_factor_desc d, int64_t blocks, const float *x, doubl
         const float *at = x + first * d.cols + k % d.cols;
         double sum = 0;
 #pragma unroll 8
-        for (int64_t i = 0; i < n; i++) sum += (double)at[i * d.cols] * (double)at[i * d.cols];
+        for (int64_t i = 0; i < n; i++) {
+            const double y = at[i * d.cols] * scale;
+            sum += y * y;
+        }
         partial[k] = sum;
     }
 }
@@ -73,35 +98,44 @@ __global__ void make_factors(tr_factor_desc d, const double *total, const float 
 
 __global__ void apply(tr_factor_desc d, const tr_step_state *state, const float *factor, float *x) {
     if (state->skip) return;
+    const float scale = tr_factor_scale(&d, state);
     for (int64_t i = tr_first_item(); i < d.rows * d.cols; i += tr_item_stride())
-        x[i] *= factor[i / d.cols] * factor[d.rows + i % d.cols];
+        x[i] = x[i] * scale * (factor[i / d.cols] * factor[d.rows + i % d.cols]);
 }
 
 } // namespace
 
-cudaError_t tr_cuda_launch_factor_sums(cudaStream_t stream, const tr_factor_desc *d, const float *x,
-                                       double *rows, double *cols, double *partial) {
+cudaError_t tr_cuda_launch_factor_sums(cudaStream_t stream, const tr_factor_desc *d,
+                                       const tr_step_state *state, const float *x, double *rows,
+                                       double *cols, double *partial) {
     const int64_t blocks = tr_cuda_factor_blocks(d->rows);
     const bool packs = tr_rows_aligned(TR_F32, d->cols, x);
     TR_LAUNCH(tr_launch(stream, tr_grid(d->rows, TR_WARPS), TR_THREADS,
-                        packs ? sum_rows<true> : sum_rows<false>, *d, x, rows));
+                        packs ? sum_gradient_rows<true> : sum_gradient_rows<false>, *d, state, x,
+                        rows));
     TR_LAUNCH(tr_launch(stream, tr_grid(blocks * d->cols, TR_THREADS), TR_THREADS, sum_cols, *d,
-                        blocks, x, partial));
+                        state, blocks, x, partial));
     return tr_launch(stream, tr_grid(d->cols, TR_THREADS), TR_THREADS, finish_cols, blocks, d->cols,
                      partial, cols);
 }
 
 cudaError_t tr_cuda_launch_factor(cudaStream_t stream, const tr_factor_desc *d,
                                   const tr_step_state *state, float *x, const double *rows,
-                                  const double *cols, float *r, float *c, void *scratch) {
+                                  const double *cols, float *r, float *c, double *norm,
+                                  void *scratch) {
     const bool by_cols = d->cols == d->all_cols;
     const unsigned grid = tr_grid(d->rows + d->cols, TR_THREADS);
-    double *total = static_cast<double *>(scratch);
-    float *factor = reinterpret_cast<float *>(total + 1);
+    double *total = static_cast<double *>(scratch), *sums = total + 1;
+    float *factor = reinterpret_cast<float *>(sums + d->rows);
+    const bool packs = tr_rows_aligned(TR_F32, d->cols, x);
     TR_LAUNCH(tr_launch(stream, grid, TR_THREADS, update_moments, *d, state, rows, cols, r, c));
     TR_LAUNCH(tr_launch(stream, 1, TR_FACTOR_LANES, add_total, by_cols ? d->cols : d->rows,
                         by_cols ? c : r, total));
     TR_LAUNCH(tr_launch(stream, grid, TR_THREADS, make_factors, *d, total, r, c, factor));
-    return tr_launch(stream, tr_grid(d->rows * d->cols, 4 * TR_THREADS), TR_THREADS, apply, *d,
-                     state, factor, x);
+    TR_LAUNCH(tr_launch(stream, tr_grid(d->rows * d->cols, 4 * TR_THREADS), TR_THREADS, apply, *d,
+                        state, factor, x));
+    if (!norm) return cudaSuccess;
+    TR_LAUNCH(tr_launch(stream, tr_grid(d->rows, TR_WARPS), TR_THREADS,
+                        packs ? sum_direction_rows<true> : sum_direction_rows<false>, *d, x, sums));
+    return tr_launch(stream, 1, TR_SUMSQ_LANES, add_rows, d->rows, state, sums, norm);
 }

@@ -161,16 +161,18 @@ cudaError_t tr_cuda_launch_descend(cudaStream_t stream, const tr_descend_desc *d
 cudaError_t tr_cuda_launch_rescale(cudaStream_t stream, const tr_rescale_desc *d, float *x,
                                    const double *norms);
 
-/* factor.cu; partial: [tr_cuda_factor_blocks(rows)][cols]; scratch: a double and rows + cols
- * floats. */
+/* factor.cu; partial: [tr_cuda_factor_blocks(rows)][cols]; scratch: 1 + rows doubles and rows +
+ * cols floats; norm may be NULL. */
 static inline int64_t tr_cuda_factor_blocks(int64_t rows) {
     return (rows + tr_factor_block(rows) - 1) / tr_factor_block(rows);
 }
-cudaError_t tr_cuda_launch_factor_sums(cudaStream_t stream, const tr_factor_desc *d, const float *x,
-                                       double *rows, double *cols, double *partial);
+cudaError_t tr_cuda_launch_factor_sums(cudaStream_t stream, const tr_factor_desc *d,
+                                       const tr_step_state *state, const float *x, double *rows,
+                                       double *cols, double *partial);
 cudaError_t tr_cuda_launch_factor(cudaStream_t stream, const tr_factor_desc *d,
                                   const tr_step_state *state, float *x, const double *rows,
-                                  const double *cols, float *r, float *c, void *scratch);
+                                  const double *cols, float *r, float *c, double *norm,
+                                  void *scratch);
 
 /* quantize.cu */
 cudaError_t tr_cuda_launch_quantize(cudaStream_t stream, const tr_quantize_desc *d,

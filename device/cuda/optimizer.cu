@@ -18,18 +18,10 @@ __global__ void sumsq_blocks(int64_t count, int64_t blocks, const T *x, double *
     }
 }
 
-/* One block: a thread adds one lane of the blocks' sums, then the lanes are added by halves. */
+/* One block. */
 __global__ void sumsq_finish(int64_t blocks, const double *partial, double *out) {
-    __shared__ double lanes[TR_SUMSQ_LANES];
-    double sum = 0;
-#pragma unroll 4
-    for (int64_t b = threadIdx.x; b < blocks; b += TR_SUMSQ_LANES) sum += partial[b];
-    lanes[threadIdx.x] = sum;
-    for (unsigned half = TR_SUMSQ_LANES / 2; half > 0; half /= 2) {
-        __syncthreads();
-        if (threadIdx.x < half) lanes[threadIdx.x] += lanes[threadIdx.x + half];
-    }
-    if (threadIdx.x == 0) *out = lanes[0];
+    const double total = tr_block_total(blocks, partial);
+    if (threadIdx.x == 0) *out = total;
 }
 
 __global__ void step_finish(tr_step_finish_desc d, const double *losses, const double *norms,

@@ -3,7 +3,8 @@
 #include "device/elementwise.h"
 #include "device/ref/ref_impl.h"
 
-double tr_ref_squares(const tr_op_args *args, int operand, int64_t from, int64_t n) {
+/* Returns the sum of squares of a block of SUMSQ, n <= TR_SUMSQ_BLOCK. */
+static double squares(const tr_op_args *args, int operand, int64_t from, int64_t n) {
     double lane[TR_SUMSQ_LANES] = {0};
     for (int64_t i = 0; i < n; i++) {
         const double x = tr_ref_get(args, operand, from + i);
@@ -18,10 +19,10 @@ tr_status tr_ref_sumsq(tr_op *op, const tr_op_args *args) {
     const int64_t blocks = d->part == TR_SUMSQ_TOTAL ? d->count : tr_sumsq_blocks(d->count);
     for (int64_t b = 0; b < blocks; b++) {
         const int64_t from = b * TR_SUMSQ_BLOCK;
-        const double block = d->part == TR_SUMSQ_TOTAL
-                                 ? sums[b]
-                                 : tr_ref_squares(args, TR_SUMSQ_X, from,
-                                                  tr_min_i64(TR_SUMSQ_BLOCK, d->count - from));
+        const double block =
+            d->part == TR_SUMSQ_TOTAL
+                ? sums[b]
+                : squares(args, TR_SUMSQ_X, from, tr_min_i64(TR_SUMSQ_BLOCK, d->count - from));
         if (d->part == TR_SUMSQ_BLOCKS) sums[b] = block;
         lane[b % TR_SUMSQ_LANES] += block;
     }

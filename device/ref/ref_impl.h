@@ -41,10 +41,6 @@ static inline void tr_ref_accumulate(const tr_op_args *args, int operand, int64_
     tr_ref_set(args, operand, i, args->adds ? tr_ref_get(args, operand, i) + value : value);
 }
 
-/* Returns the sum of squares of elements from .. from + n of an operand, a block of SUMSQ, in its
- * order. */
-double tr_ref_squares(const tr_op_args *args, int operand, int64_t from, int64_t n);
-
 /* f(x) of an activation and f'(x). */
 double tr_ref_activate(tr_activation activation, double x);
 double tr_ref_slope(tr_activation activation, double x);

@@ -15,7 +15,7 @@ static const char *factor_fault(const tr_op_desc *desc) {
 static bool same_factor(const tr_op_desc *x, const tr_op_desc *y) {
     const tr_factor_desc *a = &x->factor, *b = &y->factor;
     return a->rows == b->rows && a->cols == b->cols && a->all_rows == b->all_rows &&
-           a->all_cols == b->all_cols && a->dtype == b->dtype;
+           a->all_cols == b->all_cols && a->scales == b->scales && a->dtype == b->dtype;
 }
 
 static void factor_sums_operands(const tr_op_desc *desc, tr_tensor *t) {
@@ -30,6 +30,7 @@ static void factor_operands(const tr_op_desc *desc, tr_tensor *t) {
     factor_sums_operands(desc, t);
     t[TR_FACTOR_R] = tr_tensor_vector(NULL, tr_dtype_acc(d->dtype), d->rows);
     t[TR_FACTOR_C] = tr_tensor_vector(NULL, tr_dtype_acc(d->dtype), d->cols);
+    t[TR_FACTOR_NORM] = tr_tensor_vector(NULL, TR_F64, 1);
 }
 
 const tr_op_row tr_op_row_factor_sums = {
@@ -48,7 +49,8 @@ const tr_op_row tr_op_row_factor = {
              [TR_FACTOR_ROWS] = {"rows", TR_SLOT_IN, TR_TYPES_F64},
              [TR_FACTOR_COLS] = {"cols", TR_SLOT_IN, TR_TYPES_F64},
              [TR_FACTOR_R] = {"r", TR_SLOT_BOTH, TR_TYPES_ACC},
-             [TR_FACTOR_C] = {"c", TR_SLOT_BOTH, TR_TYPES_ACC}},
+             [TR_FACTOR_C] = {"c", TR_SLOT_BOTH, TR_TYPES_ACC},
+             [TR_FACTOR_NORM] = {"norm", TR_SLOT_OUT | TR_SLOT_OPTIONAL, TR_TYPES_F64}},
     .fault = factor_fault,
     .same = same_factor,
     .operands = factor_operands,

@@ -166,7 +166,7 @@ static void take_steps_with(owned *o, const char *device_name, tr_dtype dtype, c
                      TR_OK);
     own(o, device, dtype, tr_optim_memory_of(&config), w);
     if (tr_updates_create(&o->store, &config, &bytes, &updates) != TR_OK ||
-        tr_pace_create(&o->store, &mesh, NULL, &bytes, &pace) != TR_OK)
+        tr_pace_create(&o->store, &config, &mesh, NULL, &bytes, &pace) != TR_OK)
         fail_msg("%s", tr_error_message());
     void *scratch = malloc(bytes + 1);
     for (int i = 0; i < given.count; i++) {

@@ -157,17 +157,18 @@
     {                                                                                              \
         .kind = TR_OP_RESCALE, .rescale = {.count = n, .parts = p }                                \
     }
-#define FACTOR_OF(KIND, m, n, all_m, all_n)                                                        \
+#define FACTOR_OF(KIND, m, n, all_m, all_n, scales_)                                               \
     {                                                                                              \
         .kind = TR_OP_##KIND, .factor = {                                                          \
             .rows = m,                                                                             \
             .cols = n,                                                                             \
             .all_rows = all_m,                                                                     \
-            .all_cols = all_n                                                                      \
+            .all_cols = all_n,                                                                     \
+            .scales = scales_                                                                      \
         }                                                                                          \
     }
-#define FACTOR(m, n, all_m, all_n) FACTOR_OF(FACTOR, m, n, all_m, all_n)
-#define FACTOR_SUMS(m, n)          FACTOR_OF(FACTOR_SUMS, m, n, m, n)
+#define FACTOR(m, n, all_m, all_n, scales) FACTOR_OF(FACTOR, m, n, all_m, all_n, scales)
+#define FACTOR_SUMS(m, n, scales)          FACTOR_OF(FACTOR_SUMS, m, n, m, n, scales)
 /* A tensor of one row, and two boxes of the columns of a matrix of m rows. */
 #define QUANTIZE(n, type)                                                                          \
     {                                                                                              \
@@ -460,15 +461,17 @@ const tr_op_case tr_op_cases[] = {
     {DIRECTION(64, .rule = TR_UPDATE_ROOT), TR_CASE_SKIP},
     {DESCEND_OF(1037, 2, 2074), 0},
     {DESCEND_OF(64, 1, 64), TR_CASE_SKIP},
-    {FACTOR_SUMS(1, 1), 0},
-    {FACTOR_SUMS(33, 70), 0},
-    {FACTOR_SUMS(3, 4099), 0},
-    {FACTOR_SUMS(4200, 3), 0},
-    {FACTOR(1, 1, 1, 1), 0},
-    {FACTOR(33, 70, 33, 140), 0},
-    {FACTOR(33, 70, 99, 70), 0},
-    {FACTOR(5, 700, 5, 700), 0},
-    {FACTOR(8, 8, 8, 8), TR_CASE_SKIP},
+    {FACTOR_SUMS(1, 1, false), 0},
+    {FACTOR_SUMS(33, 70, true), 0},
+    {FACTOR_SUMS(3, 4099, false), 0},
+    {FACTOR_SUMS(4, 4399, true), 0},
+    {FACTOR_SUMS(4200, 3, false), 0},
+    {FACTOR(1, 1, 1, 1, false), 0},
+    {FACTOR(33, 70, 33, 140, true), 0},
+    {FACTOR(33, 70, 99, 70, false), TR_CASE_NO_BIAS},
+    {FACTOR(5, 700, 5, 700, true), 0},
+    {FACTOR(3, 4399, 3, 4399, false), 0},
+    {FACTOR(8, 8, 8, 8, true), TR_CASE_SKIP},
     {QUANTIZE(1, TR_BF16), 0},
     {QUANTIZE(1037, TR_BF16), 0},
     {QUANTIZE(64, TR_BF16), TR_CASE_SKIP},
@@ -532,8 +535,8 @@ const tr_op_case tr_op_large_cases[] = {
     {DESCEND(20011, 2, 0), 0},
     {RESCALE(20011, 1), 0},
     {DIRECTION(20011, .rule = TR_UPDATE_ROOT), 0},
-    {FACTOR_SUMS(301, 259), 0},
-    {FACTOR(301, 259, 301, 518), 0},
+    {FACTOR_SUMS(301, 259, true), 0},
+    {FACTOR(301, 259, 301, 518, true), 0},
     {QUANTIZE(20011, TR_BF16), 0},
     {QUANTIZE_BOXES(301, 40, 27, TR_BF16), 0},
     {QUANTIZE_BOXES(301, 40, 27, TR_U8), 0},

@@ -8,7 +8,7 @@
 
 enum {
     TR_CASE_IN_PLACE = 1,    /* the output is the input that op.h allows it to be */
-    TR_CASE_NO_BIAS = 2,     /* BIAS (VALUE of UPDATE) is NULL */
+    TR_CASE_NO_BIAS = 2,     /* BIAS (VALUE of UPDATE, NORM of FACTOR) is NULL */
     TR_CASE_NO_RESIDUAL = 4, /* RESIDUAL is NULL */
     TR_CASE_EVAL = 8,        /* state->train = 0 */
     TR_CASE_SKIP = 16,       /* state->skip = 1 */

@@ -407,6 +407,7 @@ static void factor_tensors(const tr_factor_desc *d, tr_op_kind kind, unsigned op
     t[TR_FACTOR_R] = output(TR_F32, d->rows, terms, 1);
     t[TR_FACTOR_C] = output(TR_F32, d->cols, terms, 1);
     t[TR_FACTOR_R].fill = t[TR_FACTOR_C].fill = TR_FILL_MEAN_SQUARE;
+    if (!(options & TR_CASE_NO_BIAS)) t[TR_FACTOR_NORM] = exact(TR_F64, 1);
 }
 
 static void optimizer_tensors(const tr_op_desc *desc, unsigned options, tr_op_tensor *t) {
@@ -462,7 +463,8 @@ static void optimizer_tensors(const tr_op_desc *desc, unsigned options, tr_op_te
 
 static void quantize_tensors(const tr_quantize_desc *d, tr_op_kind kind, tr_op_tensor *t) {
     const int64_t blocks = (d->count + TR_CODE8_BLOCK - 1) / TR_CODE8_BLOCK;
-    t[TR_QUANTIZE_X] = input(TR_F32, d->count, d->code == TR_CODE8_SQUARES ? TR_FILL_SQUARE : TR_FILL_NORMAL);
+    t[TR_QUANTIZE_X] =
+        input(TR_F32, d->count, d->code == TR_CODE8_SQUARES ? TR_FILL_SQUARE : TR_FILL_NORMAL);
     t[TR_QUANTIZE_Y] = exact(d->to, d->count);
     if (d->to == TR_U8) t[TR_QUANTIZE_SCALES] = exact(TR_F32, blocks);
     if (kind == TR_OP_QUANTIZE) return;
