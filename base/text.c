@@ -12,6 +12,11 @@ void tr_text_add(char *text, size_t size, const char *format, ...) {
     va_end(args);
 }
 
+void tr_text_add_range(char *text, size_t size, int first, int last) {
+    tr_text_add(text, size, "%d", first);
+    if (last > first) tr_text_add(text, size, "-%d", last);
+}
+
 const char *tr_text_bytes(double bytes, char *text, size_t size) {
     static const char *const unit[] = {"bytes", "kB", "MB", "GB", "TB"};
     int u = 0;

@@ -7,5 +7,8 @@
 __attribute__((format(printf, 3, 4))) void tr_text_add(char *text, size_t size, const char *format,
                                                        ...);
 
+/* Appends the numbers first to last to the string in text[size], "3-5", or "3" of one. */
+void tr_text_add_range(char *text, size_t size, int first, int last);
+
 /* Writes an amount of bytes with three digits, in bytes, kB, MB, GB or TB. Returns text. */
 const char *tr_text_bytes(double bytes, char *text, size_t size);

@@ -6,6 +6,7 @@
 
 #include "base/cores.h"
 #include "base/memory.h"
+#include "base/text.h"
 #include "partition/advice.h"
 #include "partition/rate.h"
 #include "partition/recompute_choice.h"
@@ -147,9 +148,8 @@ enum { LIST_REST = 8 }; /* room that a list keeps for ",..." and the NUL */
 
 static void write_range(list *l) {
     char range[32];
-    const char *comma = l->before > 0 ? "," : "";
-    if (l->first == l->last) (void)snprintf(range, sizeof range, "%s%d", comma, l->first);
-    else (void)snprintf(range, sizeof range, "%s%d-%d", comma, l->first, l->last);
+    (void)snprintf(range, sizeof range, "%s", l->before > 0 ? "," : "");
+    tr_text_add_range(range, sizeof range, l->first, l->last);
     l->full = l->before + strlen(range) + LIST_REST > sizeof l->text;
     l->used = l->before + (size_t)snprintf(l->text + l->before, sizeof l->text - l->before, "%s",
                                            l->full ? ",..." : range);

@@ -1,6 +1,7 @@
 #include "partition/advice.h"
 
 #include "base/memory.h"
+#include "base/text.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -87,11 +88,9 @@ static tr_status find_zero(tr_config *c, tr_device *device, bool *fits) {
 
 /* Offloads the activations of the stages first to last. */
 static void set_range(tr_config *c, bool optimizer, int first, int last) {
-    const int used = snprintf(c->device.offload, sizeof c->device.offload, "%sactivations:%d",
-                              optimizer ? "optimizer," : "", first);
-    if (last > first)
-        (void)snprintf(c->device.offload + used, sizeof c->device.offload - (size_t)used, "-%d",
-                       last);
+    (void)snprintf(c->device.offload, sizeof c->device.offload,
+                   "%sactivations:", optimizer ? "optimizer," : "");
+    tr_text_add_range(c->device.offload, sizeof c->device.offload, first, last);
 }
 
 /* When it fits with the activations of all stages in the host's memory: names only as many

@@ -1,6 +1,7 @@
 #include "partition/layout.h"
 
 #include "base/memory.h"
+#include "base/text.h"
 #include "layers/cached.h"
 #include "layers/layer_stage.h"
 #include "layers/param_layout.h"
@@ -219,12 +220,10 @@ static bool are_neighbours(const tr_layout *l, int a, int b) {
 }
 
 void tr_layout_cut(const tr_layout *l, char *text, size_t size) {
-    size_t used = 0;
     text[0] = '\0';
-    for (int s = 0; s < l->placement.stages && used < size; s++) {
-        const int n = snprintf(text + used, size - used, "%s%d-%d", s ? " | " : "", l->first[s],
-                               l->first[s + 1] - 1);
-        used += n > 0 ? (size_t)n : 0;
+    for (int s = 0; s < l->placement.stages; s++) {
+        if (s) tr_text_add(text, size, " | ");
+        tr_text_add_range(text, size, l->first[s], l->first[s + 1] - 1);
     }
 }
 

@@ -125,6 +125,7 @@ run one-dp-tp 4 parallel.pp=1 parallel.dp=2 parallel.tp=2 train.batch=16
 same_bits v-dp-tp one-dp-tp
 grep -q "pp 2 x tp 1 x dp 1, $v, 8 micro-batches; stages of layers .* | .* | .* | " "$scratch/v-fp32.out" ||
   fail "the plan does not name the stages"
+grep -qE 'stages of layers .* \| [0-9]+ \| ' "$scratch/bfs-4.out" || fail "a stage of one layer is not named by its number"
 
 refused_run 66 "gone.csv' cannot be opened" parallel.schedule=gone.csv
 refused_run 78 "has 2 ranks (rows), but the run has 1: set parallel.pp=2" parallel.schedule="$v"
