@@ -129,7 +129,7 @@ tr_status tr_ckpt_compare_copies(tr_world *world, const tr_ckpt_tensor *tensors,
  * alone, and parameters can be frozen that were trained. Of a parameter that was not trained the
  * checkpoint may hold no moments; these keep their contents, which are to be the initial ones.
  * Fails like tr_ckpt_none when there is no checkpoint, with TR_ERR_NOFILE when there is no such
- * step, and with TR_ERR_IO when a rank does not see the files that rank 0 sees. A fault in the
+ * step, and with TR_ERR_IO when a rank does not see the files that rank 0 has found. A fault in the
  * payload is found only while reading, and ends the load even when there are older steps: the
  * message names the newest valid one, and *corrupt (may be NULL, TR_CKPT_WHY bytes), otherwise "",
  * is the cause on every rank. On failure *state is unchanged and the contents of the boxes are

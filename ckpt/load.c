@@ -264,8 +264,8 @@ static tr_status find(const char *root, int64_t step, found *f, char **image) {
     return tr_ckpt_step_read(f->dir.text, f->step, &f->commit, image);
 }
 
-/* Tells a step that is corrupt from one that this rank does not see as rank 0 has seen it, with all
- * files and their sizes. Returns the status of a load. */
+/* Tells a step that is corrupt from one that is not here what rank 0 has found, with its index and
+ * all files in their sizes. Returns the status of a load. */
 static tr_status check_view(const found *f, tr_status status) {
     tr_error cause;
     tr_commit commit;
@@ -274,12 +274,14 @@ static tr_status check_view(const found *f, tr_status status) {
     tr_error_save(&cause);
     if (tr_ckpt_step_check(f->dir.text, f->step, &commit, &m) == TR_OK) {
         tr_manifest_free(&m);
-        tr_error_restore(&cause);
-        return status;
+        if (commit.index_hash == f->commit.index_hash) {
+            tr_error_restore(&cause);
+            return status;
+        }
     }
     return TR_FAIL(TR_ERR_IO,
-                   "%s; rank 0 sees all files of this step: the run must be on one file "
-                   "system for all ranks",
+                   "%s; rank 0 has found other files there: the run must be on one file system for "
+                   "all ranks, and no other process may change the step meanwhile",
                    cause.message);
 }
 

@@ -36,6 +36,17 @@ static tr_status list(const char *run) {
     return TR_OK;
 }
 
+/* Sets *valid when runs would continue from the step. */
+static tr_status is_valid(const char *root, int64_t step, bool *valid) {
+    tr_ckpt_info *info = NULL;
+    int count = 0;
+    TR_TRY(tr_ckpt_list(root, &info, &count));
+    *valid = false;
+    for (int i = 0; i < count; i++) *valid = *valid || (info[i].step == step && info[i].valid);
+    free(info);
+    return TR_OK;
+}
+
 static tr_status verify(const char *run, int64_t step) {
     char root[4096];
     TR_TRY(root_of(run, root, sizeof root));
@@ -43,8 +54,13 @@ static tr_status verify(const char *run, int64_t step) {
     TR_TRY(tr_calloc(1, sizeof *state, &state));
     tr_status status = tr_ckpt_read_state(root, step, state);
     if (status == TR_OK) status = tr_ckpt_verify(root, state->step);
+    bool valid = true;
+    if (status == TR_OK) status = is_valid(root, state->step, &valid);
     if (status == TR_OK)
-        printf("step %lld: all blocks of all shards are intact\n", (long long)state->step);
+        printf("step %lld: all blocks of all shards are intact%s\n", (long long)state->step,
+               valid ? ""
+                     : "; a run has marked it as corrupt: remove the file CORRUPT from its "
+                       "directory, so that it is used again");
     free(state);
     return status;
 }

@@ -3,6 +3,7 @@
 #include "base/clock.h"
 #include "base/json.h"
 #include "base/memory.h"
+#include "base/philox.h"
 #include "base/text.h"
 #include "config/batches.h"
 #include "partition/network.h"
@@ -28,9 +29,19 @@ static void keep(tr_recorder *r, const char *text) {
     tr_error_restore(&before);
 }
 
+/* Notes a text of the set-up. Returns true when it was printed before. */
+static bool is_repeated(tr_said *said, const char *text) {
+    const uint64_t hash = tr_hash_name(text);
+    for (int i = 0; i < said->count; i++)
+        if (said->text[i] == hash) return true;
+    if ((size_t)said->count < sizeof said->text / sizeof *said->text)
+        said->text[said->count++] = hash;
+    return false;
+}
+
 /* Prints whole lines for people. */
 static void print(tr_recorder *r, FILE *file, const char *text) {
-    if (r->repeats) return;
+    if (r->said && is_repeated(r->said, text)) return;
     tr_progress_hold(&r->progress);
     fputs(text, file);
     tr_progress_release(&r->progress);

@@ -18,13 +18,19 @@
 
 #include <stdio.h>
 
+/* Hashes of the texts that the set-up of a run has printed. */
+typedef struct tr_said {
+    uint64_t text[64];
+    int count;
+} tr_said;
+
 typedef struct tr_recorder {
     /* Set by the owner before tr_recorder_open: */
     const tr_config *config;
     tr_world *world;
     FILE *out, *warnings; /* the lines for people */
     bool leads;           /* this is rank 0 */
-    bool repeats;         /* a part of the set-up is repeated: its lines have been printed */
+    tr_said *said; /* not printed again when parts of the set-up are repeated; NULL: it is over */
     /* The recorder's own: */
     tr_metrics *metrics;
     bool unrecorded; /* the last step's metrics could not be written */

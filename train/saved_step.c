@@ -77,7 +77,9 @@ static tr_status add_unloaded(tr_session *s, const char *why) {
 static void pass_over_newer(tr_session *s) {
     for (size_t i = 0; i < s->unloaded_count; i++)
         if (tr_ckpt_mark_corrupt(s->root, s->unloaded[i].step, s->unloaded[i].why) != TR_OK)
-            tr_recorder_warn(&s->recorder, "%s", tr_error_message());
+            tr_recorder_warn(&s->recorder,
+                             "step %lld may not be replaced when the run reaches it: %s",
+                             (long long)s->unloaded[i].step, tr_error_message());
     if (s->skipped[0])
         tr_recorder_warn(&s->recorder,
                          "resuming from step %lld, because a newer one is not valid: %s",
@@ -89,7 +91,6 @@ tr_status tr_saved_step_load(tr_session *s) {
     tr_status status = load_step(s, s->state->step, NULL, corrupt);
     if (corrupt[0]) TR_TRY(tr_world_agree(s->world, add_unloaded(s, corrupt)));
     TR_TRY(status);
-    s->recorder.repeats = false;
     if (tr_session_leads(s)) {
         pass_over_newer(s);
         tr_saved_run_say(&s->saved, s->config, &s->recorder);

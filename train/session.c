@@ -230,7 +230,6 @@ static tr_status take_directory(tr_session *s) {
 
 /* Tells every rank whether a saved run is continued, and its state. Collective. */
 static tr_status open_directory(tr_session *s) {
-    s->saved_step = -1;
     (void)snprintf(s->root, sizeof s->root, "%s/ckpt", s->config->log.dir);
     TR_TRY(tr_world_agree(s->world, tr_calloc(1, sizeof *s->state, &s->state)));
     TR_TRY(tr_world_agree(s->world, tr_session_leads(s) ? take_directory(s) : TR_OK));
@@ -431,17 +430,19 @@ static tr_status open_agreed(tr_session *s) {
 }
 
 static void begin(const tr_config *config, tr_world *world, const tr_train_options *options,
-                  tr_session *s) {
+                  tr_said *said, tr_session *s) {
     *s = (tr_session){.config = &s->own,
                       .own = *config,
                       .options = options,
                       .world = world,
                       .dir.fd = -1,
+                      .saved_step = -1,
                       .recorder = {.config = &s->own,
                                    .world = world,
                                    .out = options->out,
                                    .warnings = options->warnings,
-                                   .leads = tr_world_rank(world) == 0}};
+                                   .leads = tr_world_rank(world) == 0,
+                                   .said = said}};
     tr_recorder_begin(&s->recorder, options->board);
 }
 
@@ -452,30 +453,36 @@ static void begin_again(const tr_config *config, tr_session *s) {
     s->dir.fd = -1;
     s->unloaded = NULL;
     tr_session_close(s);
-    begin(config, before.world, before.options, s);
+    begin(config, before.world, before.options, before.recorder.said, s);
     s->dir = before.dir;
     s->unloaded = before.unloaded;
     s->unloaded_count = before.unloaded_count;
     memcpy(s->skipped, before.skipped, sizeof s->skipped);
-    s->recorder.repeats = true;
 }
 
-tr_status tr_session_open(const tr_config *config, tr_world *world, const tr_train_options *options,
-                          tr_session *s) {
-    begin(config, world, options, s);
+/* Opens the session from the newest saved step that can be loaded, if a run is continued.
+ * Collective. */
+static tr_status open_newest(const tr_config *config, tr_session *s) {
     tr_status status = open_agreed(s);
     for (size_t tried = 0; status == TR_ERR_DATA && s->unloaded_count > tried;) {
         tried = s->unloaded_count;
         begin_again(config, s);
         status = open_agreed(s);
     }
-    /* TR_ERR_DATA, when no older step can be loaded, names the cause itself. */
-    if (s->recorder.repeats && status != TR_OK && status != TR_ERR_DATA) {
-        s->recorder.repeats = false;
-        if (tr_session_leads(s))
-            tr_recorder_warn(&s->recorder, "step %lld cannot be loaded: %s",
-                             (long long)s->unloaded[0].step, s->unloaded[0].why);
-    }
+    const bool none = status == TR_ERR_DATA && !s->resumes; /* then the error names the cause */
+    if (status != TR_OK && !none && s->unloaded_count > 0 && s->saved_step < 0 &&
+        tr_session_leads(s))
+        tr_recorder_warn(&s->recorder, "step %lld cannot be loaded: %s",
+                         (long long)s->unloaded[0].step, s->unloaded[0].why);
+    return status;
+}
+
+tr_status tr_session_open(const tr_config *config, tr_world *world, const tr_train_options *options,
+                          tr_session *s) {
+    tr_said said = {.count = 0};
+    begin(config, world, options, &said, s);
+    tr_status status = open_newest(config, s);
+    s->recorder.said = NULL;
     TR_TRY(status);
     TR_TRY(tr_recorder_show_fallbacks(&s->recorder, s->device));
     if (tr_session_leads(s)) tr_recorder_start(&s->recorder, s->device, s->state->step, s->resumes);

@@ -106,16 +106,37 @@ grep -Eq "^trireme: warning: step 20 cannot be loaded: .*step-00000020$cause" da
 grep -q "^trireme: 'other.txt' is not the data that the checkpoint was made with: " data.err || fail "data: $(<data.err)"
 unmarked data
 
-# A rank that does not see rank 0's files says nothing about the checkpoint: another folder, as on a host without
-# the shared file system.
+# It goes on when that is allowed, and a line that only the step before causes is printed.
+train 0 2 data "${options[@]}" --resume data.path=other.txt data.changed=allow
+grep -q "^trireme: warning: 'other.txt' is not the data that the checkpoint was made with .* begins with it$" data.err ||
+    fail "data: $(<data.err)"
+grep -Eq "^trireme: warning: resuming from step 10, .*step-00000020$cause" data.err || fail "data: $(<data.err)"
+[[ $(grep -c '' data.err) == 2 ]] || fail "data: not two lines: $(<data.err)"
+
+# The fault was not the disk's: verify finds the marked step intact, and says how it is used again.
+train 0 2 gone "${options[@]}" checkpoint.keep=4
+spoil gone 20
+train 0 2 gone "${options[@]}" checkpoint.keep=4 --resume train.steps=16
+spoil gone 20 # restores the bits
+"$trireme" ckpt verify gone 20 >gone.out || fail "gone: verify failed"
+grep -q "^step 20: all blocks .* are intact; a run has marked it as corrupt: remove the file CORRUPT " gone.out || fail "gone: $(<gone.out)"
+rm gone/ckpt/step-00000020/CORRUPT
+"$trireme" ckpt verify gone >gone.out || fail "gone: verify failed"
+grep -q "^step 20: all blocks of all shards are intact$" gone.out || fail "gone: $(<gone.out)"
+
+# A rank that does not see rank 0's files blames no checkpoint: it has another folder, as on a host without the shared
+# file system, at first an empty one, then one with a run of its own.
 train 0 2 apart "${options[@]}"
 mkdir elsewhere
-code=0
-plain_mpirun -n 1 -wdir "$scratch" "$trireme" train "$scratch/base.yaml" log.dir=apart "${options[@]}" --resume train.steps=30 : \
-    -n 1 -wdir "$scratch/elsewhere" "$trireme" train "$scratch/base.yaml" log.dir=apart "${options[@]}" --resume train.steps=30 \
-    >apart.out 2>apart.err </dev/null || code=$?
-[[ $code == 74 ]] || fail "apart: exit code $code, not 74: $(<apart.err)"
-grep -q "shard-00000-of-00002.h5.*; rank 0 sees all files of this step: the run must be on one file system" apart.err ||
-    fail "apart: $(<apart.err)"
-unmarked apart
+for other in nothing another; do
+    [[ $other == nothing ]] || train 0 2 elsewhere/apart "${options[@]}" optim.lr=0.001
+    code=0
+    plain_mpirun -n 1 -wdir "$scratch" "$trireme" train "$scratch/base.yaml" log.dir=apart "${options[@]}" --resume train.steps=30 : \
+        -n 1 -wdir "$scratch/elsewhere" "$trireme" train "$scratch/base.yaml" log.dir=apart "${options[@]}" --resume train.steps=30 \
+        >apart.out 2>apart.err </dev/null || code=$?
+    [[ $code == 74 ]] || fail "apart ($other): exit code $code, not 74: $(<apart.err)"
+    grep -q "shard-00000-of-00002.h5.*; rank 0 has found other files there: the run must be on one file system" apart.err ||
+        fail "apart ($other): $(<apart.err)"
+    unmarked apart
+done
 finish
