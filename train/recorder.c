@@ -77,8 +77,10 @@ void tr_recorder_keep(tr_recorder *r, const char *format, ...) {
     keep(r, text);
 }
 
+/* Opens log.txt unless it is open. */
 static void open_log(tr_recorder *r) {
     char path[TR_CONFIG_PATH + 16];
+    if (r->log.fd >= 0) return;
     (void)snprintf(path, sizeof path, "%s/log.txt", r->config->log.dir);
     if (tr_append_open(path, -1, &r->log) == TR_OK) return;
     tr_append_close(&r->log);

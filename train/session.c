@@ -447,14 +447,17 @@ static void begin(const tr_config *config, tr_world *world, const tr_train_optio
 }
 
 /* Begins again after a step that could not be loaded: an older one may be of a run with another
- * config and other data, and parameters that are loaded in part must not stay. The lock is kept. */
+ * config and other data, and parameters that are loaded in part must not stay. The lock and log.txt
+ * stay open. */
 static void begin_again(const tr_config *config, tr_session *s) {
     const tr_session before = *s;
     s->dir.fd = -1;
+    s->recorder.log = (tr_append){.fd = -1};
     s->unloaded = NULL;
     tr_session_close(s);
     begin(config, before.world, before.options, before.recorder.said, s);
     s->dir = before.dir;
+    s->recorder.log = before.recorder.log;
     s->unloaded = before.unloaded;
     s->unloaded_count = before.unloaded_count;
     memcpy(s->skipped, before.skipped, sizeof s->skipped);

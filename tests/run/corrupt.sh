@@ -73,6 +73,7 @@ same_tensors again whole 200
 restarted 65 none all
 grep -q "^trireme: no checkpoint under none/ckpt is valid: start again with another log.dir; the newest: .*step-0*${saved[-1]}/" none.err ||
     fail "none: $(<none.err)"
+[[ $(tail -n 1 none/log.txt) == "trireme: no checkpoint under none/ckpt is valid: "* ]] || fail "none: $(tail -n 3 none/log.txt)"
 [[ $(steps none) == *"${saved[*]: -3}" ]] || fail "none: steps $(steps none), not ${saved[*]: -3}"
 
 # Two corrupt steps. The run ends before it has reached them: until it passes them they stay, marked with their
