@@ -10,6 +10,7 @@ const char *tr_cpu_isa(void);
 /* Writes the version of the loaded oneDNN, "2.6.3", to text[size]; returns it. */
 const char *tr_cpu_onednn_version(char *text, size_t size);
 
-/* Returns true when oneDNN multiplies BF16 matrices here. If not, the cpu device widens operands to
- * FP32 before the product, with the same storage and rounding, but slower. */
+/* Returns true when the processor has BF16 instructions and oneDNN uses them (DNNL_MAX_CPU_ISA may
+ * forbid them). If not, the cpu device widens BF16 operands to FP32 before a product, with the same
+ * storage, and rounds the result once. */
 bool tr_cpu_bf16_native(void);
