@@ -122,7 +122,7 @@ static tr_status join_board(tr_rank_process *process) {
 /* Ends the process when tr_rank_process_begin failed on some rank; the caller prints why. A rank
  * that has attached to the board must not look lost when it exits. */
 static void end_early(tr_rank_process *process, tr_status status) {
-    tr_signals_use(NULL);
+    (void)tr_signals_use(NULL);
     if (process->board) (void)tr_board_claim_report(process->board);
     tr_board_finish(process->board, (int)status, tr_error_message());
     tr_watchdog_stop(process->watchdog);
@@ -136,8 +136,9 @@ tr_status tr_rank_process_begin(tr_rank_process *process, tr_world *world, doubl
     process->deadline_s = deadline_s;
     tr_board_set_wait(process->board, false, NULL, -1);
     TR_TRY(join_board(process));
-    tr_signals_use(process->board);
-    TR_TRY(tr_world_agree(world, process->watchdog ? TR_OK : start_watchdog(process)));
+    tr_status threads = tr_signals_use(process->board);
+    if (threads == TR_OK && !process->watchdog) threads = start_watchdog(process);
+    TR_TRY(tr_world_agree(world, threads));
     TR_TRY(tr_world_agree(world, tr_heartbeat_open(world, process->board, &process->heartbeat)));
     if (process->heartbeat) tr_watchdog_lead(process->watchdog, process->heartbeat);
     tr_world_set_hook(world, &(tr_world_hook){.wait = show_wait,
@@ -191,7 +192,7 @@ tr_status tr_rank_process_end(tr_rank_process *process, tr_status status, bool b
     tr_heartbeat_bye(process->heartbeat);
     /* The deadline stays: this rank must not wait forever for one that does not close the world. */
     tr_world_set_hook(process->world, &(tr_world_hook){.deadline_s = process->deadline_s});
-    /* The board stays mapped, because a signal handler may still write to it. */
+    /* The board stays mapped, because the thread that takes signals may still write to it. */
     free(process);
     return status;
 }

@@ -7,7 +7,6 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdatomic.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -130,13 +129,7 @@ static tr_status start(tr_relay *r, int *input) {
                        strerror(errno));
     r->from = ends[0];
     atomic_store(&r->read_ns, tr_now_ns());
-    /* The launcher takes the signals; the new thread inherits this mask. */
-    sigset_t all, before;
-    (void)sigfillset(&all);
-    (void)pthread_sigmask(SIG_SETMASK, &all, &before);
-    int error = pthread_create(&r->thread, NULL, copy, r);
-    (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
-    if (error) {
+    if (pthread_create(&r->thread, NULL, copy, r) != 0) {
         (void)close(ends[0]);
         (void)close(ends[1]);
         return TR_FAIL(TR_ERR_DEVICE, "cannot start a thread for the ranks' output: raise the "

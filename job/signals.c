@@ -3,7 +3,7 @@
 #include "base/clock.h"
 #include "job/terminal.h"
 
-#include <errno.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -12,12 +12,13 @@
 
 enum { MOST_TEXT = 1024 };
 
-/* A signal handler takes no context argument. */
+/* Signals belong to the process, and so does what is known about them. */
 static struct {
+    sigset_t asks; /* the signals that ask to stop */
     _Atomic(tr_board *) board;
-    atomic_bool asked;         /* to stop */
-    _Atomic int64_t urgent_ns; /* the first urgent signal; 0: none yet */
-    bool launched, speaks, refreshes;
+    atomic_bool asked;
+    int64_t urgent_ns;                       /* the first urgent signal; 0: none yet */
+    bool launched, speaks, refreshes, waits; /* waits: the thread that takes signals runs */
 } self;
 
 bool tr_signal_is_urgent(int signal) {
@@ -82,41 +83,58 @@ static void abort_job(tr_board *board) {
 }
 
 static void on_signal(int signal) {
-    int error = errno;
-    int64_t now = tr_now_ns(), first = 0;
     tr_board *board = atomic_load(&self.board);
     if (signal == SIGINT && tr_board_interrupt(board)) return;
-    bool urgent = tr_signal_is_urgent(signal), again = atomic_exchange(&self.asked, true);
-    if (urgent) {
-        again = !atomic_compare_exchange_strong(&self.urgent_ns, &first, now);
-        if (again && !self.launched && (double)(now - first) * 1e-9 > TR_SECOND_SIGNAL_S)
+    bool again = atomic_exchange(&self.asked, true);
+    if (tr_signal_is_urgent(signal)) {
+        int64_t now = tr_now_ns();
+        again = self.urgent_ns != 0;
+        if (!again) self.urgent_ns = now;
+        else if (!self.launched && (double)(now - self.urgent_ns) * 1e-9 > TR_SECOND_SIGNAL_S)
             abort_job(board);
     }
     tr_board_request_stop(board);
-    if (!again && self.speaks) tr_signal_say(tr_signal_text(signal, true), self.refreshes);
-    errno = error;
+    /* When a rank has failed, mpirun signals the others, which are ending too. */
+    if (again || !self.speaks || (board && tr_board_first_failure(board, NULL, NULL))) return;
+    tr_signal_say(tr_signal_text(signal, true), self.refreshes);
 }
 
-static void handle(int signal, void (*handler)(int)) {
-    struct sigaction action = {.sa_handler = handler, .sa_flags = SA_RESTART};
-    (void)sigemptyset(&action.sa_mask);
-    (void)sigaction(signal, &action, NULL);
+/* The thread that takes signals: it ends with the process. */
+static void *take(void *nothing) {
+    int signal;
+    for (;;)
+        if (sigwait(&self.asks, &signal) == 0) on_signal(signal);
+    return nothing;
+}
+
+static void start_waiting(void) {
+    pthread_t thread;
+    if (self.waits || pthread_create(&thread, NULL, take, NULL) != 0) return;
+    (void)pthread_detach(thread);
+    self.waits = true;
 }
 
 void tr_signals_take(bool launched, bool speaks) {
     self.launched = launched;
     self.speaks = speaks && !launched;
     self.refreshes = tr_signal_refreshes();
+    (void)sigemptyset(&self.asks);
     const int asks[] = {SIGTERM, SIGINT, SIGHUP, SIGUSR1};
     for (size_t i = 0; i < sizeof asks / sizeof *asks; i++) {
         bool terminals = asks[i] == SIGINT || asks[i] == SIGHUP;
-        if (launched && terminals) handle(asks[i], SIG_IGN);
-        else if (!tr_signal_is_ignored(asks[i])) handle(asks[i], on_signal);
+        if (launched && terminals) (void)signal(asks[i], SIG_IGN);
+        else if (!tr_signal_is_ignored(asks[i])) (void)sigaddset(&self.asks, asks[i]);
     }
-    handle(SIGPIPE, SIG_IGN);
+    (void)signal(SIGPIPE, SIG_IGN);
+    (void)pthread_sigmask(SIG_BLOCK, &self.asks, NULL);
+    start_waiting();
 }
 
-void tr_signals_use(tr_board *board) {
+tr_status tr_signals_use(tr_board *board) {
     atomic_store(&self.board, board);
     if (atomic_load(&self.asked)) tr_board_request_stop(board);
+    start_waiting();
+    if (self.waits) return TR_OK;
+    return TR_FAIL(TR_ERR_DEVICE,
+                   "cannot start a thread for signals: raise the limit of processes (ulimit -u)");
 }

@@ -385,14 +385,7 @@ tr_status tr_watchdog_start(tr_board *board, const tr_watchdog_options *options,
     (void)pthread_mutex_init(&watchdog->lock, NULL);
     (void)pthread_cond_init(&watchdog->wake, &monotonic);
     (void)pthread_condattr_destroy(&monotonic);
-
-    /* Only the main thread handles signals; the new thread inherits this mask. */
-    sigset_t all, before;
-    (void)sigfillset(&all);
-    (void)pthread_sigmask(SIG_SETMASK, &all, &before);
-    int error = pthread_create(&watchdog->thread, NULL, run, watchdog);
-    (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
-    if (error) {
+    if (pthread_create(&watchdog->thread, NULL, run, watchdog) != 0) {
         free(watchdog);
         return TR_FAIL(
             TR_ERR_DEVICE,

@@ -52,8 +52,8 @@ int64_t tr_optimizer_loss_stride(const tr_optimizer *optimizer);
  * complete after tr_optimizer_finish. A training step has only the first loss of each micro-batch.
  */
 const double *tr_optimizer_losses(const tr_optimizer *optimizer);
-/* Returns a word in staging memory, 0 at first. A value of 1 asks all ranks to stop. Any thread or
- * signal handler may write it at any time; the device reads it when tr_optimizer_finish runs. */
+/* Returns a word in staging memory, 0 at first. A value of 1 asks all ranks to stop. Any thread may
+ * write it at any time; the device reads it when tr_optimizer_finish runs. */
 _Atomic double *tr_optimizer_stop_word(tr_optimizer *optimizer);
 /* Measures the first micro-batch's gradients of a local stage for the noise scale, if it is asked
  * for: those that W writes, after the first W; in_forward: those that F writes, after the first F.

@@ -5,7 +5,6 @@
 
 #include <limits.h>
 #include <math.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -95,11 +94,7 @@ static void *watch(void *argument) {
 }
 
 void tr_progress_watch(tr_progress *p) {
-    sigset_t all, before;
-    (void)sigfillset(&all); /* only the main thread handles signals */
-    (void)pthread_sigmask(SIG_SETMASK, &all, &before);
     p->watched = pthread_create(&p->thread, NULL, watch, p) == 0;
-    (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
 }
 
 void tr_progress_close(tr_progress *p) {

@@ -3,7 +3,6 @@
 #include "base/memory.h"
 
 #include <pthread.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -42,17 +41,13 @@ static void *run(void *argument) {
 }
 
 tr_status tr_reader_open(tr_reader_fn read, void *context, tr_reader **out) {
-    sigset_t all, before;
     tr_reader *r;
     TR_TRY(tr_calloc(1, sizeof *r, &r));
     r->read = read;
     r->context = context;
     (void)pthread_mutex_init(&r->lock, NULL);
     (void)pthread_cond_init(&r->changed, NULL);
-    (void)sigfillset(&all); /* only the main thread handles signals */
-    (void)pthread_sigmask(SIG_SETMASK, &all, &before);
     int error = pthread_create(&r->thread, NULL, run, r);
-    (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (error != 0) {
         free(r);
         return TR_FAIL(TR_ERR_DEVICE,

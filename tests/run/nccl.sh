@@ -150,7 +150,7 @@ begin error 60 NCCL_MOCK_ERROR=1:400
 lost error '^trireme: NCCL: .* failed: '
 # A rank that alone cannot start one of its threads while the others wait for its groups and channels, in the order
 # in which it starts them: the job ends before the deadline, with that rank's sentence.
-for thread in 2 3 4 5; do
+for thread in 3 4 5 6; do
     code=0
     LD_PRELOAD=$mock/libno_thread.so NO_THREAD=1:$thread timeout 60 "$trireme" run -n 2 train base.yaml \
         log.dir="$scratch/thread$thread" "${by_nccl[@]}" parallel.dp=2 parallel.deadline=50 \
@@ -158,7 +158,7 @@ for thread in 2 3 4 5; do
     [[ $code == 69 && $(wc -l <"thread$thread.err") == 1 ]] || fail "thread$thread: code $code, said '$(<"thread$thread.err")'"
     says "thread$thread" "cannot start a thread for (messages|a stream|reading ahead): .*\(ulimit -u\)$"
 done
-says thread2 "cannot start a thread for messages"
-says thread5 "cannot start a thread for reading ahead"
+says thread3 "cannot start a thread for messages"
+says thread6 "cannot start a thread for reading ahead"
 
 finish

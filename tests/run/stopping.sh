@@ -105,6 +105,12 @@ for ranks in 1 2; do
     ends hups 75
     said hups "$hup" "$saved"
 
+    # Thousands of them: whatever a kernel is doing, it is not interrupted.
+    begin $ranks storm train.batch=2400
+    for ((i = 0; i < 20000; i++)); do kill -HUP "$job" 2>/dev/null || break; done
+    ends storm 75
+    said storm "$hup" "$saved"
+
     # nohup: the signal stays ignored, whichever process gets it.
     choose $ranks ignored
     env --ignore-signal=HUP "${words[@]}" >ignored.out 2>ignored.err &
