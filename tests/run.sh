@@ -133,10 +133,13 @@ one_of() {
     echo "${words[$((16#$(printf %s "$commit" | sha256sum | cut -c1-7) % $#))]}"
 }
 
-# Searches over thousands of orders take minutes with the sanitizers, and so does the emulation of the GPU's
-# kernels: one search and one test of the emulation run, by the commit. The release build has run all.
-searches=(arena auto generators mutations)
-left_out=$(printf '%s\n' "${searches[@]}" | grep -vxF "$(one_of "${searches[@]}")" | paste -sd'|')
+# The release build has run all tests. Of those that take longest with the sanitizers, and of the emulated GPU's, one
+# of each kind runs, by the commit.
+kinds=("arena auto generators mutations program_mutations" "zero offload pace" "op_cpu op_cpu.avx2")
+left_out=$(for kind in "${kinds[@]}"; do
+    read -ra words <<<"$kind"
+    printf '%s\n' "${words[@]}" | grep -vxF "$(one_of "${words[@]}")"
+done | paste -sd'|')
 mapfile -t emulated < <(grep -oE '(cmocka_unit_test\(|\{")test_[a-z]+' tests/unit/test_op_cuda.c | sed 's/.*[("]//')
 TRIREME_TEST_ONLY=$(one_of "${emulated[@]}")
 export TRIREME_TEST_ONLY

@@ -19,7 +19,7 @@ void *tr_emulated_block_memory;
 
 namespace {
 
-enum { WARP = 32, MAX_THREADS = 1024, STACK = 64 << 10 };
+enum { WARP = 32, MAX_THREADS = 1024, STACK = (64 << 10) + 13 * 64 };
 enum state { READY, AT_BARRIER, AT_SHUFFLE, LEFT };
 
 /* Where a fiber stopped. */
