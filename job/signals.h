@@ -5,9 +5,9 @@
  * Where the board says so, SIGINT interrupts what the job does instead. A signal that was ignored
  * when the process began (nohup) stays ignored.
  *
- * A thread of its own waits for them, and no other thread is interrupted: oneDNN's kernels keep
- * values below the stack pointer and past the 128 bytes that the ABI protects, where a handler that
- * interrupts them would have its frame. */
+ * A thread of its own waits for them, and no other thread is interrupted: the stack pointer of
+ * oneDNN's FP32 GEMM is in a buffer of the heap, so the frame of a handler that interrupts it
+ * overwrites the memory below that buffer. */
 #pragma once
 
 #include "job/board.h"

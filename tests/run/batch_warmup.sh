@@ -46,10 +46,12 @@ grep -q '4 sequences until step 6, 8 until step 14, then 12' "$scratch/warm/repo
 
 # Every schedule on two and four stages has these bits.
 for schedule in gpipe 1f1b zb-h1 zb-2p; do
+    drawn "four-$schedule" || continue
     train 0 4 "four-$schedule" "${warmup[@]}" parallel.pp=4 parallel.schedule=$schedule
     as_chain "four-$schedule" chain
 done
 for schedule in interleaved interleaved-zb bfs zbv v-half dualpipev auto; do
+    drawn "two-$schedule" || continue
     train 0 2 "two-$schedule" "${warmup[@]}" parallel.pp=2 parallel.schedule=$schedule
     as_chain "two-$schedule" chain
 done

@@ -35,7 +35,7 @@ once() {
 # and kills a rank. $steps: those saved by then.
 restarted() {
     local want=$1 run=$2 code=0 held step
-    timeout 300 "$trireme" run -n 2 --restarts 2 train base.yaml log.dir="$run" "${options[@]}" train.steps=200 \
+    timeout 300 "$trireme" run -n 2 --restarts 2 train base.yaml log.dir="$run" "${options[@]}" train.steps=100 \
         checkpoint.every=5 checkpoint.keep=3 >"$run.out" 2>"$run.err" &
     job=$!
     until_true 120 past "$run" 25 || fail "$run: never took 25 steps"
@@ -61,14 +61,14 @@ restarted() {
     unmarked "$run"
 }
 
-train 0 2 whole "${options[@]}" train.steps=200 checkpoint.every=5 checkpoint.keep=3
+train 0 2 whole "${options[@]}" train.steps=100 checkpoint.every=5 checkpoint.keep=3
 restarted 0 again newest
 once again "^trireme: warning: resuming from step ${saved[-2]}, because a newer one is not valid: .*step-0*${saved[-1]}$cause"
-grep -q "^resumed  after step ${saved[-2]} of 200$" again.out || fail "again: $(grep ^resumed again.out)"
+grep -q "^resumed  after step ${saved[-2]} of 100$" again.out || fail "again: $(grep ^resumed again.out)"
 [[ $(grep -c '^layout ' again.out) == 2 ]] || fail "again: the plan is not printed once for each job: $(<again.out)"
 same_curve again whole
-same_tensors again whole 200
-[[ $(steps again) == "190 195 200" ]] || fail "again: steps $(steps again)"
+same_tensors again whole 100
+[[ $(steps again) == "90 95 100" ]] || fail "again: steps $(steps again)"
 
 restarted 65 none all
 grep -q "^trireme: no checkpoint under none/ckpt is valid: start again with another log.dir; the newest: .*step-0*${saved[-1]}/" none.err ||
