@@ -144,7 +144,7 @@ mapfile -t emulated < <(grep -oE '(cmocka_unit_test\(|\{")test_[a-z]+' tests/uni
 TRIREME_TEST_ONLY=$(one_of "${emulated[@]}")
 export TRIREME_TEST_ONLY
 if ! grep -qxF build-asan "$logs/failed"; then
-    step test-asan "unit tests (address, undefined)" suite asan 2 -L '^unit$' -E "^unit\.test_($left_out)$" || true
+    step test-asan "unit tests (address, undefined)" suite asan 3 -L '^unit$' -E "^unit\.test_($left_out)$" || true
 fi
 if ! grep -qxF build-tsan "$logs/failed"; then
     step test-tsan "stream and thread tests (thread)" suite_tsan || true
