@@ -424,7 +424,8 @@ typedef struct tr_op_args {
     tr_step_state *state;
     int64_t sample; /* offset of row 0's sample from the step's first; QUANTIZE: offset of the first
                        sample of the micro-batch that X is the gradient of */
-    int64_t element; /* of QUANTIZE: X's first element in its parameter */
+    int64_t element; /* the first one in its parameter, where elements are rounded: of QUANTIZE's X,
+                        UPDATE, DIRECTION and DESCEND */
     bool adds;       /* to gradients of parameters, which are else written; no other operand */
 } tr_op_args;
 

@@ -37,6 +37,34 @@ typedef struct tr_step_finish_desc {
 } tr_step_finish_desc;
 enum { TR_STEP_FINISH_LOSSES, TR_STEP_FINISH_NORMS, TR_STEP_FINISH_STATE };
 
+/* A box of a tensor within a parameter's memory: rows of `cols` adjacent elements, `ld` apart, from
+ * element `begin` of the parameter on. Its element (r, c) is element first + r * step + c of the
+ * whole tensor, in the order of the parameter's memory. */
+typedef struct tr_quantize_box {
+    uint64_t name; /* tr_hash_name of the tensor */
+    int64_t begin, rows, cols, ld, first, step;
+} tr_quantize_box;
+
+/* QUANTIZE: Y[count] = X f32[count], the parameter's elements from args->element on, in `to`: BF16,
+ * or U8, codes of base/code8.h with SCALES f32[blocks], where args->element is a multiple of
+ * TR_CODE8_BLOCK, and `code` says which of the codes. Each rounds down or up with the
+ * probability that makes the mean of Y equal to X (Croci et al. 2022, stochastic rounding), by bits
+ * that are a function of seed, attempted step, args->sample, `use` (which tells the moments, values
+ * and gradients of a tensor apart), the tensor's name and the element of the whole tensor. Y (+)=
+ * in BF16: a run that adds rounds the FP32 sum Y + X. A NaN stays one in BF16. Reads seed, step and
+ * skip from the state; does nothing if skip is set. DEQUANTIZE: X = Y, which is U8, without the
+ * state and boxes.
+ */
+enum { TR_QUANTIZE_BOXES = 4 };
+typedef struct tr_quantize_desc {
+    int64_t count;
+    tr_dtype to;
+    tr_code8 code;
+    int use, boxes;
+    tr_quantize_box box[TR_QUANTIZE_BOXES];
+} tr_quantize_desc;
+enum { TR_QUANTIZE_X, TR_QUANTIZE_Y, TR_QUANTIZE_SCALES };
+
 /* The rules of UPDATE, and which states they own (of M and V, the means of the gradient and of its
  * square, in this order). g is the gradient of UPDATE, w the master. */
 typedef enum tr_update_rule {
@@ -57,7 +85,12 @@ TR_HOSTDEVICE static inline int tr_update_states(tr_update_rule rule) {
 /* UPDATE: the optimizer's step on count elements; reads lr, bias corrections, gradient_factor and
  * skip from the state: g = GRAD * gradient_factor, clamped to clip_value in size unless that is 0,
  * plus l1 sign(w) + l2 w; M, V, MASTER f32 updated; MASTER -= lr * lr_scale * (u + weight_decay *
- * MASTER); VALUE = MASTER in dtype (NULL or MASTER itself when the model is FP32). */
+ * MASTER); VALUE = MASTER in dtype (NULL or MASTER itself when the model is FP32).
+ * GRAD, the states and MASTER may be BF16 instead, then without VALUE. They are widened, the
+ * arithmetic is the same, and the new FP32 numbers are rounded to the bits of QUANTIZE with
+ * `rounding` and the run's element and sample: M with its `use`, V with the next one, and MASTER
+ * with TR_UPDATE_USE_MASTER more. Its count is not read. */
+enum { TR_UPDATE_USE_MASTER = 2 };
 typedef struct tr_update_desc {
     int64_t count;
     double beta1, beta2, eps, weight_decay;
@@ -66,22 +99,27 @@ typedef struct tr_update_desc {
     tr_update_rule rule;
     double momentum, clip_value, l1, l2;
     bool nesterov;
+    bool bf16_grad, bf16_states, bf16_master;
+    tr_quantize_desc rounding; /* boxes is 0 where nothing is rounded */
 } tr_update_desc;
-enum { TR_UPDATE_GRAD, TR_UPDATE_MASTER, TR_UPDATE_M, TR_UPDATE_V, TR_UPDATE_VALUE };
+enum { TR_UPDATE_GRAD, TR_UPDATE_MASTER, TR_UPDATE_M, TR_UPDATE_V, TR_UPDATE_VALUE, TR_UPDATE_U };
 
-/* DIRECTION: as UPDATE, but GRAD becomes u + weight_decay * MASTER, and MASTER keeps its values:
- * for optimizers that choose the length of each tensor's step. Has UPDATE's description and
- * operands, without VALUE, and does not read lr. DESCEND: the step along such a direction U
- * f32[count]: MASTER -= lr * lr_scale * (factor * r * U + weight_decay * MASTER); VALUE as of
- * UPDATE. NORMS f64[parts][2] has the squared norms of the parts of the whole tensor, of its MASTER
- * and of its U; r is the ratio of their roots, added in ascending order, or 1 where one of them is
- * 0 (You et al. 2020, algorithm 2). parts 0: r is 1, without NORMS. whole above 0: the elements of
- * the whole tensor, and r is Adafactor's (Shazeer & Stern 2018, algorithm 4), with the roots of the
- * mean squares: max(1e-3, that of MASTER) / max(1, that of U). Reads lr and skip from the state. */
+/* DIRECTION: as UPDATE, but writes U f32[count] = u + weight_decay * MASTER, which may be GRAD if
+ * that is f32, and MASTER keeps its values: for optimizers that choose the length of each tensor's
+ * step. Has UPDATE's description and operands, with U instead of VALUE, and does not read lr.
+ * DESCEND: the step along such a direction U: MASTER -= lr * lr_scale * (factor * r * U +
+ * weight_decay * MASTER); MASTER, VALUE and rounding as of UPDATE. NORMS f64[parts][2] has the
+ * squared norms of the parts of the whole tensor, of its MASTER and of its U; r is the ratio of
+ * their roots, added in ascending order, or 1 where one of them is 0 (You et al. 2020, algorithm
+ * 2). parts 0: r is 1, without NORMS. whole above 0: the elements of the whole tensor, and r is
+ * Adafactor's (Shazeer & Stern 2018, algorithm 4), with the roots of the mean squares: max(1e-3,
+ * that of MASTER) / max(1, that of U). Reads lr and skip from the state. */
 typedef struct tr_descend_desc {
     int64_t count, parts, whole;
     double lr_scale, factor, weight_decay;
     tr_dtype dtype;
+    bool bf16_master;
+    tr_quantize_desc rounding;
 } tr_descend_desc;
 /* RESCALE: X f32[count] = X / (the root of the sum of its parts' squared norms, as DESCEND adds
  * those of U, + 1e-7). dtype: the storage's, or X's own. */
@@ -113,31 +151,3 @@ TR_HOSTDEVICE static inline int64_t tr_factor_block(int64_t rows) {
     const int64_t even = (rows + 127) / 128;
     return even > 32 ? even : 32;
 }
-
-/* A box of a tensor within a parameter's memory: rows of `cols` adjacent elements, `ld` apart, from
- * element `begin` of the parameter on. Its element (r, c) is element first + r * step + c of the
- * whole tensor, in the order of the parameter's memory. */
-typedef struct tr_quantize_box {
-    uint64_t name; /* tr_hash_name of the tensor */
-    int64_t begin, rows, cols, ld, first, step;
-} tr_quantize_box;
-
-/* QUANTIZE: Y[count] = X f32[count], the parameter's elements from args->element on, in `to`: BF16,
- * or U8, codes of base/code8.h with SCALES f32[blocks], where args->element is a multiple of
- * TR_CODE8_BLOCK, and `code` says which of the codes. Each rounds down or up with the
- * probability that makes the mean of Y equal to X (Croci et al. 2022, stochastic rounding), by bits
- * that are a function of seed, attempted step, args->sample, `use` (which tells the moments, values
- * and gradients of a tensor apart), the tensor's name and the element of the whole tensor. Y (+)=
- * in BF16: a run that adds rounds the FP32 sum Y + X. A NaN stays one in BF16. Reads seed, step and
- * skip from the state; does nothing if skip is set. DEQUANTIZE: X = Y, which is U8, without the
- * state and boxes.
- */
-enum { TR_QUANTIZE_BOXES = 4 };
-typedef struct tr_quantize_desc {
-    int64_t count;
-    tr_dtype to;
-    tr_code8 code;
-    int use, boxes;
-    tr_quantize_box box[TR_QUANTIZE_BOXES];
-} tr_quantize_desc;
-enum { TR_QUANTIZE_X, TR_QUANTIZE_Y, TR_QUANTIZE_SCALES };

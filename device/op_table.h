@@ -75,3 +75,6 @@ TR_OP_LIST(TR_OP_ROW)
 /* Returns true when a * b * c elements of 8 bytes fit the address space and each factor is at least
  * `least` >= 0. For the rows' checks. */
 bool tr_op_sizes_fit(int64_t least, int64_t a, int64_t b, int64_t c);
+/* Return the fault of the boxes of a rounding, or NULL; and true when two roundings are equal. */
+const char *tr_quantize_boxes_fault(const tr_quantize_desc *d);
+bool tr_quantize_same(const tr_quantize_desc *a, const tr_quantize_desc *b);

@@ -1,6 +1,6 @@
 # Runs device/cuda on the host, without a GPU: the .cu files are compiled as C++, with
 # tests/unit/support/cuda/ instead of the toolkit's headers. test_op_cuda_emulated is test_op_cuda with a
-# device that runs the kernels in several ways; test_device_emulated is test_device with device/cuda/cuda.c
+# device that runs the kernels in several ways, as test_op_rounded_emulated is test_op_rounded; test_device_emulated is test_device with device/cuda/cuda.c
 # over an emulated runtime.
 include(CheckLanguage)
 check_language(CXX)
@@ -40,7 +40,8 @@ target_link_libraries(emulated_cuda PUBLIC trireme_options PkgConfig::CMOCKA Thr
 add_executable(test_op_cuda_emulated unit/test_op_cuda.c unit/support/op_cases.c unit/support/op_check.c
   unit/support/op_data.c unit/support/op_tensors.c unit/support/cuda/device.c)
 add_executable(test_device_emulated unit/test_device.c unit/support/device_queue.c ${cuda_folder}/cuda.c)
-foreach(name IN ITEMS test_op_cuda_emulated test_device_emulated)
+add_executable(test_op_rounded_emulated unit/test_op_rounded.c unit/support/cuda/device.c)
+foreach(name IN ITEMS test_op_cuda_emulated test_op_rounded_emulated test_device_emulated)
   target_link_libraries(${name} PRIVATE emulated_cuda)
   add_test(NAME unit.${name} COMMAND ${name})
   set_tests_properties(unit.${name} PROPERTIES LABELS unit TIMEOUT 900)

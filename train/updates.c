@@ -3,27 +3,32 @@
 #include "base/code8.h"
 #include "base/memory.h"
 #include "base/minmax.h"
+#include "layers/rounding.h"
 #include "partition/muon.h"
 #include "partition/quantized.h"
 
 #include <stdlib.h>
+
+_Static_assert((int)TR_PARAM_ROUNDING_VALUE == TR_PARAM_ROUNDING_STATE + TR_UPDATE_USE_MASTER,
+               "UPDATE rounds states and values with these uses");
 
 /* The operators of a run, of whole parts and of the rest; NULL where there are none. A run without
  * `step` has directions that are its gradients (tr_pace_scales). */
 enum { WHOLE, REST, SIZES };
 typedef struct run_step {
     tr_op *step[SIZES], *descend[SIZES];
-    tr_op *widen[TR_QUANTIZED_KINDS][SIZES], *quantize[TR_QUANTIZED_KINDS][SIZES];
+    tr_op *widen[TR_OPTIM_STATES][SIZES], *quantize[TR_OPTIM_STATES][SIZES];
+    tr_op *direct[SIZES]; /* widens gradients to directions, where no step makes those */
     int states;
 } run_step;
 
 struct tr_updates {
     const tr_store *store;
-    tr_device *device;              /* that steps */
-    run_step *run;                  /* [store->runs] */
-    int64_t part;                   /* elements that are stepped at a time, at most */
-    char *memory;                   /* of `wide`, the device's or the host's */
-    char *wide[TR_QUANTIZED_KINDS]; /* a part of each kind in FP32; NULL: it is not quantized */
+    tr_device *device;           /* that steps */
+    run_step *run;               /* [store->runs] */
+    int64_t part;                /* elements that are stepped at a time, at most */
+    char *memory;                /* of `wide`, the device's or the host's */
+    char *wide[TR_OPTIM_STATES]; /* a part of each state in FP32; NULL: steps take the store's */
 };
 
 tr_run_part tr_run_part_of(const tr_store *store, int i, int64_t at, int64_t count) {
@@ -46,20 +51,12 @@ int tr_run_lap(const tr_store *store, int i) {
     return store->slot[store->run[i].slot].lap;
 }
 
-/* Returns the type in which the store keeps numbers of this kind. */
-static tr_dtype dtype_of(const tr_store *store, int kind) {
-    if (kind == TR_PARAM_ROUNDING_GRADIENT) return store->grad_dtype;
-    return kind == TR_PARAM_ROUNDING_VALUE ? store->dtype : store->state_dtype;
-}
-
-/* Returns the code in which the store keeps a run's numbers of this kind, if it is TR_U8. */
-static tr_code8 code_of(const tr_run *run, int kind) {
-    return kind < TR_OPTIM_STATES ? tr_optim_row_of(run->optimizer)->code[kind] : TR_CODE8_SIGNED;
-}
-
-/* Returns true when the steps of a run widen numbers of this kind. */
-static bool widens(const tr_updates *u, const run_step *x, int kind) {
-    return u->wide[kind] && (kind >= TR_PARAM_ROUNDING_VALUE || kind < x->states);
+/* Describes how the states of a run that are of 8 bits are rounded, and its BF16 numbers. */
+static tr_status describe_rounding(const tr_updates *u, const tr_run *run, tr_dtype to, int k,
+                                   int64_t count, tr_op_desc *out) {
+    return tr_param_rounding(u->store->slot[run->slot].param, to,
+                             tr_optim_row_of(run->optimizer)->code[k], TR_PARAM_ROUNDING_STATE + k,
+                             count, out);
 }
 
 /* Describes the step of `count` elements of a run along their directions. */
@@ -81,31 +78,47 @@ static tr_status describe_descend(const tr_updates *u, const tr_optim_config *co
     return TR_OK;
 }
 
+/* Prepares the operators that widen and quantize state k. */
+static tr_status prepare_state(const tr_updates *u, const tr_run *run, int64_t count, int k,
+                               int size, size_t *scratch, run_step *out) {
+    const tr_op_desc widen =
+        tr_quantized_widen(TR_U8, tr_optim_row_of(run->optimizer)->code[k], count);
+    tr_op_desc quantize;
+    TR_TRY(tr_op_prepare_fixed(u->device, widen, scratch, &out->widen[k][size]));
+    TR_TRY(describe_rounding(u, run, TR_U8, k, count, &quantize));
+    return tr_op_prepare_fixed(u->device, quantize, scratch, &out->quantize[k][size]);
+}
+
 static tr_status prepare_size(const tr_updates *u, const tr_optim_config *config, int i,
                               int64_t count, int size, size_t *scratch, run_step *out) {
     const tr_store *store = u->store;
     const tr_run *run = &store->run[i];
-    const tr_dtype dtype = store->no_master ? store->acc : store->dtype;
+    const bool narrow_grads = store->grad_dtype != store->acc;
     tr_optim_config own = *config;
     own.kind = run->optimizer;
-    const tr_op_desc step = tr_optim_update(&own, count, dtype, run->decay, run->lr_scale);
-    tr_op_desc descend;
-    if (!tr_pace_scales(store, config, run->slot))
+    tr_op_desc rounding = {0};
+    tr_op_desc step = tr_optim_update(&own, count, store->dtype, run->decay, run->lr_scale);
+    step.update.bf16_grad = narrow_grads;
+    step.update.bf16_states = store->state_dtype == TR_BF16;
+    step.update.bf16_master = store->no_master;
+    if (step.update.bf16_states || store->no_master)
+        TR_TRY(describe_rounding(u, run, TR_BF16, 0, count, &rounding));
+    step.update.rounding = rounding.quantize;
+    if (!tr_pace_scales(store, config, run->slot)) {
         TR_TRY(tr_op_prepare_fixed(u->device, step, scratch, &out->step[size]));
+    } else if (narrow_grads) {
+        const tr_op_desc direct = tr_quantized_widen(store->grad_dtype, TR_CODE8_SIGNED, count);
+        TR_TRY(tr_op_prepare_fixed(u->device, direct, scratch, &out->direct[size]));
+    }
     if (tr_run_has_directions(store, i)) {
-        TR_TRY(describe_descend(u, config, run, count, dtype, &descend));
+        tr_op_desc descend;
+        TR_TRY(describe_descend(u, config, run, count, store->dtype, &descend));
+        descend.descend.bf16_master = store->no_master;
+        descend.descend.rounding = rounding.quantize;
         TR_TRY(tr_op_prepare_fixed(u->device, descend, scratch, &out->descend[size]));
     }
-    for (int k = 0; k < TR_QUANTIZED_KINDS; k++) {
-        if (!widens(u, out, k)) continue;
-        const tr_op_desc widen = tr_quantized_widen(dtype_of(store, k), code_of(run, k), count);
-        tr_op_desc quantize;
-        TR_TRY(tr_op_prepare_fixed(u->device, widen, scratch, &out->widen[k][size]));
-        if (k == TR_PARAM_ROUNDING_GRADIENT) continue; /* a step only reads it */
-        TR_TRY(tr_param_rounding(store->slot[run->slot].param, dtype_of(store, k), code_of(run, k),
-                                 k, count, &quantize));
-        TR_TRY(tr_op_prepare_fixed(u->device, quantize, scratch, &out->quantize[k][size]));
-    }
+    for (int k = 0; k < out->states && u->wide[k]; k++)
+        TR_TRY(prepare_state(u, run, count, k, size, scratch, out));
     return TR_OK;
 }
 
@@ -119,28 +132,12 @@ static tr_status prepare_run(const tr_updates *u, const tr_optim_config *config,
     return rest ? prepare_size(u, config, i, rest, REST, scratch, out) : TR_OK;
 }
 
-/* Returns true when a step widens some numbers. */
-static bool quantizes(const tr_store *store, tr_optim_memory optimizer) {
-    return store->state_dtype != store->acc || store->no_master || tr_optim_narrow_grads(optimizer);
-}
-
-static tr_status alloc_wide(tr_updates *u, tr_optim_memory optimizer, int64_t largest) {
+static tr_status alloc_wide(tr_updates *u, size_t bytes) {
     const tr_store *store = u->store;
-    const size_t bytes = tr_quantized_bytes(tr_device_on_host(u->device), optimizer, largest);
     const size_t each = tr_align_up((size_t)u->part * sizeof(float));
     if (store->host) TR_TRY(tr_device_offload_alloc(store->device, bytes, (void **)&u->memory));
     else TR_TRY(tr_device_alloc(store->device, TR_MEMORY_DATA, bytes, (void **)&u->memory));
-    char *next = u->memory;
-    if (store->no_master) {
-        u->wide[TR_PARAM_ROUNDING_VALUE] = next;
-        next += each;
-    }
-    if (tr_optim_narrow_grads(optimizer)) {
-        u->wide[TR_PARAM_ROUNDING_GRADIENT] = next;
-        next += each;
-    }
-    for (int k = 0; k < TR_OPTIM_STATES && next < u->memory + bytes; k++, next += each)
-        u->wide[k] = next;
+    for (int k = 0; (size_t)k * each < bytes; k++) u->wide[k] = u->memory + (size_t)k * each;
     return TR_OK;
 }
 
@@ -149,7 +146,6 @@ tr_status tr_updates_create(const tr_store *store, const tr_optim_config *config
     tr_status status = TR_OK;
     tr_updates *u;
     int64_t largest = 0;
-    const tr_optim_memory optimizer = tr_optim_memory_of(config);
     *out = NULL;
     TR_TRY(tr_calloc(1, sizeof *u, &u));
     u->store = store;
@@ -160,9 +156,11 @@ tr_status tr_updates_create(const tr_store *store, const tr_optim_config *config
         if (store->slot[i].shares < 0 && !store->slot[i].param->frozen &&
             store->slot[i].param->count > largest)
             largest = store->slot[i].param->count;
-    if (largest > 0 && quantizes(store, optimizer)) {
-        u->part = tr_quantized_part(tr_device_on_host(u->device), largest);
-        TR_TRY_OUT(alloc_wide(u, optimizer, largest));
+    const bool on_host = tr_device_on_host(u->device);
+    const size_t wide = tr_quantized_bytes(on_host, tr_optim_memory_of(config), largest);
+    if (wide > 0) {
+        u->part = tr_quantized_part(on_host, largest);
+        TR_TRY_OUT(alloc_wide(u, wide));
     }
     TR_TRY_OUT(tr_calloc((size_t)store->runs + 1, sizeof *u->run, &u->run));
     for (int i = 0; i < store->runs; i++) TR_TRY_OUT(prepare_run(u, config, i, scratch));
@@ -178,7 +176,8 @@ void tr_updates_destroy(tr_updates *u) {
         for (int size = 0; size < SIZES; size++) {
             tr_op_release(u->run[i].step[size]);
             tr_op_release(u->run[i].descend[size]);
-            for (int k = 0; k < TR_QUANTIZED_KINDS; k++) {
+            tr_op_release(u->run[i].direct[size]);
+            for (int k = 0; k < TR_OPTIM_STATES; k++) {
                 tr_op_release(u->run[i].widen[k][size]);
                 tr_op_release(u->run[i].quantize[k][size]);
             }
@@ -189,26 +188,24 @@ void tr_updates_destroy(tr_updates *u) {
     free(u);
 }
 
-/* Returns where the part's numbers of a kind are in FP32. A direction takes the memory of the FP32
- * gradient that it is made of. */
+/* Returns state k of the part in FP32. */
 static tr_tensor wide_of(const tr_updates *u, const tr_run_part *part, int k) {
-    const bool direction = k == TR_PARAM_ROUNDING_GRADIENT && part->direction;
-    return tr_tensor_vector(direction ? part->direction : u->wide[k], TR_F32, part->count);
+    return tr_tensor_vector(u->wide[k], TR_F32, part->count);
 }
 
-/* Returns the part's numbers of a kind, as the store keeps them. */
+/* Returns state k of the part as the store keeps it. */
 static tr_tensor kept_of(const tr_updates *u, const tr_run_part *part, int k) {
-    const tr_dtype dtype = dtype_of(u->store, k);
-    char *first = k == TR_PARAM_ROUNDING_VALUE ? part->value
-                  : k == TR_PARAM_ROUNDING_GRADIENT
-                      ? part->grad
-                      : u->store->run[part->run].state[k] + (size_t)part->at * tr_dtype_size(dtype);
-    return tr_tensor_vector(first, dtype, part->count);
+    const tr_dtype dtype = u->store->state_dtype;
+    const size_t offset = (size_t)part->at * tr_dtype_size(dtype);
+    return tr_tensor_vector(u->store->run[part->run].state[k] + offset, dtype, part->count);
 }
 
-/* Returns the part's numbers of a kind as operators of a step take them. */
-static tr_tensor operand_of(const tr_updates *u, const tr_run_part *part, int k) {
-    return u->wide[k] ? wide_of(u, part, k) : kept_of(u, part, k);
+static tr_tensor grad_of(const tr_updates *u, const tr_run_part *part) {
+    return tr_tensor_vector(part->grad, u->store->grad_dtype, part->count);
+}
+
+static tr_tensor direction_of(const tr_updates *u, const tr_run_part *part) {
+    return tr_tensor_vector(part->direction, u->store->acc, part->count);
 }
 
 /* Returns what is stepped: the master, or without masters, and in FP32, the value. */
@@ -217,13 +214,18 @@ static tr_tensor master_of(const tr_updates *u, const tr_run_part *part) {
     const size_t offset = (size_t)part->at * tr_dtype_size(store->acc);
     return tr_store_has_masters(store)
                ? tr_tensor_vector(store->run[part->run].master + offset, store->acc, part->count)
-               : operand_of(u, part, TR_PARAM_ROUNDING_VALUE);
+               : tr_tensor_vector(part->value, store->dtype, part->count);
 }
 
-/* Returns the scales of the part's blocks, if its numbers of this kind have scales. */
+/* Returns where the rounded master goes, unless that is the value itself. */
+static tr_tensor value_of(const tr_updates *u, const tr_run_part *part) {
+    if (u->store->no_master) return (tr_tensor){0};
+    return tr_tensor_vector(part->value, u->store->dtype, part->count);
+}
+
+/* Returns the scales of the part's blocks. */
 static tr_tensor scales_of(const tr_updates *u, const tr_run_part *part, int k) {
     const tr_run *run = &u->store->run[part->run];
-    if (dtype_of(u->store, k) != TR_U8) return (tr_tensor){0};
     const float *scales =
         (const float *)(const void *)(run->state[k] + tr_code8_scales(run->count));
     return tr_tensor_vector(scales + part->at / TR_CODE8_BLOCK, TR_F32,
@@ -234,49 +236,53 @@ static int size_of(const tr_updates *u, const tr_run_part *part) {
     return part->count == u->part ? WHOLE : REST;
 }
 
-static tr_status widen(const tr_updates *u, const tr_run_part *part, int k, tr_stream *stream,
-                       void *scratch) {
-    const bool codes = dtype_of(u->store, k) == TR_U8;
-    tr_op *op = u->run[part->run].widen[k][size_of(u, part)];
-    tr_op_args args = {.scratch = scratch};
-    if (!op) return TR_OK;
-    args.t[codes ? TR_QUANTIZE_Y : TR_CAST_X] = kept_of(u, part, k);
-    args.t[codes ? TR_QUANTIZE_X : TR_CAST_Y] = wide_of(u, part, k);
-    if (codes) args.t[TR_QUANTIZE_SCALES] = scales_of(u, part, k);
-    return tr_op_run(op, stream, &args);
+/* Returns the part's first element in its parameter. */
+static int64_t element_of(const tr_updates *u, const tr_run_part *part) {
+    return u->store->slot[u->store->run[part->run].slot].portion.begin + part->at;
 }
 
-static tr_status quantize(const tr_updates *u, const tr_run_part *part, int k, tr_stream *stream,
-                          tr_step_state *state) {
-    const tr_store_slot *slot = &u->store->slot[u->store->run[part->run].slot];
-    tr_op *op = u->run[part->run].quantize[k][size_of(u, part)];
-    if (!op) return TR_OK;
+/* Widens state k of the part, or quantizes it: the operands are the same. */
+static tr_status convert(const tr_updates *u, tr_op *op, const tr_run_part *part, int k,
+                         tr_stream *stream, tr_step_state *state, void *scratch) {
     const tr_op_args args = {.t = {[TR_QUANTIZE_X] = wide_of(u, part, k),
                                    [TR_QUANTIZE_Y] = kept_of(u, part, k),
                                    [TR_QUANTIZE_SCALES] = scales_of(u, part, k)},
+                             .scratch = scratch,
                              .state = state,
-                             .element = slot->portion.begin + part->at};
+                             .element = element_of(u, part)};
     return tr_op_run(op, stream, &args);
+}
+
+/* Takes gradients as they are for directions. */
+static tr_status direct(const tr_updates *u, const tr_run_part *part, tr_stream *stream,
+                        void *scratch) {
+    tr_op *op = u->run[part->run].direct[size_of(u, part)];
+    const tr_op_args args = {
+        .t = {[TR_CAST_X] = grad_of(u, part), [TR_CAST_Y] = direction_of(u, part)},
+        .scratch = scratch};
+    return op ? tr_op_run(op, stream, &args) : TR_OK;
 }
 
 /* Steps at most u->part elements, or writes their directions. */
 static tr_status step_at_once(const tr_updates *u, const tr_run_part *part, tr_stream *stream,
                               tr_step_state *state, void *scratch) {
     const run_step *x = &u->run[part->run];
-    tr_op_args args = {.t = {[TR_UPDATE_GRAD] = operand_of(u, part, TR_PARAM_ROUNDING_GRADIENT),
-                             [TR_UPDATE_MASTER] = master_of(u, part),
-                             [TR_UPDATE_VALUE] = operand_of(u, part, TR_PARAM_ROUNDING_VALUE)},
-                       .scratch = scratch,
-                       .state = state};
-    for (int k = 0; k < x->states; k++) args.t[TR_UPDATE_M + k] = operand_of(u, part, k);
-    if (part->direction) args.t[TR_UPDATE_VALUE] = (tr_tensor){0};
-    tr_op *step = x->step[size_of(u, part)];
-    for (int k = 0; k < TR_QUANTIZED_KINDS; k++)
-        if (step || k == TR_PARAM_ROUNDING_GRADIENT) TR_TRY(widen(u, part, k, stream, scratch));
-    if (step) TR_TRY(tr_op_run(step, stream, &args));
-    for (int k = 0; k < TR_QUANTIZED_KINDS; k++)
-        if (k != TR_PARAM_ROUNDING_VALUE || !part->direction)
-            TR_TRY(quantize(u, part, k, stream, state));
+    const int size = size_of(u, part);
+    tr_op_args args = {
+        .t = {[TR_UPDATE_GRAD] = grad_of(u, part), [TR_UPDATE_MASTER] = master_of(u, part)},
+        .scratch = scratch,
+        .state = state,
+        .element = element_of(u, part)};
+    if (!x->step[size]) return direct(u, part, stream, scratch);
+    if (part->direction) args.t[TR_UPDATE_U] = direction_of(u, part);
+    else args.t[TR_UPDATE_VALUE] = value_of(u, part);
+    for (int k = 0; k < x->states; k++) {
+        args.t[TR_UPDATE_M + k] = u->wide[k] ? wide_of(u, part, k) : kept_of(u, part, k);
+        if (u->wide[k]) TR_TRY(convert(u, x->widen[k][size], part, k, stream, state, scratch));
+    }
+    TR_TRY(tr_op_run(x->step[size], stream, &args));
+    for (int k = 0; k < x->states && u->wide[k]; k++)
+        TR_TRY(convert(u, x->quantize[k][size], part, k, stream, state, scratch));
     return TR_OK;
 }
 
@@ -284,17 +290,15 @@ static tr_status step_at_once(const tr_updates *u, const tr_run_part *part, tr_s
 static tr_status descend_at_once(const tr_updates *u, const tr_run_part *part, const double *norms,
                                  tr_stream *stream, tr_step_state *state, void *scratch) {
     tr_op *op = u->run[part->run].descend[size_of(u, part)];
-    tr_op_args args = {
-        .t = {[TR_DESCEND_U] = tr_tensor_vector(part->direction, u->store->acc, part->count),
-              [TR_DESCEND_MASTER] = master_of(u, part),
-              [TR_DESCEND_VALUE] = operand_of(u, part, TR_PARAM_ROUNDING_VALUE)},
-        .scratch = scratch,
-        .state = state};
+    tr_op_args args = {.t = {[TR_DESCEND_U] = direction_of(u, part),
+                             [TR_DESCEND_MASTER] = master_of(u, part),
+                             [TR_DESCEND_VALUE] = value_of(u, part)},
+                       .scratch = scratch,
+                       .state = state,
+                       .element = element_of(u, part)};
     const int64_t parts = op->desc.descend.parts;
     if (parts > 0) args.t[TR_DESCEND_NORMS] = tr_tensor_matrix(norms, TR_F64, parts, 2);
-    TR_TRY(widen(u, part, TR_PARAM_ROUNDING_VALUE, stream, scratch));
-    TR_TRY(tr_op_run(op, stream, &args));
-    return quantize(u, part, TR_PARAM_ROUNDING_VALUE, stream, state);
+    return tr_op_run(op, stream, &args);
 }
 
 /* Returns the elements of a part from `from` on that are stepped at once. */

@@ -1,8 +1,7 @@
 /* The steps of parameters: UPDATE of each run, or of an optimizer that steps each tensor by itself
  * DIRECTION, and after the directions are complete (train/pace.h) DESCEND. A run is stepped at
- * once, or part by part: when the optimizer keeps its states or gradients in fewer bits than FP32,
- * or no masters of BF16 parameters (partition/quantized.h), or when the host takes the steps
- * (train/hosted.h). */
+ * once, or part by part: when the optimizer keeps its states in 8 bits (partition/quantized.h), or
+ * when the host takes the steps (train/hosted.h). */
 #pragma once
 
 #include "train/pace.h"

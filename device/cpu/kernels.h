@@ -5,7 +5,7 @@
  * device/cpu/. */
 #pragma once
 
-#include "device/op.h"
+#include "device/elementwise.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -19,6 +19,39 @@ enum { TR_CPU_PHILOX_MORE = 4 * 32 };
  * the depth of the product, the first in the low half. `dots` and `combine` also take two FP16
  * numbers. */
 typedef uint32_t tr_word __attribute__((may_alias));
+
+/* Adjacent elements of UPDATE, DIRECTION or DESCEND. Operands that the step does not have are NULL,
+ * and so is a value that is its own master. BF16 states and masters are rounded by the half-words
+ * of Philox counters `first`, `high` and on, under key[rounded]: of M, V, MASTER, those of them
+ * that are rounded; `skipped` of the half-words come before the first element's. */
+enum { TR_CPU_ROUNDED = 3 };
+typedef enum tr_cpu_step { TR_CPU_UPDATE, TR_CPU_DIRECTION, TR_CPU_DESCEND } tr_cpu_step;
+typedef struct tr_cpu_update {
+    tr_cpu_step step;
+    tr_update_rule rule;
+    tr_update_scalars scalars;
+    tr_descend_scalars descent;
+    const void *grad; /* DESCEND: the direction */
+    void *master, *m, *v, *value, *u;
+    tr_dtype dtype; /* of value */
+    bool bf16_grad, bf16_states, bf16_master;
+    int rounded;
+    uint64_t key[TR_CPU_ROUNDED], first, high;
+    int64_t skipped;
+} tr_cpu_update;
+
+/* Returns the elements from i on, with the same random bits. */
+static inline tr_cpu_update tr_cpu_update_from(const tr_cpu_update *u, int64_t i) {
+    const size_t wide = (size_t)i * 4, half = (size_t)i * 2, state = u->bf16_states ? half : wide;
+    tr_cpu_update out = *u;
+    out.grad = (const char *)u->grad + (u->bf16_grad ? half : wide);
+    out.master = (char *)u->master + (u->bf16_master ? half : wide);
+    if (u->m) out.m = (char *)u->m + state;
+    if (u->v) out.v = (char *)u->v + state;
+    if (u->value) out.value = (char *)u->value + (size_t)i * tr_dtype_size(u->dtype);
+    if (u->u) out.u = (char *)u->u + wide;
+    return out;
+}
 
 typedef struct tr_cpu_kernels {
     /* y[n] = f(x); dx[n] = f'(x) dy, dx may be dy. */
@@ -37,6 +70,8 @@ typedef struct tr_cpu_kernels {
     void (*philox)(uint64_t key, uint64_t first, uint64_t high, int64_t quads, uint32_t *bits);
     /* y[n] = x, or with `adds` y + x, rounded to BF16 by random half-words (tr_round_bf16). */
     void (*round_drawn)(bool adds, int64_t n, const float *x, const uint16_t *draw, uint16_t *y);
+    /* Steps n elements. */
+    void (*update)(const tr_cpu_update *u, int64_t n);
     /* y[n] = the codes of x, blocks of base/code8.h, by random words; scales[]: one of each. */
     void (*encode)(tr_code8 code, int64_t n, const float *x, const uint32_t *draw, uint8_t *y,
                    float *scales);

@@ -56,6 +56,16 @@ static inline lanes multiply(lanes a, lanes b) {
 #endif
 }
 
+/* The lanes' upper halves, in their lower ones; the upper ones then hold anything. Shuffles and
+ * products have units of their own in AVX-512, where shifts take those of products. */
+static inline lanes upper(lanes x) {
+#if defined __AVX512F__
+    return (lanes)_mm512_shuffle_epi32((__m512i)x, _MM_PERM_DDBB);
+#else
+    return x >> 32;
+#endif
+}
+
 /* The first and the second half of the lanes of a and b in turn: a0 b0 a1 b1 ... */
 static inline lanes first_pairs(lanes a, lanes b) {
 #if defined __AVX512F__
@@ -73,48 +83,74 @@ static inline lanes second_pairs(lanes a, lanes b) {
 #endif
 }
 
-enum { PHILOX_ROUNDS = 10, PHILOX_SETS = 4 };
+enum { PHILOX_ROUNDS = 10, PHILOX_SETS = 6, PHILOX_AHEAD = 4 };
 
-/* tr_philox4x32 (base/philox.h), LANES counters at a time, and four such sets in turn, so that some
- * multiply while others wait for their products. */
-static void philox(uint64_t key, uint64_t first, uint64_t high, int64_t quads, uint32_t *bits) {
+/* A key as the rounds use it. */
+typedef struct philox_key {
+    lanes k0[PHILOX_ROUNDS], k1[PHILOX_ROUNDS];
+} philox_key;
+
+static inline philox_key philox_key_of(uint64_t key) {
+    philox_key out;
+    for (uint32_t r = 0; r < PHILOX_ROUNDS; r++) {
+        out.k0[r] = (lanes){0} + ((uint32_t)key + r * 0x9E3779B9u);
+        out.k1[r] = (lanes){0} + ((uint32_t)(key >> 32) + r * 0xBB67AE85u);
+    }
+    return out;
+}
+
+/* Returns the counters from `first` on. */
+static inline lanes counters_from(uint64_t first) {
+    lanes index;
+    for (int i = 0; i < LANES; i++) index[i] = (uint64_t)i;
+    return index + first;
+}
+
+/* tr_philox4x32 (base/philox.h) of sets of LANES counters, (low[s], high) under *key[s], in turn,
+ * so that some multiply while others wait for their products. pairs[2 * sets]: the results of one
+ * set after the other. `sets` is a constant after inlining. */
+static inline __attribute__((always_inline)) void
+philox_sets(int sets, const philox_key *const *key, const lanes *low, uint64_t high, lanes *pairs) {
     const lanes low_half = (lanes){0} + 0xffffffffu;
     const lanes m0 = (lanes){0} + 0xD2511F53u, m1 = (lanes){0} + 0xCD9E8D57u;
-    lanes index, k0[PHILOX_ROUNDS], k1[PHILOX_ROUNDS];
-    for (int i = 0; i < LANES; i++) index[i] = (uint64_t)i;
-    for (uint32_t r = 0; r < PHILOX_ROUNDS; r++) {
-        k0[r] = (lanes){0} + ((uint32_t)key + r * 0x9E3779B9u);
-        k1[r] = (lanes){0} + ((uint32_t)(key >> 32) + r * 0xBB67AE85u);
+    lanes c0[PHILOX_SETS], c1[PHILOX_SETS], c2[PHILOX_SETS], c3[PHILOX_SETS];
+#pragma GCC unroll 6
+    for (int s = 0; s < sets; s++) {
+        c0[s] = low[s];
+        c1[s] = c0[s] >> 32;
+        c2[s] = (lanes){0} + high;
+        c3[s] = c2[s] >> 32;
     }
-    for (int64_t q = 0; q < quads; q += PHILOX_SETS * LANES) {
-        lanes c0[PHILOX_SETS], c1[PHILOX_SETS], c2[PHILOX_SETS], c3[PHILOX_SETS];
-#pragma GCC unroll 4
-        for (int s = 0; s < PHILOX_SETS; s++) {
-            c0[s] = index + (first + (uint64_t)(q + s * LANES));
-            c1[s] = c0[s] >> 32;
-            c2[s] = (lanes){0} + high;
-            c3[s] = c2[s] >> 32;
-        }
 #pragma GCC unroll 10
-        for (int r = 0; r < PHILOX_ROUNDS; r++)
-#pragma GCC unroll 4
-            for (int s = 0; s < PHILOX_SETS; s++) {
-                /* The high half of any of them may hold anything: multiply ignores it. */
-                const lanes p0 = multiply(m0, c0[s]), p1 = multiply(m1, c2[s]);
-                c0[s] = (p1 >> 32) ^ c1[s] ^ k0[r];
-                c2[s] = (p0 >> 32) ^ c3[s] ^ k1[r];
-                c1[s] = p1;
-                c3[s] = p0;
-            }
-        /* Two results a lane: a quad is 128 bits, in pairs of lanes. */
-        lanes pairs[2 * PHILOX_SETS];
-#pragma GCC unroll 4
-        for (int s = 0; s < PHILOX_SETS; s++) {
-            const lanes even = (c0[s] & low_half) | c1[s] << 32;
-            const lanes odd = (c2[s] & low_half) | c3[s] << 32;
-            pairs[2 * s] = first_pairs(even, odd);
-            pairs[2 * s + 1] = second_pairs(even, odd);
+    for (int r = 0; r < PHILOX_ROUNDS; r++)
+#pragma GCC unroll 6
+        for (int s = 0; s < sets; s++) {
+            /* The high half of any of them may hold anything: multiply ignores it. */
+            const lanes p0 = multiply(m0, c0[s]), p1 = multiply(m1, c2[s]);
+            c0[s] = upper(p1) ^ c1[s] ^ key[s]->k0[r];
+            c2[s] = upper(p0) ^ c3[s] ^ key[s]->k1[r];
+            c1[s] = p1;
+            c3[s] = p0;
         }
+        /* Two results a lane: a quad is 128 bits, in pairs of lanes. */
+#pragma GCC unroll 6
+    for (int s = 0; s < sets; s++) {
+        const lanes even = (c0[s] & low_half) | c1[s] << 32;
+        const lanes odd = (c2[s] & low_half) | c3[s] << 32;
+        pairs[2 * s] = first_pairs(even, odd);
+        pairs[2 * s + 1] = second_pairs(even, odd);
+    }
+}
+
+static void philox(uint64_t key, uint64_t first, uint64_t high, int64_t quads, uint32_t *bits) {
+    const philox_key rounds = philox_key_of(key);
+    const philox_key *const keys[] = {&rounds, &rounds, &rounds, &rounds};
+    const lanes index = counters_from(0);
+    for (int64_t q = 0; q < quads; q += PHILOX_AHEAD * LANES) {
+        lanes low[PHILOX_AHEAD], pairs[2 * PHILOX_AHEAD];
+#pragma GCC unroll 4
+        for (int s = 0; s < PHILOX_AHEAD; s++) low[s] = index + (first + (uint64_t)(q + s * LANES));
+        philox_sets(PHILOX_AHEAD, keys, low, high, pairs);
         memcpy(bits + 4 * q, pairs, sizeof pairs);
     }
 }
@@ -301,14 +337,29 @@ enum { STRIP = TR_PANEL / STRIPS };
 typedef uint32_t words __attribute__((vector_size(4 * STRIP)));
 typedef uint32_t words_any __attribute__((vector_size(4 * STRIP), aligned(4), may_alias));
 
-/* The numbers of x rounded to BF16, in the low halves of words. */
+/* The numbers of x and what is added to their bits, cut off to BF16, in the low halves of words. */
+static inline __attribute__((always_inline)) words round_bits(strip x, words more) {
+#if defined __AVX512F__
+    const __mmask16 nan = _mm512_cmp_ps_mask((__m512)x, (__m512)x, _CMP_UNORD_Q);
+    const __m512i up = (__m512i)((words)x + more), quiet = _mm512_set1_epi32(0x400000);
+    return (words)_mm512_mask_or_epi32(up, nan, (__m512i)x, quiet) >> 16;
+#else
+    const words bits = (words)x, nan = (words)((bits & 0x7fffffffu) > 0x7f800000u);
+    return ((nan & (bits | 0x400000u)) | (~nan & (bits + more))) >> 16;
+#endif
+}
+
+/* The numbers of x rounded to BF16, to nearest. */
+static inline __attribute__((always_inline)) words round_nearest(strip x) {
+    return round_bits(x, 0x7fffu + ((words)x >> 16 & 1u));
+}
+
+/* The same, where an instruction does it of subnormal numbers to 0. */
 static inline __attribute__((always_inline)) words round_strip(strip x) {
 #if defined __AVX512BF16__
     return (words)_mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh((__m512)x));
 #else
-    const words bits = (words)x, nan = (words)((bits & 0x7fffffffu) > 0x7f800000u);
-    const words up = bits + 0x7fffu + (bits >> 16 & 1u);
-    return ((nan & (bits | 0x400000u)) | (~nan & up)) >> 16;
+    return round_nearest(x);
 #endif
 }
 
@@ -549,6 +600,8 @@ ROW_PRODUCTS(f32, TR_F32)
 ROW_PRODUCTS(bf16, TR_BF16)
 ROW_PRODUCTS(f16, TR_F16)
 
+#include "device/cpu/kernels_update.h"
+
 const tr_cpu_kernels TR_KERNELS = {
     .activation = {[TR_ACTIVATION_GELU] = gelu,
                    [TR_ACTIVATION_GELU_ERF] = gelu_erf,
@@ -563,6 +616,7 @@ const tr_cpu_kernels TR_KERNELS = {
     .round_rows = round_rows,
     .philox = philox,
     .round_drawn = round_drawn,
+    .update = update,
     .encode = encode,
     .decode = decode,
     .sumsq = sumsq,

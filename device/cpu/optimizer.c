@@ -32,105 +32,90 @@ static tr_status run_step_finish(tr_op *op, const tr_op_args *args) {
     return TR_OK;
 }
 
-/* Elements at .. end - 1: steps them, or writes their direction to grad. The rule, and what the
- * caller has set in its own copy of the scalars, are constants where this is inlined. */
-__attribute__((always_inline)) static inline void update_block(tr_update_scalars s,
-                                                               tr_update_rule rule, bool steps,
-                                                               int64_t at, int64_t end, float *grad,
-                                                               float *master, float *m, float *v) {
-    const int states = tr_update_states(rule);
-    if (steps) {
-#pragma omp simd
-        for (int64_t i = at; i < end; i++)
-            tr_update_element(&s, rule, grad[i], &master[i], states > 0 ? &m[i] : NULL,
-                              states > 1 ? &v[i] : NULL);
-    } else {
-#pragma omp simd
-        for (int64_t i = at; i < end; i++)
-            grad[i] = tr_update_direction(&s, rule, grad[i], master[i], states > 0 ? &m[i] : NULL,
-                                          states > 1 ? &v[i] : NULL);
+/* Elements that are stepped at a time: many more than a kernel's preparations cost. */
+enum { STEPPED = 4096 };
+
+/* Says how the elements from `element` on of a parameter are rounded, and returns how many of them,
+ * at most n, are so. */
+static int64_t draw(const tr_op_args *args, const tr_quantize_desc *d, int64_t element, int64_t n,
+                    tr_cpu_update *u) {
+    const tr_quantize_box *box;
+    int64_t adjacent;
+    const int64_t sharers = tr_quantize_sharers(TR_BF16);
+    const int64_t place = tr_quantize_place(d, element, &box, &adjacent);
+    const int states = (u->m != NULL) + (u->v != NULL);
+    u->rounded = 0;
+    for (int k = 0; k < states && u->bf16_states; k++)
+        u->key[u->rounded++] = tr_rounding_key(args->state->seed, box->name, d->use + k);
+    if (u->bf16_master && u->step != TR_CPU_DIRECTION)
+        u->key[u->rounded++] =
+            tr_rounding_key(args->state->seed, box->name, d->use + TR_UPDATE_USE_MASTER);
+    u->first = (uint64_t)(place / sharers);
+    u->high = tr_rounding_counter(args->state->step, args->sample);
+    u->skipped = place % sharers;
+    return tr_min_i64(n, adjacent);
+}
+
+/* Steps all elements. u: the first ones. */
+static void step(const tr_op *op, const tr_op_args *args, const tr_cpu_update *u,
+                 const tr_quantize_desc *rounding, int64_t count) {
+    const bool rounds = u->bf16_master || (u->bf16_states && u->m);
+#pragma omp parallel for schedule(static) num_threads(tr_cpu_threads(op, count))
+    for (int64_t at = 0; at < count; at += STEPPED) {
+        const int64_t end = tr_min_i64(count, at + STEPPED);
+        for (int64_t i = at, length; i < end; i += length) {
+            tr_cpu_update own = tr_cpu_update_from(u, i);
+            length = rounds ? draw(args, rounding, args->element + i, end - i, &own) : end - i;
+            tr_cpu_kernels_of(op)->update(&own, length);
+        }
     }
 }
 
-/* update_block with one rule, and with a loop of its own for gradients that are taken as they
- * are: compilers would compute the terms of clips and penalties and then select. */
-__attribute__((always_inline)) static inline void update_rule(tr_update_scalars s,
-                                                              tr_update_rule rule, bool steps,
-                                                              int64_t at, int64_t end, float *grad,
-                                                              float *master, float *m, float *v) {
-    if (s.clamps || s.regular) {
-        update_block(s, rule, steps, at, end, grad, master, m, v);
-        return;
-    }
-    s.clamps = s.regular = 0;
-    update_block(s, rule, steps, at, end, grad, master, m, v);
-}
-
-__attribute__((always_inline)) static inline void
-update_elements(const tr_update_scalars *s, tr_update_rule rule, bool steps, int64_t at,
-                int64_t end, float *grad, float *master, float *m, float *v) {
-    switch (rule) {
-    case TR_UPDATE_SGD: update_rule(*s, TR_UPDATE_SGD, steps, at, end, grad, master, m, v); break;
-    case TR_UPDATE_MOMENTUM:
-        update_rule(*s, TR_UPDATE_MOMENTUM, steps, at, end, grad, master, m, v);
-        break;
-    case TR_UPDATE_ROOT: update_rule(*s, TR_UPDATE_ROOT, steps, at, end, grad, master, m, v); break;
-    case TR_UPDATE_LION: update_rule(*s, TR_UPDATE_LION, steps, at, end, grad, master, m, v); break;
-    default: update_rule(*s, TR_UPDATE_ADAMW, steps, at, end, grad, master, m, v);
-    }
-}
-
-/* Copies elements at .. end - 1 of the master to the value, unless that is absent. */
-static void store_value(tr_dtype dtype, const float *master, void *value, int64_t at, int64_t end) {
-    if (value && dtype == TR_F32)
-        memcpy((float *)value + at, master + at, (size_t)(end - at) * sizeof(float));
-    else if (value) tr_row_store(dtype, value, at, end - at, master + at);
+/* Does UPDATE, or DIRECTION. */
+static tr_status update(const tr_op *op, const tr_op_args *args, tr_cpu_step of) {
+    const tr_update_desc *d = &op->desc.update;
+    if (args->state->skip) return TR_OK;
+    void *master = args->t[TR_UPDATE_MASTER].data, *value = args->t[TR_UPDATE_VALUE].data;
+    step(op, args,
+         &(tr_cpu_update){.step = of,
+                          .rule = d->rule,
+                          .scalars = tr_update_round(d, args->state),
+                          .grad = args->t[TR_UPDATE_GRAD].data,
+                          .master = master,
+                          .m = args->t[TR_UPDATE_M].data,
+                          .v = args->t[TR_UPDATE_V].data,
+                          .value = value == master ? NULL : value,
+                          .u = args->t[TR_UPDATE_U].data,
+                          .dtype = d->dtype,
+                          .bf16_grad = d->bf16_grad,
+                          .bf16_states = d->bf16_states,
+                          .bf16_master = d->bf16_master},
+         &d->rounding, d->count);
+    return TR_OK;
 }
 
 static tr_status run_update(tr_op *op, const tr_op_args *args) {
-    const tr_update_desc d = op->desc.update; /* a copy, which no store to MASTER can change */
-    if (args->state->skip) return TR_OK;
-    const tr_update_scalars scalars = tr_update_round(&d, args->state);
-    float *grad = args->t[TR_UPDATE_GRAD].data;
-    float *master = args->t[TR_UPDATE_MASTER].data, *m = args->t[TR_UPDATE_M].data,
-          *v = args->t[TR_UPDATE_V].data;
-    void *value = args->t[TR_UPDATE_VALUE].data == master ? NULL : args->t[TR_UPDATE_VALUE].data;
-#pragma omp parallel for schedule(static) num_threads(tr_cpu_threads(op, d.count))
-    for (int64_t at = 0; at < d.count; at += TR_BLOCK) {
-        int64_t end = tr_min_i64(d.count, at + TR_BLOCK);
-        update_elements(&scalars, d.rule, true, at, end, grad, master, m, v);
-        store_value(d.dtype, master, value, at, end);
-    }
-    return TR_OK;
+    return update(op, args, TR_CPU_UPDATE);
 }
 
 static tr_status run_direction(tr_op *op, const tr_op_args *args) {
-    const tr_update_desc d = op->desc.update;
-    if (args->state->skip) return TR_OK;
-    const tr_update_scalars scalars = tr_update_round(&d, args->state);
-    float *grad = args->t[TR_UPDATE_GRAD].data, *master = args->t[TR_UPDATE_MASTER].data,
-          *m = args->t[TR_UPDATE_M].data, *v = args->t[TR_UPDATE_V].data;
-#pragma omp parallel for schedule(static) num_threads(tr_cpu_threads(op, d.count))
-    for (int64_t at = 0; at < d.count; at += TR_BLOCK)
-        update_elements(&scalars, d.rule, false, at, tr_min_i64(d.count, at + TR_BLOCK), grad,
-                        master, m, v);
-    return TR_OK;
+    return update(op, args, TR_CPU_DIRECTION);
 }
 
 static tr_status run_descend(tr_op *op, const tr_op_args *args) {
-    const tr_descend_desc d = op->desc.descend;
+    const tr_descend_desc *d = &op->desc.descend;
     if (args->state->skip) return TR_OK;
-    const tr_descend_scalars s = tr_descend_round(&d, args->state, args->t[TR_DESCEND_NORMS].data);
-    const float *u = args->t[TR_DESCEND_U].data;
-    float *master = args->t[TR_DESCEND_MASTER].data;
-    void *value = args->t[TR_DESCEND_VALUE].data == master ? NULL : args->t[TR_DESCEND_VALUE].data;
-#pragma omp parallel for schedule(static) num_threads(tr_cpu_threads(op, d.count))
-    for (int64_t at = 0; at < d.count; at += TR_BLOCK) {
-        int64_t end = tr_min_i64(d.count, at + TR_BLOCK);
-#pragma omp simd
-        for (int64_t i = at; i < end; i++) master[i] = tr_descend_element(&s, u[i], master[i]);
-        store_value(d.dtype, master, value, at, end);
-    }
+    void *master = args->t[TR_DESCEND_MASTER].data, *value = args->t[TR_DESCEND_VALUE].data;
+    step(op, args,
+         &(tr_cpu_update){.step = TR_CPU_DESCEND,
+                          .descent =
+                              tr_descend_round(d, args->state, args->t[TR_DESCEND_NORMS].data),
+                          .grad = args->t[TR_DESCEND_U].data,
+                          .master = master,
+                          .value = value == master ? NULL : value,
+                          .dtype = d->dtype,
+                          .bf16_master = d->bf16_master},
+         &d->rounding, d->count);
     return TR_OK;
 }
 

@@ -149,15 +149,19 @@ cudaError_t tr_cuda_launch_sumsq(cudaStream_t stream, const tr_sumsq_desc *d, co
 cudaError_t tr_cuda_launch_step_finish(cudaStream_t stream, const tr_step_finish_desc *d,
                                        const double *losses, const double *norms,
                                        tr_step_state *state);
+/* Operands of UPDATE, DIRECTION and DESCEND; value is NULL where it is the master. */
+typedef struct tr_cuda_update {
+    const void *grad;
+    void *master, *m, *v, *value, *u;
+    int64_t sample, element;
+} tr_cuda_update;
 cudaError_t tr_cuda_launch_update(cudaStream_t stream, const tr_update_desc *d,
-                                  const tr_step_state *state, const float *grad, float *master,
-                                  float *m, float *v, void *value);
+                                  const tr_step_state *state, const tr_cuda_update *o);
 cudaError_t tr_cuda_launch_direction(cudaStream_t stream, const tr_update_desc *d,
-                                     const tr_step_state *state, float *grad, const float *master,
-                                     float *m, float *v);
+                                     const tr_step_state *state, const tr_cuda_update *o);
 cudaError_t tr_cuda_launch_descend(cudaStream_t stream, const tr_descend_desc *d,
-                                   const tr_step_state *state, const float *u, const double *norms,
-                                   float *master, void *value);
+                                   const tr_step_state *state, const double *norms,
+                                   const tr_cuda_update *o);
 cudaError_t tr_cuda_launch_rescale(cudaStream_t stream, const tr_rescale_desc *d, float *x,
                                    const double *norms);
 

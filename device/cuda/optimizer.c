@@ -17,26 +17,41 @@ static tr_status run_step_finish(tr_op *op, tr_stream *stream, const tr_op_args 
     return TR_OK;
 }
 
-static tr_status run_update(tr_op *op, tr_stream *stream, const tr_op_args *args) {
+static tr_cuda_update operands_of(const tr_op_args *args) {
     void *master = args->t[TR_UPDATE_MASTER].data, *value = args->t[TR_UPDATE_VALUE].data;
-    TR_CUDA(tr_cuda_launch_update(tr_cuda_stream_of(stream), &op->desc.update, args->state,
-                                  args->t[TR_UPDATE_GRAD].data, master, args->t[TR_UPDATE_M].data,
-                                  args->t[TR_UPDATE_V].data, value == master ? NULL : value));
+    return (tr_cuda_update){.grad = args->t[TR_UPDATE_GRAD].data,
+                            .master = master,
+                            .m = args->t[TR_UPDATE_M].data,
+                            .v = args->t[TR_UPDATE_V].data,
+                            .value = value == master ? NULL : value,
+                            .u = args->t[TR_UPDATE_U].data,
+                            .sample = args->sample,
+                            .element = args->element};
+}
+
+static tr_status run_update(tr_op *op, tr_stream *stream, const tr_op_args *args) {
+    const tr_cuda_update operands = operands_of(args);
+    TR_CUDA(
+        tr_cuda_launch_update(tr_cuda_stream_of(stream), &op->desc.update, args->state, &operands));
     return TR_OK;
 }
 
 static tr_status run_direction(tr_op *op, tr_stream *stream, const tr_op_args *args) {
+    const tr_cuda_update operands = operands_of(args);
     TR_CUDA(tr_cuda_launch_direction(tr_cuda_stream_of(stream), &op->desc.update, args->state,
-                                     args->t[TR_UPDATE_GRAD].data, args->t[TR_UPDATE_MASTER].data,
-                                     args->t[TR_UPDATE_M].data, args->t[TR_UPDATE_V].data));
+                                     &operands));
     return TR_OK;
 }
 
 static tr_status run_descend(tr_op *op, tr_stream *stream, const tr_op_args *args) {
     void *master = args->t[TR_DESCEND_MASTER].data, *value = args->t[TR_DESCEND_VALUE].data;
+    const tr_cuda_update operands = {.master = master,
+                                     .value = value == master ? NULL : value,
+                                     .u = args->t[TR_DESCEND_U].data,
+                                     .sample = args->sample,
+                                     .element = args->element};
     TR_CUDA(tr_cuda_launch_descend(tr_cuda_stream_of(stream), &op->desc.descend, args->state,
-                                   args->t[TR_DESCEND_U].data, args->t[TR_DESCEND_NORMS].data,
-                                   master, value == master ? NULL : value));
+                                   args->t[TR_DESCEND_NORMS].data, &operands));
     return TR_OK;
 }
 

@@ -2,6 +2,7 @@
 #include "device/cuda/kernel.cuh"
 #include "device/cuda/launch.h"
 #include "device/cuda/pack.cuh"
+#include "device/cuda/rounding.cuh"
 #include "device/cuda/sumsq.cuh"
 #include "device/elementwise.h"
 
@@ -80,10 +81,10 @@ cudaError_t launch_update(cudaStream_t stream, const tr_update_desc &d, Args... 
     }
 }
 
-/* Like update, but writes directions to grad. */
+/* Like update, but writes directions to u, which may be grad. */
 template <int N, tr_update_rule RULE>
-__global__ void direction(tr_update_desc d, const tr_step_state *state, float *grad,
-                          const float *master, float *m, float *v) {
+__global__ void direction(tr_update_desc d, const tr_step_state *state, const float *grad,
+                          const float *master, float *m, float *v, float *u) {
     if (state->skip) return;
     constexpr bool HAS_M = RULE != TR_UPDATE_SGD, HAS_V = RULE == TR_UPDATE_ADAMW;
     const tr_update_scalars scalars = tr_update_round(&d, state);
@@ -97,25 +98,23 @@ __global__ void direction(tr_update_desc d, const tr_step_state *state, float *g
 #pragma unroll
         for (int j = 0; j < N; j++)
             g[j] = tr_update_direction(&scalars, RULE, g[j], w[j], &m1[j], &v1[j]);
-        tr_store(grad + i * N, g);
+        tr_store(u + i * N, g);
         if (HAS_M) tr_store(m + i * N, m1);
         if (HAS_V) tr_store(v + i * N, v1);
     }
     for (int64_t i = packs * N + tr_first_item(); i < d.count; i += tr_item_stride())
-        grad[i] = tr_update_direction(&scalars, RULE, grad[i], master[i], HAS_M ? m + i : nullptr,
-                                      HAS_V ? v + i : nullptr);
+        u[i] = tr_update_direction(&scalars, RULE, grad[i], master[i], HAS_M ? m + i : nullptr,
+                                   HAS_V ? v + i : nullptr);
 }
 
 template <tr_update_rule RULE>
 cudaError_t launch_direction(cudaStream_t stream, const tr_update_desc &d,
-                             const tr_step_state *state, float *grad, const float *master, float *m,
-                             float *v) {
+                             const tr_step_state *state, const tr_cuda_update &o) {
     const unsigned blocks = tr_grid(d.count, 4 * TR_THREADS);
-    return tr_aligned(grad, master, m, v)
-               ? tr_launch(stream, blocks, TR_THREADS, direction<4, RULE>, d, state, grad, master,
-                           m, v)
-               : tr_launch(stream, blocks, TR_THREADS, direction<1, RULE>, d, state, grad, master,
-                           m, v);
+    return tr_launch(stream, blocks, TR_THREADS,
+                     tr_aligned(o.grad, o.master, o.m, o.v, o.u) ? direction<4, RULE>
+                                                                 : direction<1, RULE>,
+                     d, state, o.grad, o.master, o.m, o.v, o.u);
 }
 
 /* Packs of N elements, then the last count % N. value may be NULL. Every thread adds the few parts'
@@ -151,6 +150,134 @@ cudaError_t launch_descend(cudaStream_t stream, const tr_descend_desc &d,
                                                     state, u, norms, master, value)
                                         : tr_launch(stream, blocks, TR_THREADS, descend<T, 1>, d,
                                                     state, u, norms, master, value);
+}
+
+/* Elements at .. at + n - 1, n <= 8. packs: eight of them are whole packs. */
+struct eight {
+    int64_t at, n;
+    bool packs;
+};
+
+template <typename T> __device__ void load(const eight &e, const T *from, float (&to)[8]) {
+    if (e.packs && e.n == 8) {
+        tr_load(from + e.at, to);
+        return;
+    }
+    for (int i = 0; i < 8; i++) to[i] = i < e.n ? tr_load_one(from + e.at + i) : 0.0f;
+}
+
+template <typename T> __device__ void store(const eight &e, const float (&from)[8], T *to) {
+    if (e.packs && e.n == 8) {
+        tr_store(to + e.at, from);
+        return;
+    }
+    for (int i = 0; i < e.n; i++) tr_store_one(to + e.at + i, from[i]);
+}
+
+__device__ void load_either(const eight &e, bool bf16, const void *from, float (&to)[8]) {
+    if (bf16) load(e, static_cast<const tr_bf16 *>(from), to);
+    else load(e, static_cast<const float *>(from), to);
+}
+
+/* Rounds numbers to BF16 that are exact in it then. */
+__device__ void round_eight(const tr_quantize_desc &d, int use, const tr_step_state *state,
+                            const tr_cuda_update &o, const eight &e, float (&x)[8]) {
+    uint32_t draw[8];
+    tr_draw_bits(d, use, state, o.sample, o.element + e.at, draw);
+    for (int i = 0; i < 8; i++) x[i] = tr_bf16_to_f32(tr_round_bf16(x[i], draw[i]));
+}
+
+/* Stores numbers, rounded if they are to be BF16, and changes them to these. */
+__device__ void store_either(const tr_quantize_desc &d, int use, const tr_step_state *state,
+                             const tr_cuda_update &o, const eight &e, bool bf16, float (&x)[8],
+                             void *to) {
+    if (!bf16) {
+        store(e, x, static_cast<float *>(to));
+        return;
+    }
+    round_eight(d, use, state, o, e, x);
+    store(e, x, static_cast<tr_bf16 *>(to));
+}
+
+__device__ void store_value(tr_dtype dtype, const eight &e, const float (&x)[8], void *to) {
+    if (dtype == TR_BF16) store(e, x, static_cast<tr_bf16 *>(to));
+    else if (dtype == TR_F16) store(e, x, static_cast<tr_f16 *>(to));
+    else store(e, x, static_cast<float *>(to));
+}
+
+/* UPDATE, or else DIRECTION, of operands in BF16. A thread steps eight elements, as many as share
+ * a Philox call. */
+template <tr_update_rule RULE>
+__global__ void update_bf16(tr_update_desc d, const tr_step_state *state, tr_cuda_update o,
+                            bool steps, bool packs) {
+    constexpr bool HAS_M = RULE != TR_UPDATE_SGD, HAS_V = RULE == TR_UPDATE_ADAMW;
+    if (state->skip) return;
+    const tr_update_scalars scalars = tr_update_round(&d, state);
+    const int use = d.rounding.use;
+    for (int64_t at = 8 * tr_first_item(); at < d.count; at += 8 * tr_item_stride()) {
+        const eight e = {at, d.count - at < 8 ? d.count - at : 8, packs};
+        float g[8], w[8], m[8], v[8];
+        load_either(e, d.bf16_grad, o.grad, g);
+        load_either(e, d.bf16_master, o.master, w);
+        if (HAS_M) load_either(e, d.bf16_states, o.m, m);
+        if (HAS_V) load_either(e, d.bf16_states, o.v, v);
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            if (steps) tr_update_element(&scalars, RULE, g[i], &w[i], &m[i], &v[i]);
+            else g[i] = tr_update_direction(&scalars, RULE, g[i], w[i], &m[i], &v[i]);
+        }
+        if (HAS_M) store_either(d.rounding, use, state, o, e, d.bf16_states, m, o.m);
+        if (HAS_V) store_either(d.rounding, use + 1, state, o, e, d.bf16_states, v, o.v);
+        if (!steps) {
+            store(e, g, static_cast<float *>(o.u));
+            continue;
+        }
+        store_either(d.rounding, use + TR_UPDATE_USE_MASTER, state, o, e, d.bf16_master, w,
+                     o.master);
+        if (o.value) store_value(d.dtype, e, w, o.value);
+    }
+}
+
+__global__ void descend_bf16(tr_descend_desc d, const tr_step_state *state, const double *norms,
+                             tr_cuda_update o, bool packs) {
+    if (state->skip) return;
+    const tr_descend_scalars scalars = tr_descend_round(&d, state, norms);
+    for (int64_t at = 8 * tr_first_item(); at < d.count; at += 8 * tr_item_stride()) {
+        const eight e = {at, d.count - at < 8 ? d.count - at : 8, packs};
+        float u[8], w[8];
+        load(e, static_cast<const float *>(o.u), u);
+        load_either(e, true, o.master, w);
+        for (int i = 0; i < 8; i++) w[i] = tr_descend_element(&scalars, u[i], w[i]);
+        store_either(d.rounding, d.rounding.use + TR_UPDATE_USE_MASTER, state, o, e, true, w,
+                     o.master);
+    }
+}
+
+template <tr_update_rule RULE>
+cudaError_t launch_bf16_rule(cudaStream_t stream, const tr_update_desc *d,
+                             const tr_step_state *state, const tr_cuda_update *o, bool steps) {
+    const bool packs = tr_aligned(o->grad, o->master, o->m, o->v, o->value, o->u);
+    return tr_launch(stream, tr_grid(d->count, 8 * TR_THREADS), TR_THREADS, update_bf16<RULE>, *d,
+                     state, *o, steps, packs);
+}
+
+cudaError_t launch_update_bf16(cudaStream_t stream, const tr_update_desc *d,
+                               const tr_step_state *state, const tr_cuda_update *o, bool steps) {
+    switch (d->rule) {
+    case TR_UPDATE_SGD: return launch_bf16_rule<TR_UPDATE_SGD>(stream, d, state, o, steps);
+    case TR_UPDATE_MOMENTUM:
+        return launch_bf16_rule<TR_UPDATE_MOMENTUM>(stream, d, state, o, steps);
+    case TR_UPDATE_LION: return launch_bf16_rule<TR_UPDATE_LION>(stream, d, state, o, steps);
+    case TR_UPDATE_ROOT: return launch_bf16_rule<TR_UPDATE_ROOT>(stream, d, state, o, steps);
+    default: return launch_bf16_rule<TR_UPDATE_ADAMW>(stream, d, state, o, steps);
+    }
+}
+
+cudaError_t launch_descend_bf16(cudaStream_t stream, const tr_descend_desc *d,
+                                const tr_step_state *state, const double *norms,
+                                const tr_cuda_update *o) {
+    return tr_launch(stream, tr_grid(d->count, 8 * TR_THREADS), TR_THREADS, descend_bf16, *d, state,
+                     norms, *o, tr_aligned(o->master, o->u));
 }
 
 template <int N> __global__ void rescale(tr_rescale_desc d, float *x, const double *norms) {
@@ -192,8 +319,13 @@ cudaError_t tr_cuda_launch_step_finish(cudaStream_t stream, const tr_step_finish
 }
 
 cudaError_t tr_cuda_launch_update(cudaStream_t stream, const tr_update_desc *d,
-                                  const tr_step_state *state, const float *grad, float *master,
-                                  float *m, float *v, void *value) {
+                                  const tr_step_state *state, const tr_cuda_update *o) {
+    if (d->bf16_grad || d->bf16_states || d->bf16_master)
+        return launch_update_bf16(stream, d, state, o, true);
+    const float *grad = static_cast<const float *>(o->grad);
+    float *master = static_cast<float *>(o->master), *m = static_cast<float *>(o->m),
+          *v = static_cast<float *>(o->v);
+    void *value = o->value;
     return tr_dispatch_type(d->dtype, [=](auto storage) {
         return launch_update<typename decltype(storage)::type>(stream, *d, state, grad, master, m,
                                                                v, value);
@@ -201,24 +333,25 @@ cudaError_t tr_cuda_launch_update(cudaStream_t stream, const tr_update_desc *d,
 }
 
 cudaError_t tr_cuda_launch_direction(cudaStream_t stream, const tr_update_desc *d,
-                                     const tr_step_state *state, float *grad, const float *master,
-                                     float *m, float *v) {
+                                     const tr_step_state *state, const tr_cuda_update *o) {
+    if (d->bf16_grad || d->bf16_states || d->bf16_master)
+        return launch_update_bf16(stream, d, state, o, false);
     switch (d->rule) {
-    case TR_UPDATE_SGD:
-        return launch_direction<TR_UPDATE_SGD>(stream, *d, state, grad, master, m, v);
-    case TR_UPDATE_MOMENTUM:
-        return launch_direction<TR_UPDATE_MOMENTUM>(stream, *d, state, grad, master, m, v);
-    case TR_UPDATE_LION:
-        return launch_direction<TR_UPDATE_LION>(stream, *d, state, grad, master, m, v);
-    case TR_UPDATE_ROOT:
-        return launch_direction<TR_UPDATE_ROOT>(stream, *d, state, grad, master, m, v);
-    default: return launch_direction<TR_UPDATE_ADAMW>(stream, *d, state, grad, master, m, v);
+    case TR_UPDATE_SGD: return launch_direction<TR_UPDATE_SGD>(stream, *d, state, *o);
+    case TR_UPDATE_MOMENTUM: return launch_direction<TR_UPDATE_MOMENTUM>(stream, *d, state, *o);
+    case TR_UPDATE_LION: return launch_direction<TR_UPDATE_LION>(stream, *d, state, *o);
+    case TR_UPDATE_ROOT: return launch_direction<TR_UPDATE_ROOT>(stream, *d, state, *o);
+    default: return launch_direction<TR_UPDATE_ADAMW>(stream, *d, state, *o);
     }
 }
 
 cudaError_t tr_cuda_launch_descend(cudaStream_t stream, const tr_descend_desc *d,
-                                   const tr_step_state *state, const float *u, const double *norms,
-                                   float *master, void *value) {
+                                   const tr_step_state *state, const double *norms,
+                                   const tr_cuda_update *o) {
+    if (d->bf16_master) return launch_descend_bf16(stream, d, state, norms, o);
+    const float *u = static_cast<const float *>(o->u);
+    float *master = static_cast<float *>(o->master);
+    void *value = o->value;
     return tr_dispatch_type(d->dtype, [=](auto storage) {
         return launch_descend<typename decltype(storage)::type>(stream, *d, state, u, norms, master,
                                                                 value);

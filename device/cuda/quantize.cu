@@ -3,26 +3,10 @@
 #include "device/cuda/kernel.cuh"
 #include "device/cuda/launch.h"
 #include "device/cuda/pack.cuh"
+#include "device/cuda/rounding.cuh"
 #include "device/elementwise.h"
 
 namespace {
-
-/* Draws the bits of elements at .. at + N of a parameter, where N share a Philox call: two calls,
- * unless the elements are of several rows. */
-template <int N>
-__device__ void draw_bits(const tr_quantize_desc &d, const tr_step_state *state, int64_t sample,
-                          int64_t at, uint32_t (&draw)[N]) {
-    const tr_quantize_box *box;
-    int64_t adjacent;
-    for (int i = 0; i < N;) {
-        const int64_t place = tr_quantize_place(&d, at + i, &box, &adjacent);
-        const tr_philox r =
-            tr_philox4x32(tr_rounding_key(state->seed, box->name, d.use), (uint64_t)(place / N),
-                          tr_rounding_counter(state->step, sample));
-        for (int64_t k = place % N; k < N && i < N && adjacent > 0; k++, adjacent--)
-            draw[i++] = tr_quantize_draw(d.to, r, k);
-    }
-}
 
 /* A thread rounds eight elements. */
 __global__ void quantize(tr_quantize_desc d, const tr_step_state *state, int64_t sample,
@@ -31,7 +15,7 @@ __global__ void quantize(tr_quantize_desc d, const tr_step_state *state, int64_t
     const int64_t eights = (d.count + 7) / 8;
     for (int64_t k = tr_first_item(); k < eights; k += tr_item_stride()) {
         uint32_t draw[8];
-        draw_bits(d, state, sample, element + 8 * k, draw);
+        tr_draw_bits(d, d.use, state, sample, element + 8 * k, draw);
         for (int i = 0; i < 8 && 8 * k + i < d.count; i++) {
             float sum = x[8 * k + i];
             if (adds) sum += tr_bf16_to_f32(y[8 * k + i].bits);
@@ -62,7 +46,7 @@ __global__ void encode(tr_quantize_desc d, const tr_step_state *state, int64_t s
             const int64_t at = b * TR_CODE8_BLOCK + 4 * (r * TR_WARP + tr_lane());
             uint32_t draw[4];
             if (at >= d.count) continue;
-            draw_bits(d, state, sample, element + at, draw);
+            tr_draw_bits(d, d.use, state, sample, element + at, draw);
             for (int i = 0; i < 4 && at + i < d.count; i++)
                 y[at + i] = tr_code8_encode(v[r][i], scale, d.code, draw[i]);
         }
@@ -89,6 +73,6 @@ cudaError_t tr_cuda_launch_quantize(cudaStream_t stream, const tr_quantize_desc 
 
 cudaError_t tr_cuda_launch_dequantize(cudaStream_t stream, const tr_quantize_desc *d,
                                       const uint8_t *y, const float *scales, float *x) {
-    return tr_launch(stream, tr_grid(d->count, TR_THREADS), TR_THREADS, decode, d->count,
-                     d->code, y, scales, x);
+    return tr_launch(stream, tr_grid(d->count, TR_THREADS), TR_THREADS, decode, d->count, d->code,
+                     y, scales, x);
 }

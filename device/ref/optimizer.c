@@ -44,6 +44,22 @@ static double scalar(const tr_update_desc *d, double x) {
     return tr_ref_scalar(d->dtype, x);
 }
 
+/* Stores element i of M, V or MASTER, and returns it as it is before it becomes BF16. */
+static double keep(tr_dtype dtype, const tr_quantize_desc *rounding, int use,
+                   const tr_op_args *args, int operand, int64_t i, double x) {
+    const double kept = tr_ref_scalar(dtype, x);
+    if (args->t[operand].dtype == TR_BF16)
+        ((uint16_t *)args->t[operand].data)[i] =
+            tr_ref_round_drawn(rounding, use, args, i, (float)kept);
+    else tr_ref_set(args, operand, i, kept);
+    return kept;
+}
+
+static double keep_state(const tr_update_desc *d, const tr_op_args *args, int k, int64_t i,
+                         double x) {
+    return keep(d->dtype, &d->rounding, d->rounding.use + k, args, TR_UPDATE_M + k, i, x);
+}
+
 /* Returns the step's direction at element i, and updates its states. */
 static double direction(const tr_update_desc *d, const tr_op_args *args, int64_t i, double g) {
     const double beta1 = scalar(d, d->beta1), beta2 = scalar(d, d->beta2);
@@ -51,32 +67,33 @@ static double direction(const tr_update_desc *d, const tr_op_args *args, int64_t
     const double m = tr_ref_get(args, TR_UPDATE_M, i);
     if (d->rule == TR_UPDATE_MOMENTUM) {
         const double momentum = scalar(d, d->momentum), next = momentum * m + g;
-        tr_ref_set(args, TR_UPDATE_M, i, next);
+        keep_state(d, args, 0, i, next);
         return d->nesterov ? g + momentum * next : next;
     }
     if (d->rule == TR_UPDATE_LION) {
         const double mixed = beta1 * m + (1 - beta1) * g;
-        tr_ref_set(args, TR_UPDATE_M, i, beta2 * m + (1 - beta2) * g);
+        keep_state(d, args, 0, i, beta2 * m + (1 - beta2) * g);
         return (mixed > 0) - (mixed < 0);
     }
     if (d->rule == TR_UPDATE_ROOT) {
         const double b = scalar(d, args->state->square_weight);
-        tr_ref_set(args, TR_UPDATE_M, i, (1 - b) * m + b * (g * g + 1e-30));
-        return g / sqrt(tr_ref_get(args, TR_UPDATE_M, i));
+        return g / sqrt(keep_state(d, args, 0, i, (1 - b) * m + b * (g * g + 1e-30)));
     }
     const double mean = beta1 * m + (1 - beta1) * g;
     const double square = beta2 * tr_ref_get(args, TR_UPDATE_V, i) + (1 - beta2) * g * g;
-    tr_ref_set(args, TR_UPDATE_M, i, mean);
-    tr_ref_set(args, TR_UPDATE_V, i, square);
+    keep_state(d, args, 0, i, mean);
+    keep_state(d, args, 1, i, square);
     return mean / scalar(d, args->state->bias_correction1) /
            (sqrt(square / scalar(d, args->state->bias_correction2)) + scalar(d, d->eps));
 }
 
 /* Stores an element of the master and of its copy in the model's dtype. */
-static void store(const tr_op_args *args, int master, int value, int64_t i, double x) {
-    tr_ref_set(args, master, i, x);
+static void store(tr_dtype dtype, const tr_quantize_desc *rounding, const tr_op_args *args,
+                  int master, int value, int64_t i, double x) {
+    const int use = rounding->use + TR_UPDATE_USE_MASTER;
+    const double kept = keep(dtype, rounding, use, args, master, i, x);
     /* The copy is the rounded stored master, as everywhere that it is computed. */
-    if (args->t[value].data) tr_ref_set(args, value, i, tr_ref_get(args, master, i));
+    if (args->t[value].data) tr_ref_set(args, value, i, kept);
 }
 
 /* Does UPDATE, or DIRECTION. */
@@ -93,8 +110,10 @@ static tr_status update(const tr_update_desc *d, const tr_op_args *args, bool st
         if (bound > 0 && fabs(g) > bound) g = copysign(bound, g);
         if (l1 > 0 || l2 > 0) g += l1 * ((master > 0) - (master < 0)) + l2 * master;
         const double u = direction(d, args, i, g) + decay * master;
-        if (steps) store(args, TR_UPDATE_MASTER, TR_UPDATE_VALUE, i, master - lr * u);
-        else tr_ref_set(args, TR_UPDATE_GRAD, i, u);
+        if (steps)
+            store(d->dtype, &d->rounding, args, TR_UPDATE_MASTER, TR_UPDATE_VALUE, i,
+                  master - lr * u);
+        else tr_ref_set(args, TR_UPDATE_U, i, u);
     }
     return TR_OK;
 }
@@ -119,7 +138,8 @@ tr_status tr_ref_descend(tr_op *op, const tr_op_args *args) {
     for (int64_t i = 0; i < d->count; i++) {
         const double master = tr_ref_get(args, TR_DESCEND_MASTER, i);
         const double u = factor * tr_ref_get(args, TR_DESCEND_U, i) + decay * master;
-        store(args, TR_DESCEND_MASTER, TR_DESCEND_VALUE, i, master - lr * u);
+        store(d->dtype, &d->rounding, args, TR_DESCEND_MASTER, TR_DESCEND_VALUE, i,
+              master - lr * u);
     }
     return TR_OK;
 }

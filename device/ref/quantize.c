@@ -4,14 +4,14 @@
 #include "device/ref/ref_impl.h"
 
 /* Returns the bits by which element i of X is rounded. */
-static uint32_t draw_of(const tr_quantize_desc *d, const tr_op_args *args, int64_t i) {
+static uint32_t draw_of(const tr_quantize_desc *d, int use, const tr_op_args *args, int64_t i) {
     const tr_quantize_box *box;
     int64_t adjacent;
     const int64_t at = tr_quantize_place(d, args->element + i, &box, &adjacent);
     const int64_t sharers = tr_quantize_sharers(d->to);
-    const tr_philox r = tr_philox4x32(tr_rounding_key(args->state->seed, box->name, d->use),
-                                      (uint64_t)(at / sharers),
-                                      tr_rounding_counter(args->state->step, args->sample));
+    const tr_philox r =
+        tr_philox4x32(tr_rounding_key(args->state->seed, box->name, use), (uint64_t)(at / sharers),
+                      tr_rounding_counter(args->state->step, args->sample));
     return tr_quantize_draw(d->to, r, at % sharers);
 }
 
@@ -54,7 +54,8 @@ static void encode_blocks(const tr_quantize_desc *d, const tr_op_args *args) {
         ((float *)args->t[TR_QUANTIZE_SCALES].data)[at / TR_CODE8_BLOCK] = scale;
         for (int64_t i = at; i < end; i++)
             ((uint8_t *)args->t[TR_QUANTIZE_Y].data)[i] =
-                scale > 0 ? number_of((double)x[i], scale, d->code, draw_of(d, args, i)) : 0;
+                scale > 0 ? number_of((double)x[i], scale, d->code, draw_of(d, d->use, args, i))
+                          : 0;
     }
 }
 
@@ -67,6 +68,18 @@ tr_status tr_ref_dequantize(tr_op *op, const tr_op_args *args) {
     return TR_OK;
 }
 
+uint16_t tr_ref_round_drawn(const tr_quantize_desc *d, int use, const tr_op_args *args, int64_t i,
+                            float x) {
+    if (!isfinite(x)) return tr_f32_to_bf16(x);
+    const double low = (double)towards_zero(x), high = (double)away_from_zero(x);
+    /* The part that is cut off, of 2^16, and as many equally likely draws. Beyond the largest
+     * number is infinity, as if it were the next one. */
+    const double gap = isfinite(high) ? high - low : copysign(0x1p120, low);
+    const double draw = (double)draw_of(d, use, args, i);
+    return tr_f32_to_bf16(((double)x - low) / gap * 65536 + draw >= 65536 ? (float)high
+                                                                          : (float)low);
+}
+
 tr_status tr_ref_quantize(tr_op *op, const tr_op_args *args) {
     const tr_quantize_desc *d = &op->desc.quantize;
     if (args->state->skip) return TR_OK;
@@ -75,16 +88,7 @@ tr_status tr_ref_quantize(tr_op *op, const tr_op_args *args) {
         uint16_t *kept = (uint16_t *)args->t[TR_QUANTIZE_Y].data + i;
         float x = ((const float *)args->t[TR_QUANTIZE_X].data)[i];
         if (args->adds) x += tr_bf16_to_f32(*kept);
-        float y = x;
-        if (isfinite(x)) {
-            const double low = (double)towards_zero(x), high = (double)away_from_zero(x);
-            /* The part that is cut off, of 2^16, and as many equally likely draws. Beyond the
-             * largest number is infinity, as if it were the next one. */
-            const double gap = isfinite(high) ? high - low : copysign(0x1p120, low);
-            const double draw = (double)draw_of(d, args, i);
-            y = ((double)x - low) / gap * 65536 + draw >= 65536 ? (float)high : (float)low;
-        }
-        *kept = tr_f32_to_bf16(y);
+        *kept = tr_ref_round_drawn(d, d->use, args, i, x);
     }
     return TR_OK;
 }

@@ -41,6 +41,10 @@ static inline void tr_ref_accumulate(const tr_op_args *args, int operand, int64_
     tr_ref_set(args, operand, i, args->adds ? tr_ref_get(args, operand, i) + value : value);
 }
 
+/* Returns x, which is element i of a run that QUANTIZE rounds with this description and `use`. */
+uint16_t tr_ref_round_drawn(const tr_quantize_desc *d, int use, const tr_op_args *args, int64_t i,
+                            float x);
+
 /* f(x) of an activation and f'(x). */
 double tr_ref_activate(tr_activation activation, double x);
 double tr_ref_slope(tr_activation activation, double x);

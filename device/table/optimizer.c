@@ -58,6 +58,13 @@ const tr_op_row tr_op_row_step_finish = {
     .operands = step_finish_operands,
 };
 
+/* Returns the fault of BF16 operands that are rounded, and of their boxes. */
+static const char *rounding_fault(bool rounds, tr_dtype dtype, const tr_quantize_desc *rounding) {
+    if (!rounds) return NULL;
+    if (dtype == TR_F64 || rounding->to != TR_BF16) return "only FP32 is rounded to BF16";
+    return tr_quantize_boxes_fault(rounding);
+}
+
 static const char *update_fault(const tr_op_desc *desc) {
     const tr_update_desc *d = &desc->update;
     if (!tr_op_sizes_fit(0, d->count, 1, 1)) return "count is out of range";
@@ -67,7 +74,7 @@ static const char *update_fault(const tr_op_desc *desc) {
     if (!(d->rule >= 0 && d->rule < TR_UPDATE_RULES)) return "there is no such rule";
     if (!(d->momentum >= 0 && d->clip_value >= 0 && d->l1 >= 0 && d->l2 >= 0))
         return "momentum, clip_value, l1 and l2 must not be negative";
-    return NULL;
+    return rounding_fault(d->bf16_states || d->bf16_master, d->dtype, &d->rounding);
 }
 
 static bool same_update(const tr_op_desc *x, const tr_op_desc *y) {
@@ -76,25 +83,37 @@ static bool same_update(const tr_op_desc *x, const tr_op_desc *y) {
            a->eps == b->eps && a->weight_decay == b->weight_decay && a->lr_scale == b->lr_scale &&
            a->dtype == b->dtype && a->rule == b->rule && a->momentum == b->momentum &&
            a->clip_value == b->clip_value && a->l1 == b->l1 && a->l2 == b->l2 &&
-           a->nesterov == b->nesterov;
+           a->nesterov == b->nesterov && a->bf16_grad == b->bf16_grad &&
+           a->bf16_states == b->bf16_states && a->bf16_master == b->bf16_master &&
+           tr_quantize_same(&a->rounding, &b->rounding);
+}
+
+/* Describes a vector in FP32, or FP64 where the model is, or in BF16. */
+static tr_tensor vector_of(const tr_update_desc *d, bool bf16) {
+    return tr_tensor_vector(NULL, bf16 ? TR_BF16 : tr_dtype_acc(d->dtype), d->count);
+}
+
+/* Fills the operands that UPDATE and DIRECTION have in common. */
+static void common_operands(const tr_update_desc *d, tr_tensor *t) {
+    const int states = tr_update_states(d->rule);
+    t[TR_UPDATE_GRAD] = vector_of(d, d->bf16_grad);
+    t[TR_UPDATE_MASTER] = vector_of(d, d->bf16_master);
+    if (states > 0) t[TR_UPDATE_M] = vector_of(d, d->bf16_states);
+    if (states > 1) t[TR_UPDATE_V] = vector_of(d, d->bf16_states);
 }
 
 static void update_operands(const tr_op_desc *desc, tr_tensor *t) {
-    const int states = tr_update_states(desc->update.rule);
-    const tr_tensor acc =
-        tr_tensor_vector(NULL, tr_dtype_acc(desc->update.dtype), desc->update.count);
-    t[TR_UPDATE_GRAD] = t[TR_UPDATE_MASTER] = acc;
-    if (states > 0) t[TR_UPDATE_M] = acc;
-    if (states > 1) t[TR_UPDATE_V] = acc;
-    t[TR_UPDATE_VALUE] = tr_tensor_vector(NULL, desc->update.dtype, desc->update.count);
+    const tr_update_desc *d = &desc->update;
+    common_operands(d, t);
+    if (!d->bf16_master) t[TR_UPDATE_VALUE] = tr_tensor_vector(NULL, d->dtype, d->count);
 }
 
 const tr_op_row tr_op_row_update = {
     .name = "update",
-    .slot = {[TR_UPDATE_GRAD] = {"grad", TR_SLOT_IN, TR_TYPES_ACC},
-             [TR_UPDATE_MASTER] = {"master", TR_SLOT_BOTH, TR_TYPES_ACC},
-             [TR_UPDATE_M] = {"m", TR_SLOT_BOTH, TR_TYPES_ACC},
-             [TR_UPDATE_V] = {"v", TR_SLOT_BOTH, TR_TYPES_ACC},
+    .slot = {[TR_UPDATE_GRAD] = {"grad", TR_SLOT_IN, TR_TYPES_ACC | TR_TYPES_BF16},
+             [TR_UPDATE_MASTER] = {"master", TR_SLOT_BOTH, TR_TYPES_ACC | TR_TYPES_BF16},
+             [TR_UPDATE_M] = {"m", TR_SLOT_BOTH, TR_TYPES_ACC | TR_TYPES_BF16},
+             [TR_UPDATE_V] = {"v", TR_SLOT_BOTH, TR_TYPES_ACC | TR_TYPES_BF16},
              [TR_UPDATE_VALUE] = {"value", TR_SLOT_OUT | TR_SLOT_OPTIONAL, TR_TYPES_STORAGE}},
     .fault = update_fault,
     .same = same_update,
@@ -102,16 +121,17 @@ const tr_op_row tr_op_row_update = {
 };
 
 static void direction_operands(const tr_op_desc *desc, tr_tensor *t) {
-    update_operands(desc, t);
-    t[TR_UPDATE_VALUE] = (tr_tensor){0};
+    common_operands(&desc->update, t);
+    t[TR_UPDATE_U] = vector_of(&desc->update, false);
 }
 
 const tr_op_row tr_op_row_direction = {
     .name = "direction",
-    .slot = {[TR_UPDATE_GRAD] = {"grad", TR_SLOT_BOTH, TR_TYPES_ACC},
-             [TR_UPDATE_MASTER] = {"master", TR_SLOT_IN, TR_TYPES_ACC},
-             [TR_UPDATE_M] = {"m", TR_SLOT_BOTH, TR_TYPES_ACC},
-             [TR_UPDATE_V] = {"v", TR_SLOT_BOTH, TR_TYPES_ACC}},
+    .slot = {[TR_UPDATE_GRAD] = {"grad", TR_SLOT_IN, TR_TYPES_ACC | TR_TYPES_BF16},
+             [TR_UPDATE_MASTER] = {"master", TR_SLOT_IN, TR_TYPES_ACC | TR_TYPES_BF16},
+             [TR_UPDATE_M] = {"m", TR_SLOT_BOTH, TR_TYPES_ACC | TR_TYPES_BF16},
+             [TR_UPDATE_V] = {"v", TR_SLOT_BOTH, TR_TYPES_ACC | TR_TYPES_BF16},
+             [TR_UPDATE_U] = {"u", TR_SLOT_OUT, TR_TYPES_ACC}},
     .fault = update_fault,
     .same = same_update,
     .operands = direction_operands,
@@ -124,14 +144,16 @@ static const char *descend_fault(const tr_op_desc *desc) {
     if (!tr_op_sizes_fit(0, d->whole, 1, 1) || (d->whole > 0 && d->parts < 1))
         return "whole is out of range, or without parts";
     if (!(d->lr_scale > 0 && d->factor > 0)) return "lr_scale and factor must be above 0";
-    return d->weight_decay >= 0 ? NULL : "weight_decay must not be negative";
+    if (!(d->weight_decay >= 0)) return "weight_decay must not be negative";
+    return rounding_fault(d->bf16_master, d->dtype, &d->rounding);
 }
 
 static bool same_descend(const tr_op_desc *x, const tr_op_desc *y) {
     const tr_descend_desc *a = &x->descend, *b = &y->descend;
     return a->count == b->count && a->parts == b->parts && a->whole == b->whole &&
            a->lr_scale == b->lr_scale && a->factor == b->factor &&
-           a->weight_decay == b->weight_decay && a->dtype == b->dtype;
+           a->weight_decay == b->weight_decay && a->dtype == b->dtype &&
+           a->bf16_master == b->bf16_master && tr_quantize_same(&a->rounding, &b->rounding);
 }
 
 static void descend_operands(const tr_op_desc *desc, tr_tensor *t) {
@@ -139,14 +161,15 @@ static void descend_operands(const tr_op_desc *desc, tr_tensor *t) {
     t[TR_DESCEND_U] = t[TR_DESCEND_MASTER] =
         tr_tensor_vector(NULL, tr_dtype_acc(d->dtype), d->count);
     if (d->parts > 0) t[TR_DESCEND_NORMS] = tr_tensor_matrix(NULL, TR_F64, d->parts, 2);
-    t[TR_DESCEND_VALUE] = tr_tensor_vector(NULL, d->dtype, d->count);
+    if (d->bf16_master) t[TR_DESCEND_MASTER].dtype = TR_BF16;
+    else t[TR_DESCEND_VALUE] = tr_tensor_vector(NULL, d->dtype, d->count);
 }
 
 const tr_op_row tr_op_row_descend = {
     .name = "descend",
     .slot = {[TR_DESCEND_U] = {"u", TR_SLOT_IN, TR_TYPES_ACC},
              [TR_DESCEND_NORMS] = {"norms", TR_SLOT_IN, TR_TYPES_F64},
-             [TR_DESCEND_MASTER] = {"master", TR_SLOT_BOTH, TR_TYPES_ACC},
+             [TR_DESCEND_MASTER] = {"master", TR_SLOT_BOTH, TR_TYPES_ACC | TR_TYPES_BF16},
              [TR_DESCEND_VALUE] = {"value", TR_SLOT_OUT | TR_SLOT_OPTIONAL, TR_TYPES_STORAGE}},
     .fault = descend_fault,
     .same = same_descend,

@@ -7,26 +7,33 @@ static bool is_box(const tr_quantize_box *b) {
            tr_op_sizes_fit(1, b->rows, b->cols, 1) && tr_op_sizes_fit(0, b->rows, b->ld, 1);
 }
 
-static const char *quantize_fault(const tr_op_desc *desc) {
-    const tr_quantize_desc *d = &desc->quantize;
-    if (!tr_op_sizes_fit(0, d->count, 1, 1)) return "count is out of range";
-    if (!(d->code >= 0 && d->code < TR_CODE8_CODES)) return "there is no such code";
+const char *tr_quantize_boxes_fault(const tr_quantize_desc *d) {
     if (d->boxes < 1 || d->boxes > TR_QUANTIZE_BOXES) return "boxes is out of range";
     for (int k = 0; k < d->boxes; k++)
         if (!is_box(&d->box[k])) return "a box is out of range";
     return NULL;
 }
 
-static bool same_quantize(const tr_op_desc *x, const tr_op_desc *y) {
-    const tr_quantize_desc *a = &x->quantize, *b = &y->quantize;
-    bool same = a->count == b->count && a->to == b->to && a->code == b->code &&
-                a->use == b->use && a->boxes == b->boxes;
+static const char *quantize_fault(const tr_op_desc *desc) {
+    const tr_quantize_desc *d = &desc->quantize;
+    if (!tr_op_sizes_fit(0, d->count, 1, 1)) return "count is out of range";
+    if (!(d->code >= 0 && d->code < TR_CODE8_CODES)) return "there is no such code";
+    return tr_quantize_boxes_fault(d);
+}
+
+bool tr_quantize_same(const tr_quantize_desc *a, const tr_quantize_desc *b) {
+    bool same = a->count == b->count && a->to == b->to && a->code == b->code && a->use == b->use &&
+                a->boxes == b->boxes;
     for (int k = 0; k < a->boxes && same; k++) {
         const tr_quantize_box *p = &a->box[k], *q = &b->box[k];
         same = p->name == q->name && p->begin == q->begin && p->rows == q->rows &&
                p->cols == q->cols && p->ld == q->ld && p->first == q->first && p->step == q->step;
     }
     return same;
+}
+
+static bool same_quantize(const tr_op_desc *a, const tr_op_desc *b) {
+    return tr_quantize_same(&a->quantize, &b->quantize);
 }
 
 static void quantize_operands(const tr_op_desc *desc, tr_tensor *t) {

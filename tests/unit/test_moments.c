@@ -1,10 +1,10 @@
 /* Tests the rounding of the optimizer's states and of sums of gradients (QUANTIZE,
- * partition/quantized.h): it is unbiased, independent between steps, micro-batches, states and
+ * layers/rounding.h): it is unbiased, independent between steps, micro-batches, states and
  * tensors, and the same for an element of a global tensor in every part of it that a rank holds. */
 #include "base/code8.h"
 #include "base/philox.h"
 #include "device/device.h"
-#include "partition/quantized.h"
+#include "layers/rounding.h"
 #include "support/seed.h"
 
 #include <math.h>

@@ -180,16 +180,18 @@
             .box = {{.name = 7, .rows = 1, .cols = n, .ld = n}}                                    \
         }                                                                                          \
     }
-#define QUANTIZE_BOXES(m, n, k, type)                                                              \
+#define ROUNDING(m, n, k, type)                                                                    \
     {                                                                                              \
-        .kind = TR_OP_QUANTIZE, .quantize = {                                                      \
-            .count = m * (n + k),                                                                  \
-            .to = type,                                                                            \
-            .boxes = 2,                                                                            \
-            .box = {{.name = 7, .rows = m, .cols = n, .ld = n + k, .first = 3, .step = 2 * n},     \
-                    {.name = 8, .begin = n, .rows = m, .cols = k, .ld = n + k, .step = k + 1}}     \
+        .count = m * (n + k), .to = type, .boxes = 2, .box = {                                     \
+            {.name = 7, .rows = m, .cols = n, .ld = n + k, .first = 3, .step = 2 * n},             \
+            {.name = 8, .begin = n, .rows = m, .cols = k, .ld = n + k, .step = k + 1}              \
         }                                                                                          \
     }
+#define QUANTIZE_BOXES(m, n, k, type)                                                              \
+    { .kind = TR_OP_QUANTIZE, .quantize = ROUNDING(m, n, k, type) }
+/* Steps of BF16 operands in these boxes. */
+#define ROUNDED(KIND, m, n, k, ...)                                                                \
+    UPDATE_OF(KIND, m *(n + k), .rounding = ROUNDING(m, n, k, TR_BF16), __VA_ARGS__)
 #define QUANTIZE_CODE(n, as)                                                                       \
     {                                                                                              \
         .kind = TR_OP_QUANTIZE, .quantize = {                                                      \
@@ -203,6 +205,17 @@
 #define DEQUANTIZE(n, as)                                                                          \
     {                                                                                              \
         .kind = TR_OP_DEQUANTIZE, .quantize = {.count = n, .to = TR_U8, .code = as }               \
+    }
+#define DESCEND_BF16(m, n, k)                                                                      \
+    {                                                                                              \
+        .kind = TR_OP_DESCEND, .descend = {                                                        \
+            .count = m * (n + k),                                                                  \
+            .parts = 2,                                                                            \
+            .lr_scale = 0.5,                                                                       \
+            .factor = 0.7,                                                                         \
+            .bf16_master = true,                                                                   \
+            .rounding = ROUNDING(m, n, k, TR_BF16)                                                 \
+        }                                                                                          \
     }
 #define DESCEND_OF(n, p, all)                                                                      \
     {                                                                                              \
@@ -461,6 +474,17 @@ const tr_op_case tr_op_cases[] = {
     {DIRECTION(64, .rule = TR_UPDATE_ROOT), TR_CASE_SKIP},
     {DESCEND_OF(1037, 2, 2074), 0},
     {DESCEND_OF(64, 1, 64), TR_CASE_SKIP},
+    {DIRECTION(1037, .clip_value = 0), TR_CASE_IN_PLACE},
+    {DIRECTION(1037, .bf16_grad = true), 0},
+    {ROUNDED(UPDATE, 31, 17, 6, .bf16_states = true), 0},
+    {ROUNDED(UPDATE, 3, 160, 333, .bf16_states = true, .bf16_master = true, .bf16_grad = true), 0},
+    {ROUNDED(UPDATE, 5, 128, 70, .bf16_master = true, .rule = TR_UPDATE_MOMENTUM, .l2 = 0.2), 0},
+    {ROUNDED(UPDATE, 2, 9, 300, .bf16_states = true, .rule = TR_UPDATE_ROOT), 0},
+    {ROUNDED(UPDATE, 1, 500, 1, .bf16_master = true, .bf16_grad = true, .rule = TR_UPDATE_SGD), 0},
+    {ROUNDED(UPDATE, 2, 20, 12, .bf16_states = true, .bf16_master = true), TR_CASE_SKIP},
+    {ROUNDED(DIRECTION, 31, 17, 6, .bf16_states = true, .bf16_master = true), 0},
+    {ROUNDED(DIRECTION, 3, 160, 333, .bf16_grad = true, .bf16_states = true), 0},
+    {DESCEND_BF16(31, 17, 6), 0},
     {FACTOR_SUMS(1, 1, false), 0},
     {FACTOR_SUMS(33, 70, true), 0},
     {FACTOR_SUMS(3, 4099, false), 0},

@@ -410,9 +410,30 @@ static void factor_tensors(const tr_factor_desc *d, tr_op_kind kind, unsigned op
     if (!(options & TR_CASE_NO_BIAS)) t[TR_FACTOR_NORM] = exact(TR_F64, 1);
 }
 
+static void update_tensors(const tr_op_desc *desc, unsigned options, int64_t count, int64_t terms,
+                           tr_op_tensor *t) {
+    const tr_update_desc *d = &desc->update;
+    const bool directs = desc->kind == TR_OP_DIRECTION;
+    const int states = tr_update_states(d->rule);
+    const tr_dtype master = d->bf16_master ? TR_BF16 : TR_F32;
+    const tr_dtype state = d->bf16_states ? TR_BF16 : TR_F32;
+    t[TR_UPDATE_GRAD] = input(d->bf16_grad ? TR_BF16 : TR_F32, count, TR_FILL_NORMAL);
+    t[TR_UPDATE_MASTER] =
+        directs ? input(master, count, TR_FILL_NORMAL) : output(master, count, terms, 1);
+    if (states > 0) t[TR_UPDATE_M] = output(state, count, terms, 1);
+    if (d->rule == TR_UPDATE_ROOT) t[TR_UPDATE_M].fill = TR_FILL_SQUARE;
+    if (states > 1) {
+        t[TR_UPDATE_V] = output(state, count, terms, 0); /* of squares */
+        t[TR_UPDATE_V].fill = directs ? TR_FILL_MEAN_SQUARE : TR_FILL_SQUARE;
+    }
+    if (directs) t[TR_UPDATE_U] = output(TR_F32, count, terms, 1);
+    if (directs && (options & TR_CASE_IN_PLACE)) make_alias(t, TR_UPDATE_U, TR_UPDATE_GRAD);
+    if (!(options & TR_CASE_NO_BIAS) && !directs && !d->bf16_master)
+        t[TR_UPDATE_VALUE] = output(d->dtype, count, terms, 1);
+}
+
 static void optimizer_tensors(const tr_op_desc *desc, unsigned options, tr_op_tensor *t) {
     int64_t count = desc->update.count;
-    const int states = tr_update_states(desc->update.rule);
     int64_t terms = options & TR_CASE_SKIP ? 0 : 1;
     switch (desc->kind) {
     case TR_OP_SUMSQ:
@@ -438,26 +459,12 @@ static void optimizer_tensors(const tr_op_desc *desc, unsigned options, tr_op_te
         t[TR_DESCEND_U] = input(TR_F32, count, TR_FILL_NORMAL);
         if (desc->descend.parts > 0)
             t[TR_DESCEND_NORMS] = input(TR_F64, 2 * desc->descend.parts, TR_FILL_MEAN_SQUARE);
-        t[TR_DESCEND_MASTER] = output(TR_F32, count, terms, 1);
-        if (!(options & TR_CASE_NO_BIAS))
+        t[TR_DESCEND_MASTER] =
+            output(desc->descend.bf16_master ? TR_BF16 : TR_F32, count, terms, 1);
+        if (!(options & TR_CASE_NO_BIAS) && !desc->descend.bf16_master)
             t[TR_DESCEND_VALUE] = output(desc->descend.dtype, count, terms, 1);
         break;
-    default:
-        t[TR_UPDATE_GRAD] = input(TR_F32, count, TR_FILL_NORMAL);
-        t[TR_UPDATE_MASTER] = output(TR_F32, count, terms, 1);
-        if (desc->kind == TR_OP_DIRECTION) {
-            t[TR_UPDATE_GRAD] = output(TR_F32, count, terms, 1);
-            t[TR_UPDATE_MASTER] = input(TR_F32, count, TR_FILL_NORMAL);
-        }
-        if (states > 0) t[TR_UPDATE_M] = output(TR_F32, count, terms, 1);
-        if (desc->update.rule == TR_UPDATE_ROOT) t[TR_UPDATE_M].fill = TR_FILL_SQUARE;
-        if (states > 1) {
-            t[TR_UPDATE_V] = output(TR_F32, count, terms, 0); /* of squares */
-            t[TR_UPDATE_V].fill =
-                desc->kind == TR_OP_DIRECTION ? TR_FILL_MEAN_SQUARE : TR_FILL_SQUARE;
-        }
-        if (!(options & TR_CASE_NO_BIAS) && desc->kind == TR_OP_UPDATE)
-            t[TR_UPDATE_VALUE] = output(desc->update.dtype, count, terms, 1);
+    default: update_tensors(desc, options, count, terms, t);
     }
 }
 

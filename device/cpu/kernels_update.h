@@ -1,0 +1,200 @@
+/* The kernel `update` of kernels.h. Only kernels_body.h includes this file, which uses its vectors. */
+
+/* Elements for which CHUNK_SETS sets of Philox counters have the random half-words of one operand. */
+enum { CHUNK_SETS = 2, CHUNK = CHUNK_SETS * 8 * LANES, UPDATE_OUTPUTS = 5 };
+
+/* The low halves of words in memory. */
+typedef uint16_t halves __attribute__((vector_size(2 * STRIP)));
+typedef uint16_t halves_any __attribute__((vector_size(2 * STRIP), aligned(2), may_alias));
+
+/* Where the random bits come from. */
+typedef struct drawing {
+    int rounded; /* numbers of an element */
+    philox_key key[TR_CPU_ROUNDED];
+    uint64_t first, high;
+} drawing;
+
+/* Draws for `rounded` numbers of each element of the chunk that begins at counter `first`:
+ * bits[rounded][CHUNK] half-words. */
+static inline __attribute__((always_inline)) void draw_for(int rounded, const drawing *d,
+                                                           uint64_t first, lanes *bits) {
+    const philox_key *key[PHILOX_SETS];
+    lanes low[PHILOX_SETS];
+#pragma GCC unroll 6
+    for (int s = 0; s < rounded * CHUNK_SETS; s++) {
+        key[s] = &d->key[s / CHUNK_SETS];
+        low[s] = counters_from(first + (uint64_t)(s % CHUNK_SETS * LANES));
+    }
+    philox_sets(rounded * CHUNK_SETS, key, low, d->high, bits);
+}
+
+static void draw_chunk(const drawing *d, uint64_t first, lanes *bits) {
+    switch (d->rounded) {
+    case 1: draw_for(1, d, first, bits); break;
+    case 2: draw_for(2, d, first, bits); break;
+    default: draw_for(3, d, first, bits);
+    }
+}
+
+static inline __attribute__((always_inline)) words load_halves(const uint16_t *from) {
+#if defined __AVX512F__
+    return (words)_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i_u *)from));
+#else
+    return __builtin_convertvector(*(const halves_any *)from, words);
+#endif
+}
+
+static inline __attribute__((always_inline)) void store_halves(words x, uint16_t *to) {
+#if defined __AVX512F__
+    _mm256_storeu_si256((__m256i_u *)to, _mm512_cvtepi32_epi16((__m512i)x));
+#else
+    *(halves_any *)to = __builtin_convertvector(x, halves);
+#endif
+}
+
+static inline __attribute__((always_inline)) strip load_strip(bool bf16, const void *from,
+                                                              int64_t i) {
+    if (bf16) return (strip)(load_halves((const uint16_t *)from + i) << 16);
+    return *(const strip_any *)((const float *)from + i);
+}
+
+/* Stores a strip, rounded as tr_round_bf16. */
+static inline __attribute__((always_inline)) void
+store_strip(bool bf16, strip x, const uint16_t *draw, void *to, int64_t i) {
+    if (bf16) store_halves(round_bits(x, load_halves(draw)), (uint16_t *)to + i);
+    else *(strip_any *)((float *)to + i) = x;
+}
+
+/* Stores the strip's copy in the model's type. */
+static inline __attribute__((always_inline)) void value_strip(tr_dtype dtype, strip x, void *to,
+                                                              int64_t i) {
+    if (dtype == TR_F16) {
+        float copy[STRIP];
+        memcpy(copy, &x, sizeof copy);
+        tr_halves_round(STRIP, copy, (uint16_t *)to + i);
+    } else if (dtype == TR_BF16) store_halves(round_nearest(x), (uint16_t *)to + i);
+    else *(strip_any *)((float *)to + i) = x;
+}
+
+/* Steps whole chunks. The step, the rule, and what the caller has set in its own copy of the
+ * scalars, are constants where this is inlined. The types of operands are branches that each
+ * chunk takes alike, because a loop for each combination would be hundreds of them. */
+static inline __attribute__((always_inline)) void
+update_chunks(const tr_cpu_update *u, tr_cpu_step step, tr_update_rule rule, tr_update_scalars s,
+              const drawing *d, int64_t n) {
+    const int states = step == TR_CPU_DESCEND ? 0 : tr_update_states(rule);
+    const bool bf16_grad = u->bf16_grad, bf16_states = u->bf16_states;
+    const bool bf16_master = u->bf16_master;
+    const tr_descend_scalars descent = u->descent;
+    const void *grad = u->grad;
+    void *master = u->master, *m = u->m, *v = u->v, *value = u->value, *direction = u->u;
+    const tr_dtype dtype = u->dtype;
+    lanes bits[TR_CPU_ROUNDED][2 * CHUNK_SETS];
+    const uint16_t *draw = (const uint16_t *)bits,
+                   *draw_master = draw + (bf16_states ? states * CHUNK : 0);
+    for (int64_t at = 0; at < n; at += CHUNK) {
+        if (d->rounded) draw_chunk(d, d->first + (uint64_t)at / 8, bits[0]);
+#pragma GCC unroll 1
+        for (int k = 0; k < CHUNK; k += STRIP) {
+            union {
+                strip all;
+                float at[STRIP];
+            } g, w, mean, square;
+            g.all = load_strip(bf16_grad, grad, at + k);
+            w.all = load_strip(bf16_master, master, at + k);
+            if (states > 0) mean.all = load_strip(bf16_states, m, at + k);
+            if (states > 1) square.all = load_strip(bf16_states, v, at + k);
+#pragma omp simd
+            for (int j = 0; j < STRIP; j++) {
+                float *mj = states > 0 ? &mean.at[j] : NULL,
+                      *vj = states > 1 ? &square.at[j] : NULL;
+                if (step == TR_CPU_DESCEND)
+                    w.at[j] = tr_descend_element(&descent, g.at[j], w.at[j]);
+                else if (step == TR_CPU_UPDATE)
+                    tr_update_element(&s, rule, g.at[j], &w.at[j], mj, vj);
+                else g.at[j] = tr_update_direction(&s, rule, g.at[j], w.at[j], mj, vj);
+            }
+            if (states > 0) store_strip(bf16_states, mean.all, draw + k, m, at + k);
+            if (states > 1) store_strip(bf16_states, square.all, draw + CHUNK + k, v, at + k);
+            if (step == TR_CPU_DIRECTION) store_strip(false, g.all, draw, direction, at + k);
+            else store_strip(bf16_master, w.all, draw_master + k, master, at + k);
+            if (step != TR_CPU_DIRECTION && value) value_strip(dtype, w.all, value, at + k);
+        }
+    }
+}
+
+/* A loop of its own for gradients that are taken as they are: compilers would compute the terms of
+ * clips and penalties and then select. */
+static inline __attribute__((always_inline)) void update_rule(const tr_cpu_update *u,
+                                                              tr_cpu_step step, tr_update_rule rule,
+                                                              const drawing *d, int64_t n) {
+    tr_update_scalars s = u->scalars;
+    if (s.clamps || s.regular) {
+        update_chunks(u, step, rule, s, d, n);
+        return;
+    }
+    s.clamps = s.regular = 0;
+    update_chunks(u, step, rule, s, d, n);
+}
+
+static inline __attribute__((always_inline)) void
+update_step(const tr_cpu_update *u, tr_cpu_step step, const drawing *d, int64_t n) {
+    switch (u->rule) {
+    case TR_UPDATE_SGD: update_rule(u, step, TR_UPDATE_SGD, d, n); break;
+    case TR_UPDATE_MOMENTUM: update_rule(u, step, TR_UPDATE_MOMENTUM, d, n); break;
+    case TR_UPDATE_LION: update_rule(u, step, TR_UPDATE_LION, d, n); break;
+    case TR_UPDATE_ROOT: update_rule(u, step, TR_UPDATE_ROOT, d, n); break;
+    default: update_rule(u, step, TR_UPDATE_ADAMW, d, n);
+    }
+}
+
+static void update_whole(const tr_cpu_update *u, const drawing *d, int64_t n) {
+    switch (u->step) {
+    case TR_CPU_DESCEND: update_chunks(u, TR_CPU_DESCEND, TR_UPDATE_SGD, u->scalars, d, n); break;
+    case TR_CPU_DIRECTION: update_step(u, TR_CPU_DIRECTION, d, n); break;
+    default: update_step(u, TR_CPU_UPDATE, d, n);
+    }
+}
+
+/* Steps the first n elements, which are those from `begin` on of a chunk, in a copy. */
+static void update_part(const tr_cpu_update *u, const drawing *d, int64_t begin, int64_t n) {
+    float copy[1 + UPDATE_OUTPUTS][CHUNK] = {{0}};
+    tr_cpu_update own = *u;
+    void **operand[UPDATE_OUTPUTS] = {&own.master, &own.m, &own.v, &own.value, &own.u};
+    void *out[UPDATE_OUTPUTS];
+    const size_t state = u->bf16_states ? 2 : 4;
+    const size_t size[UPDATE_OUTPUTS] = {u->bf16_master ? 2 : 4, state, state,
+                                         tr_dtype_size(u->dtype), 4};
+    const size_t grad = u->bf16_grad ? 2 : 4;
+    memcpy((char *)copy[0] + (size_t)begin * grad, u->grad, (size_t)n * grad);
+    own.grad = copy[0];
+    for (int k = 0; k < UPDATE_OUTPUTS; k++) {
+        out[k] = *operand[k];
+        if (!out[k]) continue;
+        char *from = (char *)copy[1 + k] + (size_t)begin * size[k];
+        memcpy(from, out[k], (size_t)n * size[k]);
+        *operand[k] = copy[1 + k];
+    }
+    update_whole(&own, d, CHUNK);
+    for (int k = 0; k < UPDATE_OUTPUTS; k++)
+        if (out[k])
+            memcpy(out[k], (char *)copy[1 + k] + (size_t)begin * size[k], (size_t)n * size[k]);
+}
+
+static void update(const tr_cpu_update *u, int64_t n) {
+    drawing d = {.rounded = u->rounded, .first = u->first, .high = u->high};
+    for (int k = 0; k < d.rounded; k++) d.key[k] = philox_key_of(u->key[k]);
+    int64_t done = 0;
+    if (u->skipped > 0) {
+        done = tr_min_i64(n, CHUNK - u->skipped);
+        update_part(u, &d, u->skipped, done);
+        d.first += CHUNK / 8;
+    }
+    const int64_t whole = (n - done) / CHUNK * CHUNK;
+    tr_cpu_update own = tr_cpu_update_from(u, done);
+    update_whole(&own, &d, whole);
+    d.first += (uint64_t)whole / 8;
+    done += whole;
+    own = tr_cpu_update_from(u, done);
+    if (done < n) update_part(&own, &d, 0, n - done);
+}
