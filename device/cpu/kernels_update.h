@@ -1,6 +1,6 @@
-/* The kernel `update` of kernels.h. Only kernels_body.h includes this file, which uses its vectors. */
+/* The kernel `update` of kernels.h. Uses the vectors of kernels_body.h, which includes it. */
 
-/* Elements for which CHUNK_SETS sets of Philox counters have the random half-words of one operand. */
+/* Elements for which CHUNK_SETS sets of Philox counters have an operand's random half-words. */
 enum { CHUNK_SETS = 2, CHUNK = CHUNK_SETS * 8 * LANES, UPDATE_OUTPUTS = 5 };
 
 /* The low halves of words in memory. */
