@@ -4,7 +4,7 @@
 #include <stdint.h>
 #include <time.h>
 
-/* Returns nanoseconds since a fixed moment of this boot. Async-signal-safe. */
+/* Returns nanoseconds since a fixed moment of this boot. */
 static inline int64_t tr_now_ns(void) {
     struct timespec t;
     (void)clock_gettime(CLOCK_MONOTONIC, &t);

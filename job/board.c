@@ -7,6 +7,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -76,7 +77,8 @@ struct tr_board {
     int ranks;
     int rank;
     board_slot *mine;
-    _Atomic(_Atomic double *) stop_word;
+    pthread_mutex_t lock;
+    _Atomic double *stop_word; /* by the lock */
 };
 
 void tr_board_make_name(char *name, size_t size) {
@@ -136,7 +138,11 @@ tr_status tr_board_open(const char *name, int ranks, tr_board **out) {
                          name, ranks, name);
         goto out;
     }
-    *board = (tr_board){.header = memory, .bytes = bytes, .ranks = ranks, .rank = -1};
+    *board = (tr_board){.header = memory,
+                        .bytes = bytes,
+                        .ranks = ranks,
+                        .rank = -1,
+                        .lock = PTHREAD_MUTEX_INITIALIZER};
     *out = board;
 out:
     if (fd >= 0) (void)close(fd);
@@ -316,13 +322,16 @@ void tr_board_request_stop(tr_board *board) {
     int64_t none = 0;
     if (!board) return;
     (void)atomic_compare_exchange_strong(&board->header->stop_ns, &none, tr_now_ns());
-    _Atomic double *word = atomic_load(&board->stop_word);
-    if (word) atomic_store(word, 1);
+    (void)pthread_mutex_lock(&board->lock);
+    if (board->stop_word) atomic_store(board->stop_word, 1);
+    (void)pthread_mutex_unlock(&board->lock);
 }
 
 void tr_board_set_stop_word(tr_board *board, _Atomic double *word) {
     if (!board) return;
-    atomic_store(&board->stop_word, word);
+    (void)pthread_mutex_lock(&board->lock);
+    board->stop_word = word;
+    (void)pthread_mutex_unlock(&board->lock);
     if (word && tr_board_stop_requested(board)) atomic_store(word, 1);
 }
 

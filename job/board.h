@@ -1,12 +1,11 @@
 /* The board: what every rank of a job on this host is doing, in shared memory that outlives them.
  *
  * Each rank has one slot. Only that rank writes it, with atomic stores (tens of nanoseconds, no
- * lock, no system call, so updates are async-signal-safe). Every other rank's watchdog and `trireme
- * run` read it. The launcher chooses the board's name and passes it in TRIREME_BOARD; under plain
- * mpirun world rank 0 makes one with tr_board_make_name() and broadcasts it. Memory full of zeros
- * is a valid empty board, so the first process creates it and no process waits. Ranks of another
- * host have their own board there; heartbeats between the hosts (job/heartbeat.h) copy them to rank
- * 0's board.
+ * lock, no system call). Every other rank's watchdog and `trireme run` read it. The launcher
+ * chooses the board's name and passes it in TRIREME_BOARD; under plain mpirun world rank 0 makes
+ * one with tr_board_make_name() and broadcasts it. Memory full of zeros is a valid empty board, so
+ * the first process creates it and no process waits. Ranks of another host have their own board
+ * there; heartbeats between the hosts (job/heartbeat.h) copy them to rank 0's board.
  *
  * Setters accept a NULL board and do nothing, so callers need not check for one. */
 #pragma once
@@ -117,11 +116,10 @@ void tr_board_set_saved(tr_board *board, int64_t step);
 /* Returns the newest saved step; false when no rank of this host has set it yet. */
 bool tr_board_saved(const tr_board *board, int64_t *step);
 
-/* Asks the job to finish the step, save and exit with 75. The ranks agree on it in every step.
- * Async-signal-safe. */
+/* Asks the job to finish the step, save and exit with 75. The ranks agree on it in every step. */
 void tr_board_request_stop(tr_board *board);
 /* Makes tr_board_request_stop also set *word to 1 in this process. Sets *word at once when a stop
- * has been requested already. NULL: no word is set any more. */
+ * has been requested already. NULL: no word is set any more, and the previous one may be freed. */
 void tr_board_set_stop_word(tr_board *board, _Atomic double *word);
 /* Sends SIGUSR1 to the living ranks of this host, so that they call tr_board_request_stop too. For
  * a process that is not a rank, after its own tr_board_request_stop. */
@@ -131,7 +129,7 @@ int64_t tr_board_stop_ns(const tr_board *board);
 /* Lets Ctrl-C interrupt what the job does, instead of asking it to stop: for a conversation. */
 void tr_board_set_interruptible(tr_board *board);
 /* Interrupts the job. Returns false when it is not interruptible, or has not taken the previous
- * interrupt yet. Async-signal-safe. */
+ * interrupt yet. */
 bool tr_board_interrupt(tr_board *board);
 /* Returns true once for each interrupt. */
 bool tr_board_take_interrupt(tr_board *board);
@@ -141,8 +139,7 @@ bool tr_board_claim_report(tr_board *board);
  * that code, or 0 while the job continues. */
 void tr_board_end_all(tr_board *board, int code);
 int tr_board_ending(const tr_board *board);
-/* Returns true once a rank has finished without a failure: the run has then saved its state.
- * Async-signal-safe. */
+/* Returns true once a rank has finished without a failure: the run has then saved its state. */
 bool tr_board_any_done(const tr_board *board);
 /* Returns the exit code of the first rank that failed, with that rank and the time; else 0. */
 int tr_board_first_failure(const tr_board *board, int *rank, int64_t *since_ns);

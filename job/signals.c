@@ -5,7 +5,6 @@
 
 #include <pthread.h>
 #include <signal.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -15,11 +14,12 @@ enum { MOST_TEXT = 1024 };
 /* Signals belong to the process, and so does what is known about them. */
 static struct {
     sigset_t asks; /* the signals that ask to stop */
-    _Atomic(tr_board *) board;
-    atomic_bool asked;
+    pthread_mutex_t lock;
+    tr_board *board;                         /* by the lock */
+    bool asked;                              /* by the lock */
     int64_t urgent_ns;                       /* the first urgent signal; 0: none yet */
     bool launched, speaks, refreshes, waits; /* waits: the thread that takes signals runs */
-} self;
+} self = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 bool tr_signal_is_urgent(int signal) {
     return signal == SIGINT || signal == SIGTERM;
@@ -82,10 +82,11 @@ static void abort_job(tr_board *board) {
     _exit(TR_ERR_RANK);
 }
 
-static void on_signal(int signal) {
-    tr_board *board = atomic_load(&self.board);
-    if (signal == SIGINT && tr_board_interrupt(board)) return;
-    bool again = atomic_exchange(&self.asked, true);
+/* Returns true when this rank is to say what the signal does. */
+static bool ask(int signal, tr_board *board) {
+    if (signal == SIGINT && tr_board_interrupt(board)) return false;
+    bool again = self.asked;
+    self.asked = true;
     if (tr_signal_is_urgent(signal)) {
         int64_t now = tr_now_ns();
         again = self.urgent_ns != 0;
@@ -95,8 +96,14 @@ static void on_signal(int signal) {
     }
     tr_board_request_stop(board);
     /* When a rank has failed, mpirun signals the others, which are ending too. */
-    if (again || !self.speaks || (board && tr_board_first_failure(board, NULL, NULL))) return;
-    tr_signal_say(tr_signal_text(signal, true), self.refreshes);
+    return !again && self.speaks && !(board && tr_board_first_failure(board, NULL, NULL));
+}
+
+static void on_signal(int signal) {
+    (void)pthread_mutex_lock(&self.lock);
+    bool says = ask(signal, self.board);
+    (void)pthread_mutex_unlock(&self.lock);
+    if (says) tr_signal_say(tr_signal_text(signal, true), self.refreshes); /* it may block */
 }
 
 /* The thread that takes signals: it ends with the process. */
@@ -131,8 +138,10 @@ void tr_signals_take(bool launched, bool speaks) {
 }
 
 tr_status tr_signals_use(tr_board *board) {
-    atomic_store(&self.board, board);
-    if (atomic_load(&self.asked)) tr_board_request_stop(board);
+    (void)pthread_mutex_lock(&self.lock);
+    self.board = board;
+    if (self.asked) tr_board_request_stop(board);
+    (void)pthread_mutex_unlock(&self.lock);
     start_waiting();
     if (self.waits) return TR_OK;
     return TR_FAIL(TR_ERR_DEVICE,

@@ -429,6 +429,49 @@ static void readers_see_whole_updates(void **state) {
     tr_board_close(mine);
 }
 
+/* A signal while the board for requests changes: none is lost, and no board or word is used that is
+ * closed. Returns the exit code of the child. */
+static int change_boards(const fixture *f, int trial) {
+    char name[64];
+    (void)snprintf(name, sizeof name, "%.50s-%d", f->name, trial);
+    tr_signals_take(false, false);
+    for (int i = 0; i < 4; i++) {
+        tr_board *board;
+        _Atomic double *word = calloc(1, sizeof *word);
+        if (!word || tr_board_open(name, 1, &board) != TR_OK) return 70;
+        tr_board_unlink(name);
+        if (i > 0) {
+            if (tr_signals_use(board) != TR_OK) return 70;
+            tr_board_set_stop_word(board, word);
+        }
+        (void)kill(getpid(), SIGHUP);
+        if (i == 0) {
+            for (int64_t end = tr_now_ns() + trial * 1000; tr_now_ns() < end;) continue;
+            if (tr_signals_use(board) != TR_OK) return 70;
+            for (int ms = 0; ms < 5000 && !tr_board_stop_requested(board); ms++) pause_ms(1);
+            if (!tr_board_stop_requested(board)) return 1;
+        } else {
+            pause_ms(i - 1);
+        }
+        tr_board_set_stop_word(board, NULL);
+        free((void *)word);
+        (void)tr_signals_use(NULL);
+        tr_board_close(board);
+    }
+    return 0;
+}
+
+static void a_signal_may_come_while_boards_change(void **state) {
+    const fixture *f = *state;
+    for (int trial = 0; trial < 100; trial++) {
+        int status;
+        pid_t pid = fork();
+        if (pid == 0) _exit(change_boards(f, trial));
+        assert_int_equal(waitpid(pid, &status, 0), pid);
+        assert_int_equal(status, 0);
+    }
+}
+
 #define board_test(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
 
 int main(void) {
@@ -448,6 +491,7 @@ int main(void) {
         board_test(silence_is_judged_by_the_beat_alone),
         board_test(a_remote_rank_is_judged_by_its_heartbeat),
         board_test(readers_see_whole_updates),
+        board_test(a_signal_may_come_while_boards_change),
     };
     return cmocka_run_group_tests_name("board", tests, NULL, NULL);
 }
