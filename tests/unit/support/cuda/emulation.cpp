@@ -19,6 +19,7 @@ void *tr_emulated_block_memory;
 
 namespace {
 
+/* The stacks lie apart by no power of two, so that they do not share the sets of the cache. */
 enum { WARP = 32, MAX_THREADS = 1024, STACK = (64 << 10) + 13 * 64 };
 enum state { READY, AT_BARRIER, AT_SHUFFLE, LEFT };
 
