@@ -134,7 +134,12 @@ static void compressed_files_give_their_text(void **state) {
         for (size_t i = 0; i < 20; i++) packed[size / 2 + i] = (char)draw();
         write_bytes(packed, size);
         assert_int_equal(read_all(TEXT, 0, &count), TR_ERR_DATA);
-        assert_non_null(strstr(tr_error_message(), "is damaged near byte "));
+        /* Or the damage reads as other text, or as data that go on past the file's end. */
+        const char *const says[] = {"is damaged near byte ", "is not UTF-8: byte ",
+                                    "it was cut off"};
+        bool said = false;
+        for (int i = 0; i < 3; i++) said |= strstr(tr_error_message(), says[i]) != NULL;
+        if (!said) fail_msg("%s", tr_error_message());
     }
     write_bytes("", 0);
     assert_int_equal(read_all(10, 0, &count), TR_OK);
@@ -273,12 +278,17 @@ static void text_is_utf8(void **state) {
     assert_in_range(refused, rounds / 4, rounds);
     /* Behind a part that is passed over, the position is still that in the text. */
     size_t count;
+    char place[64];
     write_text();
-    text[600000] = (char)0xff;
+    text[600000] = (char)0xff; /* perhaps amid a character, which is the fault then */
     text[600001] = 'a';
     write_bytes(text, TEXT);
     assert_int_equal(read_all(7000, 500000, &count), TR_ERR_DATA);
-    assert_non_null(strstr(tr_error_message(), "byte 600000 of its text (0xff)"));
+    const size_t at = first_invalid(TEXT);
+    assert_in_range(at, 599997, 600000);
+    (void)snprintf(place, sizeof place, "byte %zu of its text (0x%02x)", at,
+                   (unsigned char)text[at]);
+    assert_non_null(strstr(tr_error_message(), place));
     write_bytes("\xff\xfe"
                 "a\0",
                 4);
