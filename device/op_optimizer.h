@@ -86,10 +86,10 @@ TR_HOSTDEVICE static inline int tr_update_states(tr_update_rule rule) {
  * skip from the state: g = GRAD * gradient_factor, clamped to clip_value in size unless that is 0,
  * plus l1 sign(w) + l2 w; M, V, MASTER f32 updated; MASTER -= lr * lr_scale * (u + weight_decay *
  * MASTER); VALUE = MASTER in dtype (NULL or MASTER itself when the model is FP32).
- * GRAD, the states and MASTER may be BF16 instead, then without VALUE. They are widened, the
- * arithmetic is the same, and the new FP32 numbers are rounded to the bits of QUANTIZE with
- * `rounding` and the run's element and sample: M with its `use`, V with the next one, and MASTER
- * with TR_UPDATE_USE_MASTER more. Its count is not read. */
+ * GRAD, the states and MASTER may be BF16 instead; a BF16 MASTER has no VALUE. The step widens
+ * them, computes as in FP32, and rounds the new states and MASTER to the bits that QUANTIZE would
+ * give with `rounding` and the run's element and sample: M with its `use`, V with the next one,
+ * MASTER with TR_UPDATE_USE_MASTER more. It does not read the count of `rounding`. */
 enum { TR_UPDATE_USE_MASTER = 2 };
 typedef struct tr_update_desc {
     int64_t count;

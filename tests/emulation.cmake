@@ -1,7 +1,7 @@
 # Runs device/cuda on the host, without a GPU: the .cu files are compiled as C++, with
-# tests/unit/support/cuda/ instead of the toolkit's headers. test_op_cuda_emulated is test_op_cuda with a
-# device that runs the kernels in several ways, as test_op_rounded_emulated is test_op_rounded; test_device_emulated is test_device with device/cuda/cuda.c
-# over an emulated runtime.
+# tests/unit/support/cuda/ instead of the toolkit's headers. test_op_cuda_emulated and test_op_rounded_emulated
+# are test_op_cuda and test_op_rounded with a device that runs the kernels in several ways; test_device_emulated
+# is test_device with device/cuda/cuda.c over an emulated runtime.
 include(CheckLanguage)
 check_language(CXX)
 if(NOT CMAKE_CXX_COMPILER)

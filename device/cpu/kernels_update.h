@@ -1,6 +1,6 @@
 /* The kernel `update` of kernels.h. Uses the vectors of kernels_body.h, which includes it. */
 
-/* Elements for which CHUNK_SETS sets of Philox counters have an operand's random half-words. */
+/* CHUNK_SETS sets of Philox counters give the random half-words of an operand's CHUNK elements. */
 enum { CHUNK_SETS = 2, CHUNK = CHUNK_SETS * 8 * LANES, UPDATE_OUTPUTS = 5 };
 
 /* The low halves of words in memory. */

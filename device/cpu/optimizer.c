@@ -32,11 +32,11 @@ static tr_status run_step_finish(tr_op *op, const tr_op_args *args) {
     return TR_OK;
 }
 
-/* Elements that are stepped at a time: many more than a kernel's preparations cost. */
+/* Elements that are stepped at a time: so many that a kernel's preparation costs little. */
 enum { STEPPED = 4096 };
 
-/* Says how the elements from `element` on of a parameter are rounded, and returns how many of them,
- * at most n, are so. */
+/* Sets the keys and counters by which the elements from `element` on of a parameter are rounded;
+ * returns how many of the n elements that is right for. */
 static int64_t draw(const tr_op_args *args, const tr_quantize_desc *d, int64_t element, int64_t n,
                     tr_cpu_update *u) {
     const tr_quantize_box *box;

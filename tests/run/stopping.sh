@@ -105,7 +105,7 @@ for ranks in 1 2; do
     ends hups 75
     said hups "$hup" "$saved"
 
-    # Thousands of them: whatever a kernel is doing, it is not interrupted.
+    # Thousands of them: no kernel is interrupted.
     begin $ranks storm train.batch=2400
     for ((i = 0; i < 20000; i++)); do kill -HUP "$job" 2>/dev/null || break; done
     ends storm 75
