@@ -45,7 +45,7 @@ set_tests_properties(run.own_model PROPERTIES PROCESSORS 2) # it builds
 target_link_options(test_no_thread PRIVATE -Wl,--wrap=pthread_create)
 
 # A file system that cannot lock.
-target_link_options(test_rundir PRIVATE -Wl,--wrap=fcntl)
+target_link_options(test_rundir PRIVATE -Wl,--wrap=fcntl,--wrap=mkdir)
 
 # Unit tests that also run under ThreadSanitizer: streams, threads and the local transport.
 set(trireme_tsan_tests test_stream test_comm_local test_board test_lower test_runner

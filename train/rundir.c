@@ -24,6 +24,13 @@ static const char *key_of(const tr_rundir *dir) {
     return dir->argument ? "" : " (log.dir)";
 }
 
+/* A run that ends may have removed the directory since it was made. A link to nothing stays. */
+static bool is_removed_or_directory(const char *path) {
+    struct stat info;
+    if (stat(path, &info) == 0) return S_ISDIR(info.st_mode);
+    return errno == ENOENT && (lstat(path, &info) != 0 || !S_ISLNK(info.st_mode));
+}
+
 /* Makes the directory and its parents; sets dir->made. */
 static tr_status make_directory(const char *path, tr_rundir *dir) {
     size_t at;
@@ -37,11 +44,8 @@ static tr_status make_directory(const char *path, tr_rundir *dir) {
         return TR_FAIL(TR_ERR_IO, "the directory '%.*s' cannot be made: %s%s", (int)at, path,
                        strerror(cause), key_of(dir));
     }
-    struct stat info;
-    if (stat(path, &info) || !S_ISDIR(info.st_mode))
-        return TR_FAIL(TR_ERR_IO, "'%s'%s is not a directory: choose another path", path,
-                       key_of(dir));
-    return TR_OK;
+    if (is_removed_or_directory(path)) return TR_OK;
+    return TR_FAIL(TR_ERR_IO, "'%s'%s is not a directory: choose another path", path, key_of(dir));
 }
 
 /* --- the holder ------------------------------------------------------------------------------- */

@@ -19,8 +19,9 @@
 
 static char root[] = "rundir-XXXXXX", path[128], note[256];
 static int lock_error; /* errno that a lock fails with; 0: it succeeds */
+static int vanishing;  /* how often mkdir() finds a directory that is removed at once */
 
-/* The linker sends every fcntl() here. */
+/* The linker sends every fcntl() and mkdir() here. */
 int __real_fcntl(int fd, int command, ...);
 int __wrap_fcntl(int fd, int command, ...);
 int __wrap_fcntl(int fd, int command, ...) {
@@ -33,6 +34,15 @@ int __wrap_fcntl(int fd, int command, ...) {
         return -1;
     }
     return __real_fcntl(fd, command, argument);
+}
+
+int __real_mkdir(const char *name, mode_t mode);
+int __wrap_mkdir(const char *name, mode_t mode);
+int __wrap_mkdir(const char *name, mode_t mode) {
+    if (vanishing == 0 || access(name, F_OK) == 0) return __real_mkdir(name, mode);
+    vanishing--;
+    errno = EEXIST;
+    return -1;
 }
 
 static int make_root(void **state) {
@@ -249,6 +259,23 @@ static void a_removed_directory_is_noticed(void **state) {
     tr_rundir_release(&other);
 }
 
+/* Another run may remove the directory between its making and its lock. */
+static void a_directory_that_vanishes_is_made_again(void **state) {
+    (void)state;
+    tr_rundir dir;
+    (void)in_root("vanishing");
+    vanishing = 3;
+    assert_int_equal(take(&dir), TR_OK);
+    assert_int_equal(vanishing, 0);
+    assert_true(tr_rundir_in_place(&dir));
+    tr_rundir_release(&dir);
+    assert_false(exists(""));
+    assert_int_equal(symlink("nothing", path), 0); /* no run removes a link */
+    assert_int_equal(take(&dir), TR_ERR_IO);
+    assert_non_null(strstr(tr_error_message(), "is not a directory"));
+    assert_int_equal(unlink(path), 0);
+}
+
 /* While runs start and end, a directory that one of them removes is always held by exactly one. */
 static void directories_that_vanish_are_held_by_one(void **state) {
     (void)state;
@@ -305,6 +332,7 @@ int main(void) {
         cmocka_unit_test(only_an_untouched_directory_goes),
         cmocka_unit_test(a_missing_directory_is_not_made_to_resume),
         cmocka_unit_test(a_removed_directory_is_noticed),
+        cmocka_unit_test(a_directory_that_vanishes_is_made_again),
         cmocka_unit_test(directories_that_vanish_are_held_by_one),
     };
     return cmocka_run_group_tests(tests, make_root, remove_root);
