@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Tests docs/own-model.md: its diffs apply to a copy of this tree, which builds. The new operators agree with
-# ref, on the CPU and as emulated kernels, and their gradients with finite differences. The new families agree
-# with PyTorch (own_model/*.h5) and train with the same bits on one rank and on two. The page quotes the diffs
-# exactly.
+# Tests docs/own-model.md: its diffs apply to a copy of this tree, which builds; objects that they do not change are
+# those of the tested build. The new operators agree with ref, on the CPU and as emulated kernels, and their gradients
+# with finite differences. The new families agree with PyTorch (own_model/*.h5) and train with the same bits on one rank
+# and on two. The page quotes the diffs exactly.
 # usage: own_model.sh TRIREME SCRATCH_DIR
 set -euo pipefail
 trireme=$1
@@ -46,9 +46,25 @@ apply_diffs() {
     done
 }
 
+# changed_objects: prints the objects of the tested build that depend on a file of the diffs.
+changed_objects() {
+    local changed
+    changed=$(sed -n 's|^--- a/||p' "$scratch/diffs" | paste -sd'|')
+    ninja -C "$(dirname "$cache")" -t deps 2>/dev/null | awk -v changed="/(${changed//./\\\\.})\$" '
+        sub(/: #deps.*/, "") { object = $0; next }
+        $1 ~ changed { print object }' | sort -u
+}
+
 build() {
     local launcher cxx
     launcher=$(cached CMAKE_C_COMPILER_LAUNCHER)
+    if [[ $(cached CMAKE_GENERATOR) == Ninja && -z $(cached TRIREME_SANITIZE) ]]; then
+        TRIREME_TESTED=$(dirname "$cache") TRIREME_CHANGED=$scratch/changed_objects
+        export TRIREME_TESTED TRIREME_CHANGED
+        changed_objects >"$TRIREME_CHANGED"
+        grep -q '/op\.c\.o$' "$TRIREME_CHANGED" || fail "no object is changed"
+        launcher="$root/tests/tools/tested_object.sh${launcher:+;$launcher}"
+    fi
     cxx=$(cached CMAKE_CXX_COMPILER)
     cmake -S "$tree" -B "$tree/build" -G "$(cached CMAKE_GENERATOR)" -DCMAKE_BUILD_TYPE=None -DCMAKE_C_FLAGS=-O1 \
         -DTRIREME_CUDA=OFF -DCMAKE_C_COMPILER="$(cached CMAKE_C_COMPILER)" ${cxx:+-DCMAKE_CXX_COMPILER="$cxx"} \

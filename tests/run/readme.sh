@@ -31,13 +31,16 @@ for word in "\$@"; do
 done
 exec '$trireme' "\${args[@]}"
 END
-# The real cmake, which builds only the test that the README runs, and without optimization.
+# The real cmake, which builds only the test that the README runs, of the tested build's objects where it has them.
 one_test=$(sed -n 's/^ctest .* -R unit\.\([a-z_]*\) .*/\1/p' "$root/README.md")
 cmake=$(command -v cmake)
+export TRIREME_TESTED=${trireme%/*}
+objects=-DCMAKE_C_COMPILER_LAUNCHER=$root/tests/tools/tested_object.sh
+! grep -Eq '^TRIREME_SANITIZE:[A-Z]*=.' "$TRIREME_TESTED/CMakeCache.txt" || objects=
 cat >bin/cmake <<END
 #!/usr/bin/env bash
 [[ \$1 != --build ]] || set -- "\$@" --target $one_test
-[[ \$1 != --preset ]] || set -- "\$@" -DCMAKE_C_FLAGS_RELEASE= -DTRIREME_CUDA=OFF
+[[ \$1 != --preset ]] || set -- "\$@" -DCMAKE_C_FLAGS_RELEASE= -DTRIREME_CUDA=OFF $objects
 exec '$cmake' "\$@"
 END
 # Reads its input to the end, so that a closed pipe does not end the command before it.
