@@ -17,12 +17,12 @@ second=train.batch=1200 # steps of about a second, on two ranks too
 
 launcher=() # options of `trireme run`
 # choose RANKS RUN ARGUMENTS...: sets ${words[@]} to the run's command. A shell starts background commands
-# with Ctrl-C ignored.
+# with Ctrl-C ignored, and nohup starts this test with SIGHUP ignored.
 choose() {
     local ranks=$1 run=$2
     shift 2
     rm -rf "$run"
-    words=(env --default-signal=INT "$trireme")
+    words=(env "${signals:---default-signal=INT,HUP}" "$trireme")
     [[ $ranks == 1 ]] || words+=(run -n "$ranks" "${launcher[@]}")
     words+=(train base.yaml "log.dir=$scratch/$run" "${base[@]}" "parallel.pp=$ranks" "$@")
 }
@@ -112,8 +112,8 @@ for ranks in 1 2; do
     said storm "$hup" "$saved"
 
     # nohup: the signal stays ignored, whichever process gets it.
-    choose $ranks ignored
-    env --ignore-signal=HUP "${words[@]}" >ignored.out 2>ignored.err &
+    signals=--ignore-signal=HUP choose $ranks ignored
+    "${words[@]}" >ignored.out 2>ignored.err &
     job=$!
     until_true 120 past ignored 1 || fail "nohup: never took a step"
     kill -HUP $(descendants "$job")

@@ -448,7 +448,7 @@ static int change_boards(const fixture *f, int trial) {
         if (i == 0) {
             for (int64_t end = tr_now_ns() + trial * 1000; tr_now_ns() < end;) continue;
             if (tr_signals_use(board) != TR_OK) return 70;
-            for (int ms = 0; ms < 5000 && !tr_board_stop_requested(board); ms++) pause_ms(1);
+            for (int ms = 0; ms < 60000 && !tr_board_stop_requested(board); ms++) pause_ms(1);
             if (!tr_board_stop_requested(board)) return 1;
         } else {
             pause_ms(i - 1);
@@ -475,6 +475,7 @@ static void a_signal_may_come_while_boards_change(void **state) {
 #define board_test(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
 
 int main(void) {
+    (void)signal(SIGHUP, SIG_DFL); /* nohup ignores it */
     const struct CMUnitTest tests[] = {
         board_test(reads_what_was_written),
         board_test(refuses_another_shape),
