@@ -50,6 +50,8 @@ target_link_options(test_rundir PRIVATE -Wl,--wrap=fcntl,--wrap=mkdir)
 # Unit tests that also run under ThreadSanitizer: streams, threads and the local transport.
 set(trireme_tsan_tests test_stream test_comm_local test_board test_lower test_runner
   test_layer_stage test_flow test_progress test_heartbeat test_families)
+# Of the processes that test_board starts, each would sleep for a second at its end.
+set_property(TEST unit.test_board APPEND PROPERTY ENVIRONMENT TSAN_OPTIONS=atexit_sleep_ms=0)
 
 # The cpu device where oneDNN has no BF16 product.
 add_test(NAME unit.test_op_cpu.avx2 COMMAND test_op_cpu)
