@@ -8,6 +8,7 @@
 #include <mpi.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/uio.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -172,6 +173,15 @@ static const tr_transport_ops ops = {
     .close = mpi_close,
 };
 
+/* Returns true when the kernel lets processes read each other's memory, so that Open MPI copies a
+ * message once. Containers often forbid it, and Open MPI notices that too late. */
+static bool can_copy_between_processes(void) {
+    char from = 'x', to = 0;
+    struct iovec local = {.iov_base = &to, .iov_len = 1},
+                 remote = {.iov_base = &from, .iov_len = 1};
+    return process_vm_readv(getpid(), &local, 1, &remote, 1, 0) == 1;
+}
+
 static tr_status init_mpi(bool *initialised_here) {
     int initialised = 0, level = 0;
     MPI_Initialized(&initialised);
@@ -185,6 +195,8 @@ static tr_status init_mpi(bool *initialised_here) {
          * round of pieces costs a sleep of each: with Open MPI's 3 pieces of 32 KiB a message of 1
          * MiB took eleven rounds. */
         (void)setenv("OMPI_MCA_pml_ob1_send_pipeline_depth", "32", 0);
+        if (!can_copy_between_processes())
+            (void)setenv("OMPI_MCA_btl_vader_single_copy_mechanism", "none", 0);
         if (MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &level) != MPI_SUCCESS)
             return TR_FAIL(TR_ERR_DEVICE, "MPI_Init_thread failed: see why with `trireme doctor`");
     }

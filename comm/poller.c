@@ -15,14 +15,16 @@
 #include <time.h>
 #include <unistd.h>
 
-static const double SPIN_S = 50e-6; /* a waiting caller polls without sleeping this long */
+static const double SPIN_S =
+    50e-6; /* a waiting caller polls without sleeping this long after a message moved */
 /* Sleeps between polls: shortest, longest, and as a fraction of the time without an event. A poll
  * of the thread takes about 10 us from a computing core; a caller that waits has no other work. */
 static const double CALLER_MIN_S = 20e-6, CALLER_MAX_S = 200e-6, CALLER_PART = 1.0 / 16;
 static const double POLLER_MIN_S = 200e-6, POLLER_MAX_S = 1e-3, POLLER_PART = 0.5;
 static const double POLLER_BUSY_S = 20e-6; /* the thread's sleep while messages move */
-static const double BUSY_POLL_S =
-    20e-6; /* a poll that takes this long has moved data in the transport */
+/* A poll that takes this much processor time has moved data in the transport. Not time by the
+ * clock, which also passes while other threads have the core. */
+static const double BUSY_POLL_S = 20e-6;
 static const double MOMENT_S = 1e-3; /* a wait longer than this is shown through the hook */
 
 tr_status tr_world_fail(tr_world *world, tr_status status, const char *message) {
@@ -37,15 +39,24 @@ tr_status tr_world_failed(const tr_world *world) {
     return TR_FAIL(world->failure, "%s", world->failure_message);
 }
 
+/* Returns the processor time of this thread in seconds. */
+static double processor_s(void) {
+    struct timespec t;
+    (void)clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
 /* Polls the transport, all channels and all groups once. An error becomes the world's failure. May
  * release the lock for a while. */
 static tr_poll poll_all(tr_world *world) {
+    const double begin = processor_s();
     tr_poll poll = {.next = INFINITY};
     tr_status status = world->transport->ops->progress(world->transport);
     for (tr_channel *c = world->channels; c && status == TR_OK; c = c->next)
         status = c->ops->poll(c, &poll);
     for (tr_group *g = world->groups; g && status == TR_OK; g = g->next) g->ops->poll(g, &poll);
     if (status != TR_OK) (void)tr_world_fail(world, status, tr_error_message());
+    if (processor_s() - begin > BUSY_POLL_S) poll.moved = true;
     return poll;
 }
 
@@ -91,8 +102,8 @@ static void *thread_main(void *argument) {
     ask_for_short_turns();
     pthread_mutex_lock(&world->lock);
     while (!world->closing) {
-        double sleep = POLLER_MIN_S, begin = tr_now_s();
-        if (world->drivers == 0 && begin - world->event >= POLLER_BUSY_S) {
+        double sleep = POLLER_MIN_S;
+        if (world->drivers == 0 && tr_now_s() - world->event >= POLLER_BUSY_S) {
             tr_poll poll = poll_all(world);
             if (!poll.outstanding || world->failure != TR_OK) {
                 /* No message can move before a thread sends or opens a channel, which signals. */
@@ -102,10 +113,10 @@ static void *thread_main(void *argument) {
                 continue;
             }
             double end = tr_now_s();
-            bool moved = poll.moved || end - begin > BUSY_POLL_S;
-            if (moved) world->event = end;
-            sleep = moved ? POLLER_BUSY_S
-                          : clamp((end - world->event) * POLLER_PART, POLLER_MIN_S, POLLER_MAX_S);
+            if (poll.moved) world->event = end;
+            sleep = poll.moved
+                        ? POLLER_BUSY_S
+                        : clamp((end - world->event) * POLLER_PART, POLLER_MIN_S, POLLER_MAX_S);
             sleep = tr_min_f64(sleep, poll.next - end);
         }
         thread_sleep(world, sleep);
@@ -166,14 +177,16 @@ tr_status tr_wait_fail(tr_world *world, const tr_wait *wait, double seconds) {
     return status;
 }
 
-/* Sleeps between two polls of a waiting caller, without the lock. */
-static void wait_pause(tr_world *world, double waited, double next) {
-    if (waited < SPIN_S) {
+/* Sleeps between two polls of a waiting caller, without the lock. quiet: seconds since a message
+ * moved, not since the wait began: a large message takes many polls, and a sleep after each would
+ * take longer than the copies. */
+static void wait_pause(tr_world *world, double quiet, double next) {
+    if (quiet < SPIN_S) {
         sched_yield();
         return;
     }
     double sleep =
-        tr_min_f64(clamp(waited * CALLER_PART, CALLER_MIN_S, CALLER_MAX_S), next - tr_now_s());
+        tr_min_f64(clamp(quiet * CALLER_PART, CALLER_MIN_S, CALLER_MAX_S), next - tr_now_s());
     if (sleep > 0) world->transport->ops->pause(world->transport, sleep);
 }
 
@@ -209,8 +222,8 @@ tr_status tr_poller_wait(tr_world *world, tr_wait *wait) {
         pthread_mutex_unlock(&world->lock);
         return TR_OK;
     }
-    double start = tr_now_s();
-    showing show = {.hook = world->hook, .since = start, .turn = wait->turn};
+    double event = tr_now_s();
+    showing show = {.hook = world->hook, .since = event, .turn = wait->turn};
     double limit = wait->limit_s > 0 ? wait->limit_s : show.hook.deadline_s;
     tr_status status = TR_OK;
     world->drivers++;
@@ -223,6 +236,7 @@ tr_status tr_poller_wait(tr_world *world, tr_wait *wait) {
         }
         turn_to_next(&show, wait);
         double now = tr_now_s(), waited = now - show.since;
+        if (poll.moved) event = now;
         /* Fails only a wait that was shown, and so polled more than once, because this thread
          * itself may have been stopped for longer than the limit. */
         if (limit > 0 && waited > limit && !wait->alone && (show.shown || !show.hook.wait)) {
@@ -231,7 +245,7 @@ tr_status tr_poller_wait(tr_world *world, tr_wait *wait) {
         }
         pthread_mutex_unlock(&world->lock);
         show_wait(&show, wait);
-        wait_pause(world, now - start, poll.next);
+        wait_pause(world, now - event, poll.next);
         pthread_mutex_lock(&world->lock);
     }
     world->drivers--;

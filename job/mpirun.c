@@ -13,19 +13,10 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
-#include <sys/uio.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 static const int held_signals[] = {SIGTERM, SIGINT, SIGHUP};
-
-/* Containers often forbid reading another process's memory, and Open MPI notices that too late. */
-static bool can_copy_between_processes(void) {
-    char from = 'x', to = 0;
-    struct iovec local = {.iov_base = &to, .iov_len = 1},
-                 remote = {.iov_base = &from, .iov_len = 1};
-    return process_vm_readv(getpid(), &local, 1, &remote, 1, 0) == 1;
-}
 
 /* Sets the environment for mpirun; variables that the user has set stay. */
 static void set_environment(const char *board, bool restarted) {
@@ -36,8 +27,6 @@ static void set_environment(const char *board, bool restarted) {
     }
     (void)setenv("OMPI_MCA_rmaps_base_oversubscribe", "1", 0);
     (void)setenv("OMPI_MCA_mpi_yield_when_idle", "1", 0);
-    if (!can_copy_between_processes())
-        (void)setenv("OMPI_MCA_btl_vader_single_copy_mechanism", "none", 0);
     (void)setenv(TR_BOARD_VARIABLE, board, 1);
     char columns[16];
     (void)snprintf(columns, sizeof columns, "%d", tr_terminal_columns(stdout));
