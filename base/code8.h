@@ -20,16 +20,20 @@ enum { TR_CODE8_BLOCK = 256 };
 
 typedef enum tr_code8 { TR_CODE8_SIGNED, TR_CODE8_SQUARES, TR_CODE8_EVEN, TR_CODE8_CODES } tr_code8;
 
+/* Returns the number of blocks of `count` numbers. */
+TR_HOSTDEVICE static inline int64_t tr_code8_blocks(int64_t count) {
+    return (count + TR_CODE8_BLOCK - 1) / TR_CODE8_BLOCK;
+}
+
 /* Returns the bytes of `count` numbers: the codes of whole blocks, and after them the blocks'
  * scales in FP32. */
 static inline size_t tr_code8_bytes(int64_t count) {
-    const size_t blocks = ((size_t)count + TR_CODE8_BLOCK - 1) / TR_CODE8_BLOCK;
-    return blocks * (TR_CODE8_BLOCK + sizeof(float));
+    return (size_t)tr_code8_blocks(count) * (TR_CODE8_BLOCK + sizeof(float));
 }
 
 /* Returns the offset of the scales in these bytes. */
 static inline size_t tr_code8_scales(int64_t count) {
-    return ((size_t)count + TR_CODE8_BLOCK - 1) / TR_CODE8_BLOCK * TR_CODE8_BLOCK;
+    return (size_t)tr_code8_blocks(count) * TR_CODE8_BLOCK;
 }
 
 TR_HOSTDEVICE static inline uint32_t tr_code8_bits(float x) {
@@ -74,9 +78,16 @@ TR_HOSTDEVICE static inline uint8_t tr_code8_largest(tr_code8 code) {
     return code == TR_CODE8_SQUARES ? 255 : code == TR_CODE8_SIGNED ? 127 : 120;
 }
 
-/* Encodes x, down or up in size by the random word `draw` so that the mean is x (0x80000000 rounds
- * to nearest). A square above 0 never becomes 0, because it is divided by. What is not finite
- * becomes the largest number. Without branches, so that a loop of it vectorises. */
+/* Returns the random word of tr_code8_encode for 16 random bits: the middle of the words that begin
+ * with them, so the mean is exact to 2^-17 of a step. */
+TR_HOSTDEVICE static inline uint32_t tr_code8_draw(uint32_t bits) {
+    return bits << 16 | 0x8000u;
+}
+
+/* Encodes x. Rounds it down or up in size by the random word `draw`, so that the mean over all
+ * words is x; 0x80000000 rounds to nearest. A square above 0 never becomes 0, because the step
+ * divides by its root. A number that is not finite becomes the largest one. Has no branches, so
+ * that loops of it vectorise. */
 TR_HOSTDEVICE static inline uint8_t tr_code8_encode(float x, float scale, tr_code8 code,
                                                     uint32_t draw) {
     const int32_t low = tr_code8_low(code), fraction = tr_code8_fraction(code);
@@ -94,7 +105,7 @@ TR_HOSTDEVICE static inline uint8_t tr_code8_encode(float x, float scale, tr_cod
                  : (uint32_t)(int32_t)(small * tr_code8_power(fraction + 24 - low))) +
          (draw >> 8)) >>
         24;
-    if (code == TR_CODE8_SQUARES) return (uint8_t)(number + ((number == 0) & (bits > 0)));
+    if (code == TR_CODE8_SQUARES) return (uint8_t)(number + ((number == 0) & (size > 0)));
     return (uint8_t)(x < 0 && number > 0 ? number + 128u : number);
 }
 

@@ -260,26 +260,16 @@ static void others(bench *b, const shapes *s, tr_dtype t) {
     }
 }
 
-/* Times the rounding of a block's moments, which are FP32 whatever the model's type. */
-static void moments(bench *b, const shapes *s) {
+/* Times the rounding of a block's gradients. */
+static void rounding(bench *b, const shapes *s) {
     const int64_t params = 12 * s->width * s->width;
-    const tr_quantize_desc half = {.count = params,
-                                   .to = TR_BF16,
-                                   .boxes = 1,
-                                   .box = {{.rows = 1, .cols = params, .ld = params}}};
-    tr_quantize_desc codes = half, squares;
-    codes.to = TR_U8;
-    squares = codes;
-    squares.code = TR_CODE8_SQUARES;
-    const bench_case cases[] = {
-        {.label = "quantize, bf16", .desc = {.kind = TR_OP_QUANTIZE, .quantize = half}},
-        {.label = "quantize, int8", .desc = {.kind = TR_OP_QUANTIZE, .quantize = codes}},
-        {.label = "quantize, int8 squares",
-         .desc = {.kind = TR_OP_QUANTIZE, .quantize = squares},
-         .positive = 1u << TR_QUANTIZE_X},
-        {.label = "dequantize, int8", .desc = {.kind = TR_OP_DEQUANTIZE, .quantize = codes}},
-    };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) report(b, &cases[i], 1);
+    const bench_case quantize = {
+        .label = "quantize",
+        .desc = {.kind = TR_OP_QUANTIZE,
+                 .quantize = {.count = params,
+                              .boxes = 1,
+                              .box = {{.rows = 1, .cols = params, .ld = params}}}}};
+    report(b, &quantize, 1);
 }
 
 /* Returns the bytes read and written per second by a stream copy of 64 MiB (on a GPU: 1 GiB). */
@@ -301,7 +291,7 @@ static void measure(bench *b, const shapes *models, int count, tr_dtype t) {
                b->flops_roof / 1e9, b->bytes_roof / 1e9);
         products(b, &models[i], t);
         others(b, &models[i], t);
-        if (t == TR_F32) moments(b, &models[i]);
+        if (t == TR_F32) rounding(b, &models[i]);
         llama(b, &models[i], t);
     }
 }

@@ -251,15 +251,9 @@ TR_HOSTDEVICE static inline int64_t tr_quantize_place(const tr_quantize_desc *d,
     return i;
 }
 
-/* Returns how many neighbours share a Philox call of QUANTIZE: rounding to BF16 takes 16 random
- * bits an element, as many as it cuts off, and codes of 8 bits take 24 of a word. */
-TR_HOSTDEVICE static inline int64_t tr_quantize_sharers(tr_dtype to) {
-    return to == TR_BF16 ? 8 : 4;
-}
-/* Returns the random bits of neighbour i. */
-TR_HOSTDEVICE static inline uint32_t tr_quantize_draw(tr_dtype to, tr_philox r, int64_t i) {
-    return to == TR_BF16 ? tr_philox_half(r, i) : tr_philox_word(r, i);
-}
+/* Adjacent elements that share a Philox call, with 16 random bits each (tr_philox_half): BF16 cuts
+ * off as many bits, and codes are drawn by as many (tr_code8_draw). */
+enum { TR_QUANTIZE_SHARERS = 8 };
 
 /* Rounds to BF16 down or up, in size, by 16 random bits: the carry of the bits that are cut off. */
 TR_HOSTDEVICE static inline uint16_t tr_round_bf16(float x, uint32_t draw) {

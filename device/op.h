@@ -63,8 +63,7 @@
     X(RESCALE, rescale)                                                                            \
     X(FACTOR_SUMS, factor_sums)                                                                    \
     X(FACTOR, factor)                                                                              \
-    X(QUANTIZE, quantize)                                                                          \
-    X(DEQUANTIZE, dequantize)
+    X(QUANTIZE, quantize)
 
 typedef enum tr_op_kind {
 #define TR_OP_ENUM(UPPER, lower) TR_OP_##UPPER,
@@ -410,8 +409,8 @@ typedef struct tr_op_desc {
         tr_update_desc update; /* UPDATE, DIRECTION */
         tr_descend_desc descend;
         tr_rescale_desc rescale;
-        tr_factor_desc factor;     /* FACTOR_SUMS, FACTOR */
-        tr_quantize_desc quantize; /* QUANTIZE, DEQUANTIZE */
+        tr_factor_desc factor; /* FACTOR_SUMS, FACTOR */
+        tr_quantize_desc quantize;
     };
 } tr_op_desc;
 

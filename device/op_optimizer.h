@@ -45,25 +45,19 @@ typedef struct tr_quantize_box {
     int64_t begin, rows, cols, ld, first, step;
 } tr_quantize_box;
 
-/* QUANTIZE: Y[count] = X f32[count], the parameter's elements from args->element on, in `to`: BF16,
- * or U8, codes of base/code8.h with SCALES f32[blocks], where args->element is a multiple of
- * TR_CODE8_BLOCK, and `code` says which of the codes. Each rounds down or up with the
- * probability that makes the mean of Y equal to X (Croci et al. 2022, stochastic rounding), by bits
- * that are a function of seed, attempted step, args->sample, `use` (which tells the moments, values
- * and gradients of a tensor apart), the tensor's name and the element of the whole tensor. Y (+)=
- * in BF16: a run that adds rounds the FP32 sum Y + X. A NaN stays one in BF16. Reads seed, step and
- * skip from the state; does nothing if skip is set. DEQUANTIZE: X = Y, which is U8, without the
- * state and boxes.
- */
+/* QUANTIZE: Y bf16[count] = X f32[count], the parameter's elements from args->element on. Each
+ * rounds down or up with the probability that makes the mean of Y equal to X (Croci et al. 2022,
+ * stochastic rounding), by 16 bits that are a function of seed, attempted step, args->sample, `use`
+ * (which tells the moments, values and gradients of a tensor apart), the tensor's name and the
+ * element of the whole tensor. Y (+)=: a run that adds rounds the FP32 sum Y + X. A NaN stays one.
+ * Reads seed, step and skip from the state; does nothing if skip is set. */
 enum { TR_QUANTIZE_BOXES = 4 };
 typedef struct tr_quantize_desc {
     int64_t count;
-    tr_dtype to;
-    tr_code8 code;
     int use, boxes;
     tr_quantize_box box[TR_QUANTIZE_BOXES];
 } tr_quantize_desc;
-enum { TR_QUANTIZE_X, TR_QUANTIZE_Y, TR_QUANTIZE_SCALES };
+enum { TR_QUANTIZE_X, TR_QUANTIZE_Y };
 
 /* The rules of UPDATE, and which states they own (of M and V, the means of the gradient and of its
  * square, in this order). g is the gradient of UPDATE, w the master. */
@@ -77,6 +71,7 @@ typedef enum tr_update_rule {
                            state->square_weight; u = g / sqrt(m) */
     TR_UPDATE_RULES
 } tr_update_rule;
+enum { TR_UPDATE_STATES = 2 }; /* the most that a rule owns */
 /* Returns how many states a rule owns. */
 TR_HOSTDEVICE static inline int tr_update_states(tr_update_rule rule) {
     return rule == TR_UPDATE_ADAMW ? 2 : rule == TR_UPDATE_SGD ? 0 : 1;
@@ -89,8 +84,11 @@ TR_HOSTDEVICE static inline int tr_update_states(tr_update_rule rule) {
  * GRAD, the states and MASTER may be BF16 instead; a BF16 MASTER has no VALUE. The step widens
  * them, computes as in FP32, and rounds the new states and MASTER to the bits that QUANTIZE would
  * give with `rounding` and the run's element and sample: M with its `use`, V with the next one,
- * MASTER with TR_UPDATE_USE_MASTER more. It does not read the count of `rounding`. */
-enum { TR_UPDATE_USE_MASTER = 2 };
+ * MASTER with TR_UPDATE_USE_MASTER more. It does not read the count of `rounding`.
+ * With a state_dtype of U8, M and V are codes of base/code8.h (code[0] and code[1]) with scales
+ * M_SCALES and V_SCALES f32[blocks]. Blocks of TR_CODE8_BLOCK elements begin at the operands' first
+ * element, whatever the run's element is. The same random bits round them (tr_code8_draw). */
+enum { TR_UPDATE_USE_MASTER = TR_UPDATE_STATES };
 typedef struct tr_update_desc {
     int64_t count;
     double beta1, beta2, eps, weight_decay;
@@ -99,10 +97,21 @@ typedef struct tr_update_desc {
     tr_update_rule rule;
     double momentum, clip_value, l1, l2;
     bool nesterov;
-    bool bf16_grad, bf16_states, bf16_master;
+    bool bf16_grad, bf16_master;
+    tr_dtype state_dtype; /* TR_F32 (FP64 in an FP64 model), TR_BF16 or TR_U8 */
+    tr_code8 code[TR_UPDATE_STATES];
     tr_quantize_desc rounding; /* boxes is 0 where nothing is rounded */
 } tr_update_desc;
-enum { TR_UPDATE_GRAD, TR_UPDATE_MASTER, TR_UPDATE_M, TR_UPDATE_V, TR_UPDATE_VALUE, TR_UPDATE_U };
+enum {
+    TR_UPDATE_GRAD,
+    TR_UPDATE_MASTER,
+    TR_UPDATE_M,
+    TR_UPDATE_V,
+    TR_UPDATE_VALUE,
+    TR_UPDATE_U,
+    TR_UPDATE_M_SCALES,
+    TR_UPDATE_V_SCALES
+};
 
 /* DIRECTION: as UPDATE, but writes U f32[count] = u + weight_decay * MASTER, which may be GRAD if
  * that is f32, and MASTER keeps its values: for optimizers that choose the length of each tensor's

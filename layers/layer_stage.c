@@ -90,7 +90,7 @@ static tr_status prepare_rounding(layer_stage *s) {
             s->addends = true;
             if (param->frozen) continue;
             const int use = tr_param_rounding_gradient(param, shape->tp_rank, shape->tp_size);
-            TR_TRY(tr_param_rounding(param, TR_BF16, TR_CODE8_SIGNED, use, param->count, &desc));
+            TR_TRY(tr_param_rounding(param, use, param->count, &desc));
             TR_TRY(tr_op_prepare(&(tr_op_context){.device = s->source.device}, &desc,
                                  &s->round[param->index]));
             if (s->round[param->index]->scratch_bytes > 0)

@@ -31,10 +31,8 @@ int tr_param_rounding_gradient(const tr_param *param, int rank, int ranks) {
     return TR_PARAM_ROUNDING_GRADIENT + param->use * ranks + part;
 }
 
-tr_status tr_param_rounding(const tr_param *param, tr_dtype to, tr_code8 code, int use,
-                            int64_t count, tr_op_desc *out) {
-    *out = (tr_op_desc){.kind = TR_OP_QUANTIZE,
-                        .quantize = {.count = count, .to = to, .code = code, .use = use}};
+tr_status tr_param_rounding(const tr_param *param, int use, int64_t count, tr_op_desc *out) {
+    *out = (tr_op_desc){.kind = TR_OP_QUANTIZE, .quantize = {.count = count, .use = use}};
     for (int t = 0; t < param->tensors; t++)
         for (int b = 0; b < param->tensor[t].boxes; b++)
             TR_TRY(add_box(param, &param->tensor[t], &param->tensor[t].box[b], &out->quantize));

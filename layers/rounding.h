@@ -19,8 +19,6 @@ enum {
  * whole gradient have the same one, and so round to the same bits. */
 int tr_param_rounding_gradient(const tr_param *param, int rank, int ranks);
 
-/* Describes the rounding of `count` elements of the parameter to `to`. code: of TR_U8. Fails
- * with TR_ERR_INTERNAL when a tensor has more than two axes, or the parameter more than
- * TR_QUANTIZE_BOXES boxes. */
-tr_status tr_param_rounding(const tr_param *param, tr_dtype to, tr_code8 code, int use,
-                            int64_t count, tr_op_desc *out);
+/* Describes the rounding of `count` elements of the parameter. Fails with TR_ERR_INTERNAL when a
+ * tensor has more than two axes, or the parameter more than TR_QUANTIZE_BOXES boxes. */
+tr_status tr_param_rounding(const tr_param *param, int use, int64_t count, tr_op_desc *out);

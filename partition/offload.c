@@ -5,7 +5,6 @@
 #include "device/op.h"
 #include "device/speed.h"
 #include "partition/network.h"
-#include "partition/quantized.h"
 
 #include <math.h>
 
@@ -35,8 +34,7 @@ size_t tr_offload_bytes(const tr_param_memory *memory, tr_dtype dtype) {
            TR_OFFLOAD_BUFFERS * (tr_offload_gradient_bytes(memory->optimizer, dtype, part) +
                                  tr_offload_value_bytes(dtype, part) +
                                  tr_offload_direction_bytes(memory->optimizer, dtype, part)) +
-           tr_align_up(sizeof(tr_step_state)) +
-           tr_quantized_bytes(true, memory->optimizer, memory->largest);
+           tr_align_up(sizeof(tr_step_state));
 }
 
 void tr_offload_mark(int64_t first, int64_t stages, tr_stage_table *table) {

@@ -19,7 +19,7 @@ typedef enum tr_optim_kind {
     TR_OPTIM_KINDS
 } tr_optim_kind;
 
-enum { TR_OPTIM_STATES = 2 }; /* the most that one owns */
+enum { TR_OPTIM_STATES = TR_UPDATE_STATES }; /* the most that one owns */
 
 typedef struct tr_optim_row {
     const char *name; /* optim.name */

@@ -63,7 +63,6 @@ static tr_status measure_param(void *context, int stage, tr_param *param, bool s
     if (shares) return TR_OK;
     if (!m->gathers) sum->values = tr_memory_params_begin(param, sum->values) + count;
     else if (own > 0) sum->values = tr_memory_params_align(sum->values) + own;
-    if (!param->frozen && param->count > sum->largest) sum->largest = param->count;
     if (param->frozen || own == 0) return TR_OK;
     sum->updates += (double)own;
     if (!m->optimizer.no_master)

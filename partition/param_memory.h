@@ -13,7 +13,6 @@ typedef struct tr_param_memory {
     size_t grads;  /* every use of a tied parameter has its own; without those in the arena */
     size_t addend; /* of the layer with most gradients, if their sums are in fewer bits than FP32 */
     int params;    /* parameters of the rank, every use counted */
-    int64_t largest; /* elements of the largest trained parameter */
     double updates;  /* elements that this rank updates */
     double directed; /* those of them that are stepped along directions (tr_optim_row.by_tensor) */
     tr_optim_memory optimizer;

@@ -4,7 +4,6 @@
 #include "partition/adafactor.h"
 #include "partition/muon.h"
 #include "partition/param_memory.h"
-#include "partition/quantized.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -168,7 +167,6 @@ typedef struct measure {
     tr_optim_memory optimizer;
     tr_dtype gradients;
     int64_t norms;       /* of its tensors */
-    int64_t largest;     /* elements of the largest parameter that it updates */
     int64_t sums;        /* of rows and columns of adafactor's matrices */
     size_t moments;      /* of the largest of these, while the host has them */
     size_t part, square; /* of the largest of muon's matrices */
@@ -268,7 +266,6 @@ static tr_status measure_param(void *context, int stage, tr_param *param, bool s
     const tr_op_desc tie = tr_step_end_tie_op(param, sum->divided, sum->gradients);
     if (shares) return tie.rows.width > 0 ? measure_op(sum, &tie) : TR_OK;
     sum->elements += param->count;
-    if (param->count > sum->largest) sum->largest = param->count;
     return measure_tensor(sum, param, &layout);
 }
 
@@ -298,10 +295,7 @@ tr_status tr_step_end_bytes(const tr_step_end_desc *d, size_t *bytes) {
              tr_align_up((size_t)sum.noise_blocks * sizeof(double)) +
              2 * tr_align_up((size_t)sum.tensor_blocks * sizeof(double)) +
              tr_align_up((size_t)sum.sums * sizeof(double)) + sum.moments +
-             2 * (sum.part + sum.square) +
-             (d->forward_only || d->optimizer.offload
-                  ? 0
-                  : tr_quantized_bytes(tr_device_on_host(d->device), d->optimizer, sum.largest));
+             2 * (sum.part + sum.square);
 out:
     tr_step_end_vector_free(&vector);
     return status;

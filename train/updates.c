@@ -5,7 +5,6 @@
 #include "base/minmax.h"
 #include "layers/rounding.h"
 #include "partition/muon.h"
-#include "partition/quantized.h"
 
 #include <stdlib.h>
 
@@ -17,18 +16,15 @@ _Static_assert((int)TR_PARAM_ROUNDING_VALUE == TR_PARAM_ROUNDING_STATE + TR_UPDA
 enum { WHOLE, REST, SIZES };
 typedef struct run_step {
     tr_op *step[SIZES], *descend[SIZES];
-    tr_op *widen[TR_OPTIM_STATES][SIZES], *quantize[TR_OPTIM_STATES][SIZES];
     tr_op *direct[SIZES]; /* widens gradients to directions, where no step makes those */
     int states;
 } run_step;
 
 struct tr_updates {
     const tr_store *store;
-    tr_device *device;           /* that steps */
-    run_step *run;               /* [store->runs] */
-    int64_t part;                /* elements that are stepped at a time, at most */
-    char *memory;                /* of `wide`, the device's or the host's */
-    char *wide[TR_OPTIM_STATES]; /* a part of each state in FP32; NULL: steps take the store's */
+    tr_device *device; /* that steps */
+    run_step *run;     /* [store->runs] */
+    int64_t part;      /* elements that are stepped at a time, at most */
 };
 
 tr_run_part tr_run_part_of(const tr_store *store, int i, int64_t at, int64_t count) {
@@ -51,14 +47,6 @@ int tr_run_lap(const tr_store *store, int i) {
     return store->slot[store->run[i].slot].lap;
 }
 
-/* Describes how the states of a run that are of 8 bits are rounded, and its BF16 numbers. */
-static tr_status describe_rounding(const tr_updates *u, const tr_run *run, tr_dtype to, int k,
-                                   int64_t count, tr_op_desc *out) {
-    return tr_param_rounding(u->store->slot[run->slot].param, to,
-                             tr_optim_row_of(run->optimizer)->code[k], TR_PARAM_ROUNDING_STATE + k,
-                             count, out);
-}
-
 /* Describes the step of `count` elements of a run along their directions. */
 static tr_status describe_descend(const tr_updates *u, const tr_optim_config *config,
                                   const tr_run *run, int64_t count, tr_dtype dtype,
@@ -78,47 +66,47 @@ static tr_status describe_descend(const tr_updates *u, const tr_optim_config *co
     return TR_OK;
 }
 
-/* Prepares the operators that widen and quantize state k. */
-static tr_status prepare_state(const tr_updates *u, const tr_run *run, int64_t count, int k,
-                               int size, size_t *scratch, run_step *out) {
-    const tr_op_desc widen =
-        tr_quantized_widen(TR_U8, tr_optim_row_of(run->optimizer)->code[k], count);
-    tr_op_desc quantize;
-    TR_TRY(tr_op_prepare_fixed(u->device, widen, scratch, &out->widen[k][size]));
-    TR_TRY(describe_rounding(u, run, TR_U8, k, count, &quantize));
-    return tr_op_prepare_fixed(u->device, quantize, scratch, &out->quantize[k][size]);
+/* Describes the step of `count` elements of a run, or its direction. */
+static tr_status describe_step(const tr_updates *u, const tr_optim_config *config,
+                               const tr_run *run, int64_t count, tr_op_desc *out) {
+    const tr_store *store = u->store;
+    tr_optim_config own = *config;
+    tr_op_desc rounding = {0};
+    own.kind = run->optimizer;
+    *out = tr_optim_update(&own, count, store->dtype, run->decay, run->lr_scale);
+    out->update.bf16_grad = store->grad_dtype != store->acc;
+    out->update.bf16_master = store->no_master;
+    if (store->state_dtype != store->acc) out->update.state_dtype = store->state_dtype;
+    for (int k = 0; k < TR_OPTIM_STATES; k++)
+        out->update.code[k] = tr_optim_row_of(run->optimizer)->code[k];
+    if (store->state_dtype != store->acc || store->no_master)
+        TR_TRY(tr_param_rounding(store->slot[run->slot].param, TR_PARAM_ROUNDING_STATE, count,
+                                 &rounding));
+    out->update.rounding = rounding.quantize;
+    return TR_OK;
 }
 
 static tr_status prepare_size(const tr_updates *u, const tr_optim_config *config, int i,
                               int64_t count, int size, size_t *scratch, run_step *out) {
     const tr_store *store = u->store;
     const tr_run *run = &store->run[i];
-    const bool narrow_grads = store->grad_dtype != store->acc;
-    tr_optim_config own = *config;
-    own.kind = run->optimizer;
-    tr_op_desc rounding = {0};
-    tr_op_desc step = tr_optim_update(&own, count, store->dtype, run->decay, run->lr_scale);
-    step.update.bf16_grad = narrow_grads;
-    step.update.bf16_states = store->state_dtype == TR_BF16;
-    step.update.bf16_master = store->no_master;
-    if (step.update.bf16_states || store->no_master)
-        TR_TRY(describe_rounding(u, run, TR_BF16, 0, count, &rounding));
-    step.update.rounding = rounding.quantize;
+    tr_op_desc step;
+    TR_TRY(describe_step(u, config, run, count, &step));
     if (!tr_pace_scales(store, config, run->slot)) {
         TR_TRY(tr_op_prepare_fixed(u->device, step, scratch, &out->step[size]));
-    } else if (narrow_grads) {
-        const tr_op_desc direct = tr_quantized_widen(store->grad_dtype, TR_CODE8_SIGNED, count);
+    } else if (step.update.bf16_grad) {
+        const tr_op_desc direct = {
+            .kind = TR_OP_CAST,
+            .rows = {.rows = 1, .width = count, .dtype = store->grad_dtype, .to = TR_F32}};
         TR_TRY(tr_op_prepare_fixed(u->device, direct, scratch, &out->direct[size]));
     }
     if (tr_run_has_directions(store, i)) {
         tr_op_desc descend;
         TR_TRY(describe_descend(u, config, run, count, store->dtype, &descend));
         descend.descend.bf16_master = store->no_master;
-        descend.descend.rounding = rounding.quantize;
+        descend.descend.rounding = step.update.rounding;
         TR_TRY(tr_op_prepare_fixed(u->device, descend, scratch, &out->descend[size]));
     }
-    for (int k = 0; k < out->states && u->wide[k]; k++)
-        TR_TRY(prepare_state(u, run, count, k, size, scratch, out));
     return TR_OK;
 }
 
@@ -132,36 +120,15 @@ static tr_status prepare_run(const tr_updates *u, const tr_optim_config *config,
     return rest ? prepare_size(u, config, i, rest, REST, scratch, out) : TR_OK;
 }
 
-static tr_status alloc_wide(tr_updates *u, size_t bytes) {
-    const tr_store *store = u->store;
-    const size_t each = tr_align_up((size_t)u->part * sizeof(float));
-    if (store->host) TR_TRY(tr_device_offload_alloc(store->device, bytes, (void **)&u->memory));
-    else TR_TRY(tr_device_alloc(store->device, TR_MEMORY_DATA, bytes, (void **)&u->memory));
-    for (int k = 0; (size_t)k * each < bytes; k++) u->wide[k] = u->memory + (size_t)k * each;
-    return TR_OK;
-}
-
 tr_status tr_updates_create(const tr_store *store, const tr_optim_config *config, size_t *scratch,
                             tr_updates **out) {
     tr_status status = TR_OK;
     tr_updates *u;
-    int64_t largest = 0;
     *out = NULL;
     TR_TRY(tr_calloc(1, sizeof *u, &u));
     u->store = store;
     u->device = store->host ? store->host : store->device;
     u->part = store->host ? store->part : INT64_MAX;
-    /* Whole parameters count, also where data ranks divide them: every rank plans the same. */
-    for (int i = 0; i < store->slots; i++)
-        if (store->slot[i].shares < 0 && !store->slot[i].param->frozen &&
-            store->slot[i].param->count > largest)
-            largest = store->slot[i].param->count;
-    const bool on_host = tr_device_on_host(u->device);
-    const size_t wide = tr_quantized_bytes(on_host, tr_optim_memory_of(config), largest);
-    if (wide > 0) {
-        u->part = tr_quantized_part(on_host, largest);
-        TR_TRY_OUT(alloc_wide(u, wide));
-    }
     TR_TRY_OUT(tr_calloc((size_t)store->runs + 1, sizeof *u->run, &u->run));
     for (int i = 0; i < store->runs; i++) TR_TRY_OUT(prepare_run(u, config, i, scratch));
 out:
@@ -177,24 +144,13 @@ void tr_updates_destroy(tr_updates *u) {
             tr_op_release(u->run[i].step[size]);
             tr_op_release(u->run[i].descend[size]);
             tr_op_release(u->run[i].direct[size]);
-            for (int k = 0; k < TR_OPTIM_STATES; k++) {
-                tr_op_release(u->run[i].widen[k][size]);
-                tr_op_release(u->run[i].quantize[k][size]);
-            }
         }
-    if (u->store->host) tr_device_offload_free(u->store->device, u->memory);
-    else if (u->memory) tr_device_free(u->store->device, u->memory);
     free(u->run);
     free(u);
 }
 
-/* Returns state k of the part in FP32. */
-static tr_tensor wide_of(const tr_updates *u, const tr_run_part *part, int k) {
-    return tr_tensor_vector(u->wide[k], TR_F32, part->count);
-}
-
-/* Returns state k of the part as the store keeps it. */
-static tr_tensor kept_of(const tr_updates *u, const tr_run_part *part, int k) {
+/* Returns state k of the part. */
+static tr_tensor state_of(const tr_updates *u, const tr_run_part *part, int k) {
     const tr_dtype dtype = u->store->state_dtype;
     const size_t offset = (size_t)part->at * tr_dtype_size(dtype);
     return tr_tensor_vector(u->store->run[part->run].state[k] + offset, dtype, part->count);
@@ -223,13 +179,13 @@ static tr_tensor value_of(const tr_updates *u, const tr_run_part *part) {
     return tr_tensor_vector(part->value, u->store->dtype, part->count);
 }
 
-/* Returns the scales of the part's blocks. */
+/* Returns the scales of the part's blocks in state k, which is in 8 bits. */
 static tr_tensor scales_of(const tr_updates *u, const tr_run_part *part, int k) {
     const tr_run *run = &u->store->run[part->run];
     const float *scales =
         (const float *)(const void *)(run->state[k] + tr_code8_scales(run->count));
     return tr_tensor_vector(scales + part->at / TR_CODE8_BLOCK, TR_F32,
-                            (part->count + TR_CODE8_BLOCK - 1) / TR_CODE8_BLOCK);
+                            tr_code8_blocks(part->count));
 }
 
 static int size_of(const tr_updates *u, const tr_run_part *part) {
@@ -239,18 +195,6 @@ static int size_of(const tr_updates *u, const tr_run_part *part) {
 /* Returns the part's first element in its parameter. */
 static int64_t element_of(const tr_updates *u, const tr_run_part *part) {
     return u->store->slot[u->store->run[part->run].slot].portion.begin + part->at;
-}
-
-/* Widens state k of the part, or quantizes it: the operands are the same. */
-static tr_status convert(const tr_updates *u, tr_op *op, const tr_run_part *part, int k,
-                         tr_stream *stream, tr_step_state *state, void *scratch) {
-    const tr_op_args args = {.t = {[TR_QUANTIZE_X] = wide_of(u, part, k),
-                                   [TR_QUANTIZE_Y] = kept_of(u, part, k),
-                                   [TR_QUANTIZE_SCALES] = scales_of(u, part, k)},
-                             .scratch = scratch,
-                             .state = state,
-                             .element = element_of(u, part)};
-    return tr_op_run(op, stream, &args);
 }
 
 /* Takes gradients as they are for directions. */
@@ -263,9 +207,8 @@ static tr_status direct(const tr_updates *u, const tr_run_part *part, tr_stream 
     return op ? tr_op_run(op, stream, &args) : TR_OK;
 }
 
-/* Steps at most u->part elements, or writes their directions. */
-static tr_status step_at_once(const tr_updates *u, const tr_run_part *part, tr_stream *stream,
-                              tr_step_state *state, void *scratch) {
+tr_status tr_updates_step(const tr_updates *u, const tr_run_part *part, tr_stream *stream,
+                          tr_step_state *state, void *scratch) {
     const run_step *x = &u->run[part->run];
     const int size = size_of(u, part);
     tr_op_args args = {
@@ -277,18 +220,14 @@ static tr_status step_at_once(const tr_updates *u, const tr_run_part *part, tr_s
     if (part->direction) args.t[TR_UPDATE_U] = direction_of(u, part);
     else args.t[TR_UPDATE_VALUE] = value_of(u, part);
     for (int k = 0; k < x->states; k++) {
-        args.t[TR_UPDATE_M + k] = u->wide[k] ? wide_of(u, part, k) : kept_of(u, part, k);
-        if (u->wide[k]) TR_TRY(convert(u, x->widen[k][size], part, k, stream, state, scratch));
+        args.t[TR_UPDATE_M + k] = state_of(u, part, k);
+        if (u->store->state_dtype == TR_U8) args.t[TR_UPDATE_M_SCALES + k] = scales_of(u, part, k);
     }
-    TR_TRY(tr_op_run(x->step[size], stream, &args));
-    for (int k = 0; k < x->states && u->wide[k]; k++)
-        TR_TRY(convert(u, x->quantize[k][size], part, k, stream, state, scratch));
-    return TR_OK;
+    return tr_op_run(x->step[size], stream, &args);
 }
 
-/* Steps at most u->part elements along their directions. */
-static tr_status descend_at_once(const tr_updates *u, const tr_run_part *part, const double *norms,
-                                 tr_stream *stream, tr_step_state *state, void *scratch) {
+tr_status tr_updates_descend(const tr_updates *u, const tr_run_part *part, const double *norms,
+                             tr_stream *stream, tr_step_state *state, void *scratch) {
     tr_op *op = u->run[part->run].descend[size_of(u, part)];
     tr_op_args args = {.t = {[TR_DESCEND_U] = direction_of(u, part),
                              [TR_DESCEND_MASTER] = master_of(u, part),
@@ -299,36 +238,6 @@ static tr_status descend_at_once(const tr_updates *u, const tr_run_part *part, c
     const int64_t parts = op->desc.descend.parts;
     if (parts > 0) args.t[TR_DESCEND_NORMS] = tr_tensor_matrix(norms, TR_F64, parts, 2);
     return tr_op_run(op, stream, &args);
-}
-
-/* Returns the elements of a part from `from` on that are stepped at once. */
-static tr_run_part piece_of(const tr_updates *u, const tr_run_part *part, int64_t from) {
-    const tr_store *store = u->store;
-    tr_run_part own = *part;
-    own.at += from;
-    own.count = tr_min_i64(u->part, part->count - from);
-    own.grad += (size_t)from * tr_dtype_size(store->grad_dtype);
-    own.value += (size_t)from * tr_dtype_size(store->dtype);
-    if (own.direction) own.direction += (size_t)from * tr_dtype_size(store->acc);
-    return own;
-}
-
-tr_status tr_updates_step(tr_updates *u, const tr_run_part *part, tr_stream *stream,
-                          tr_step_state *state, void *scratch) {
-    for (int64_t from = 0; from < part->count; from += u->part) {
-        const tr_run_part own = piece_of(u, part, from);
-        TR_TRY(step_at_once(u, &own, stream, state, scratch));
-    }
-    return TR_OK;
-}
-
-tr_status tr_updates_descend(tr_updates *u, const tr_run_part *part, const double *norms,
-                             tr_stream *stream, tr_step_state *state, void *scratch) {
-    for (int64_t from = 0; from < part->count; from += u->part) {
-        const tr_run_part own = piece_of(u, part, from);
-        TR_TRY(descend_at_once(u, &own, norms, stream, state, scratch));
-    }
-    return TR_OK;
 }
 
 tr_status tr_updates_run(tr_updates *u, tr_pace *pace, tr_stream *stream, tr_step_state *state,

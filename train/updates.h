@@ -1,7 +1,6 @@
 /* The steps of parameters: UPDATE of each run, or of an optimizer that steps each tensor by itself
  * DIRECTION, and after the directions are complete (train/pace.h) DESCEND. A run is stepped at
- * once, or part by part: when the optimizer keeps its states in 8 bits (partition/quantized.h), or
- * when the host takes the steps (train/hosted.h). */
+ * once, or part by part when the host takes the steps (train/hosted.h). */
 #pragma once
 
 #include "train/pace.h"
@@ -13,7 +12,7 @@ typedef struct tr_updates tr_updates;
  * or copies. */
 typedef struct tr_run_part {
     int run;
-    int64_t at, count; /* the first one, a multiple of those that are stepped at a time */
+    int64_t at, count; /* at: the first one, a multiple of store->part when the host steps */
     char *grad, *direction, *value;
 } tr_run_part;
 
@@ -33,9 +32,11 @@ void tr_updates_destroy(tr_updates *updates);
  * there are none. Collective if pace is. */
 tr_status tr_updates_run(tr_updates *updates, tr_pace *pace, tr_stream *stream,
                          tr_step_state *state, void *scratch);
-/* Step some elements in the same way, on the store's device or on the host: UPDATE, or DIRECTION,
- * which writes the part's direction; and DESCEND, with the norms of its tensor (tr_pace_norms). */
-tr_status tr_updates_step(tr_updates *updates, const tr_run_part *part, tr_stream *stream,
+/* Step a whole run on the store's device, or at most store->part elements on the host: UPDATE, or
+ * DIRECTION, which writes the part's direction; and DESCEND, with the norms of its tensor
+ * (tr_pace_norms). */
+tr_status tr_updates_step(const tr_updates *updates, const tr_run_part *part, tr_stream *stream,
                           tr_step_state *state, void *scratch);
-tr_status tr_updates_descend(tr_updates *updates, const tr_run_part *part, const double *norms,
-                             tr_stream *stream, tr_step_state *state, void *scratch);
+tr_status tr_updates_descend(const tr_updates *updates, const tr_run_part *part,
+                             const double *norms, tr_stream *stream, tr_step_state *state,
+                             void *scratch);

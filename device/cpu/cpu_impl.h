@@ -4,6 +4,7 @@
 #include "base/memory.h"
 #include "device/cpu/cpu.h"
 #include "device/cpu/kernels.h"
+#include "device/cpu/vec.h"
 #include "device/host_impl.h"
 
 #include <dnnl.h>
@@ -41,6 +42,17 @@ tr_status tr_cpu_prepare_matmul_row(const tr_op_context *context, const tr_op_de
             return TR_FAIL(TR_ERR_INTERNAL, "oneDNN: %s failed: %s", #expr,                        \
                            dnnl_status2str(tr_dnnl_));                                             \
     } while (0)
+
+/* Memory of the random bits of TR_BLOCK elements. */
+typedef struct tr_cpu_draws {
+    uint32_t words[TR_BLOCK / 2 + 8 + TR_CPU_PHILOX_MORE];
+    uint16_t kept[TR_BLOCK];
+} tr_cpu_draws;
+
+/* Returns the random half-words of elements at .. at + n - 1 of a run, n <= TR_BLOCK, in `memory`.
+ */
+const uint16_t *tr_cpu_draw(const tr_op *op, const tr_op_args *args, const tr_quantize_desc *d,
+                            int use, int64_t at, int64_t n, tr_cpu_draws *memory);
 
 /* Returns the number of threads for a loop over `elements` elements: 1 if waking others would cost
  * more than the loop. No result depends on it. */

@@ -34,7 +34,8 @@ typedef struct tr_cpu_update {
     const void *grad; /* DESCEND: the direction */
     void *master, *m, *v, *value, *u;
     tr_dtype dtype; /* of value */
-    bool bf16_grad, bf16_states, bf16_master;
+    bool bf16_grad, bf16_master;
+    tr_dtype state_dtype; /* TR_F32 or TR_BF16; the kernel does not take TR_U8 */
     int rounded;
     uint64_t key[TR_CPU_ROUNDED], first, high;
     int64_t skipped;
@@ -42,7 +43,8 @@ typedef struct tr_cpu_update {
 
 /* Returns the elements from i on, with the same random bits. */
 static inline tr_cpu_update tr_cpu_update_from(const tr_cpu_update *u, int64_t i) {
-    const size_t wide = (size_t)i * 4, half = (size_t)i * 2, state = u->bf16_states ? half : wide;
+    const size_t wide = (size_t)i * 4, half = (size_t)i * 2;
+    const size_t state = (size_t)i * tr_dtype_size(u->state_dtype);
     tr_cpu_update out = *u;
     out.grad = (const char *)u->grad + (u->bf16_grad ? half : wide);
     out.master = (char *)u->master + (u->bf16_master ? half : wide);
@@ -72,8 +74,9 @@ typedef struct tr_cpu_kernels {
     void (*round_drawn)(bool adds, int64_t n, const float *x, const uint16_t *draw, uint16_t *y);
     /* Steps n elements. */
     void (*update)(const tr_cpu_update *u, int64_t n);
-    /* y[n] = the codes of x, blocks of base/code8.h, by random words; scales[]: one of each. */
-    void (*encode)(tr_code8 code, int64_t n, const float *x, const uint32_t *draw, uint8_t *y,
+    /* Encodes x[n] to y[n], in blocks of base/code8.h, by random half-words (tr_code8_draw).
+     * scales[]: one for each block. */
+    void (*encode)(tr_code8 code, int64_t n, const float *x, const uint16_t *draw, uint8_t *y,
                    float *scales);
     /* x[n] = the numbers of codes in a block of this scale. */
     void (*decode)(tr_code8 code, int64_t n, const uint8_t *y, float scale, float *x);

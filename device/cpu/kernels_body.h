@@ -65,7 +65,7 @@ static inline float largest_size(int64_t n, const float *x) {
  * scale but not for those of other blocks. */
 static inline __attribute__((always_inline)) void encode_blocks(tr_code8 code, int64_t n,
                                                                 const float *x,
-                                                                const uint32_t *draw, uint8_t *y,
+                                                                const uint16_t *draw, uint8_t *y,
                                                                 float *scales) {
     for (int64_t at = 0; at < n; at += TR_CODE8_BLOCK)
         scales[at / TR_CODE8_BLOCK] =
@@ -74,11 +74,12 @@ static inline __attribute__((always_inline)) void encode_blocks(tr_code8 code, i
         const int64_t end = tr_min_i64(n, at + TR_CODE8_BLOCK);
         const float scale = scales[at / TR_CODE8_BLOCK];
 #pragma omp simd
-        for (int64_t i = at; i < end; i++) y[i] = tr_code8_encode(x[i], scale, code, draw[i]);
+        for (int64_t i = at; i < end; i++)
+            y[i] = tr_code8_encode(x[i], scale, code, tr_code8_draw(draw[i]));
     }
 }
 
-static void encode(tr_code8 code, int64_t n, const float *x, const uint32_t *draw, uint8_t *y,
+static void encode(tr_code8 code, int64_t n, const float *x, const uint16_t *draw, uint8_t *y,
                    float *scales) {
     switch (code) {
     case TR_CODE8_SQUARES: encode_blocks(TR_CODE8_SQUARES, n, x, draw, y, scales); break;

@@ -83,7 +83,7 @@ static inline __attribute__((always_inline)) void
 update_chunks(const tr_cpu_update *u, tr_cpu_step step, tr_update_rule rule, tr_update_scalars s,
               const drawing *d, int64_t n) {
     const int states = step == TR_CPU_DESCEND ? 0 : tr_update_states(rule);
-    const bool bf16_grad = u->bf16_grad, bf16_states = u->bf16_states;
+    const bool bf16_grad = u->bf16_grad, bf16_states = u->state_dtype == TR_BF16;
     const bool bf16_master = u->bf16_master;
     const tr_descend_scalars descent = u->descent;
     const void *grad = u->grad;
@@ -162,7 +162,7 @@ static void update_part(const tr_cpu_update *u, const drawing *d, int64_t begin,
     tr_cpu_update own = *u;
     void **operand[UPDATE_OUTPUTS] = {&own.master, &own.m, &own.v, &own.value, &own.u};
     void *out[UPDATE_OUTPUTS];
-    const size_t state = u->bf16_states ? 2 : 4;
+    const size_t state = tr_dtype_size(u->state_dtype);
     const size_t size[UPDATE_OUTPUTS] = {u->bf16_master ? 2 : 4, state, state,
                                          tr_dtype_size(u->dtype), 4};
     const size_t grad = u->bf16_grad ? 2 : 4;

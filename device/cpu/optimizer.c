@@ -1,6 +1,5 @@
 /* SUMSQ, STEP_FINISH, UPDATE, DIRECTION and DESCEND. */
 #include "device/cpu/cpu_impl.h"
-#include "device/cpu/vec.h"
 #include "device/elementwise.h"
 
 static void sum_blocks(const tr_op *op, const void *x, double *blocks) {
@@ -35,39 +34,83 @@ static tr_status run_step_finish(tr_op *op, const tr_op_args *args) {
 /* Elements that are stepped at a time: so many that a kernel's preparation costs little. */
 enum { STEPPED = 4096 };
 
+/* A step of a run: the operator, and its first elements. */
+typedef struct stepped {
+    const tr_op *op;
+    const tr_op_args *args;
+    const tr_quantize_desc *rounding;
+    tr_cpu_update first;
+    const tr_code8 *code; /* of states in 8 bits; NULL: there are none */
+    int states;
+} stepped;
+
 /* Sets the keys and counters by which the elements from `element` on of a parameter are rounded;
  * returns how many of the n elements that is right for. */
-static int64_t draw(const tr_op_args *args, const tr_quantize_desc *d, int64_t element, int64_t n,
-                    tr_cpu_update *u) {
+static int64_t draw(const stepped *s, int64_t element, int64_t n, tr_cpu_update *u) {
+    const tr_step_state *state = s->args->state;
     const tr_quantize_box *box;
     int64_t adjacent;
-    const int64_t sharers = tr_quantize_sharers(TR_BF16);
-    const int64_t place = tr_quantize_place(d, element, &box, &adjacent);
-    const int states = (u->m != NULL) + (u->v != NULL);
+    const int64_t place = tr_quantize_place(s->rounding, element, &box, &adjacent);
+    const int use = s->rounding->use;
     u->rounded = 0;
-    for (int k = 0; k < states && u->bf16_states; k++)
-        u->key[u->rounded++] = tr_rounding_key(args->state->seed, box->name, d->use + k);
+    for (int k = 0; k < s->states && u->state_dtype == TR_BF16; k++)
+        u->key[u->rounded++] = tr_rounding_key(state->seed, box->name, use + k);
     if (u->bf16_master && u->step != TR_CPU_DIRECTION)
-        u->key[u->rounded++] =
-            tr_rounding_key(args->state->seed, box->name, d->use + TR_UPDATE_USE_MASTER);
-    u->first = (uint64_t)(place / sharers);
-    u->high = tr_rounding_counter(args->state->step, args->sample);
-    u->skipped = place % sharers;
+        u->key[u->rounded++] = tr_rounding_key(state->seed, box->name, use + TR_UPDATE_USE_MASTER);
+    u->first = (uint64_t)(place / TR_QUANTIZE_SHARERS);
+    u->high = tr_rounding_counter(state->step, s->args->sample);
+    u->skipped = place % TR_QUANTIZE_SHARERS;
     return tr_min_i64(n, adjacent);
 }
 
-/* Steps all elements. u: the first ones. */
-static void step(const tr_op *op, const tr_op_args *args, const tr_cpu_update *u,
-                 const tr_quantize_desc *rounding, int64_t count) {
-    const bool rounds = u->bf16_master || (u->bf16_states && u->m);
-#pragma omp parallel for schedule(static) num_threads(tr_cpu_threads(op, count))
-    for (int64_t at = 0; at < count; at += STEPPED) {
-        const int64_t end = tr_min_i64(count, at + STEPPED);
-        for (int64_t i = at, length; i < end; i += length) {
-            tr_cpu_update own = tr_cpu_update_from(u, i);
-            length = rounds ? draw(args, rounding, args->element + i, end - i, &own) : end - i;
-            tr_cpu_kernels_of(op)->update(&own, length);
-        }
+/* Steps n elements, of which *u are the first, and element `at` of the run. */
+static void step_piece(const stepped *s, const tr_cpu_update *u, int64_t at, int64_t n) {
+    const bool rounds = u->bf16_master || (u->state_dtype == TR_BF16 && s->states > 0);
+    for (int64_t i = 0, length; i < n; i += length) {
+        tr_cpu_update own = tr_cpu_update_from(u, i);
+        length = rounds ? draw(s, s->args->element + at + i, n - i, &own) : n - i;
+        tr_cpu_kernels_of(s->op)->update(&own, length);
+    }
+}
+
+_Static_assert(TR_BLOCK % TR_CODE8_BLOCK == 0, "step_codes takes whole blocks");
+
+/* Steps n elements, at most TR_BLOCK, with states in 8 bits, which are whole blocks or end with the
+ * run. */
+static void step_codes(const stepped *s, const tr_cpu_update *u, int64_t at, int64_t n) {
+    const tr_cpu_kernels *kernels = tr_cpu_kernels_of(s->op);
+    float wide[TR_UPDATE_STATES][TR_BLOCK];
+    uint8_t *codes[] = {u->m, u->v};
+    float *scales[TR_UPDATE_STATES];
+    tr_cpu_draws memory;
+    tr_cpu_update own = *u;
+    own.state_dtype = TR_F32;
+    own.m = s->states > 0 ? wide[0] : NULL;
+    own.v = s->states > 1 ? wide[1] : NULL;
+    for (int k = 0; k < s->states; k++) {
+        scales[k] = (float *)s->args->t[TR_UPDATE_M_SCALES + k].data + at / TR_CODE8_BLOCK;
+        for (int64_t i = 0; i < n; i += TR_CODE8_BLOCK)
+            kernels->decode(s->code[k], tr_min_i64(n - i, TR_CODE8_BLOCK), codes[k] + i,
+                            scales[k][i / TR_CODE8_BLOCK], wide[k] + i);
+    }
+    step_piece(s, &own, at, n);
+    for (int k = 0; k < s->states; k++) {
+        const int use = s->rounding->use + k;
+        kernels->encode(s->code[k], n, wide[k],
+                        tr_cpu_draw(s->op, s->args, s->rounding, use, at, n, &memory), codes[k],
+                        scales[k]);
+    }
+}
+
+/* Steps all elements. */
+static void step(const stepped *s, int64_t count) {
+    const int64_t most = s->code ? TR_BLOCK : STEPPED;
+#pragma omp parallel for schedule(static) num_threads(tr_cpu_threads(s->op, count))
+    for (int64_t at = 0; at < count; at += most) {
+        const tr_cpu_update own = tr_cpu_update_from(&s->first, at);
+        const int64_t n = tr_min_i64(most, count - at);
+        if (s->code) step_codes(s, &own, at, n);
+        else step_piece(s, &own, at, n);
     }
 }
 
@@ -76,21 +119,25 @@ static tr_status update(const tr_op *op, const tr_op_args *args, tr_cpu_step of)
     const tr_update_desc *d = &op->desc.update;
     if (args->state->skip) return TR_OK;
     void *master = args->t[TR_UPDATE_MASTER].data, *value = args->t[TR_UPDATE_VALUE].data;
-    step(op, args,
-         &(tr_cpu_update){.step = of,
-                          .rule = d->rule,
-                          .scalars = tr_update_round(d, args->state),
-                          .grad = args->t[TR_UPDATE_GRAD].data,
-                          .master = master,
-                          .m = args->t[TR_UPDATE_M].data,
-                          .v = args->t[TR_UPDATE_V].data,
-                          .value = value == master ? NULL : value,
-                          .u = args->t[TR_UPDATE_U].data,
-                          .dtype = d->dtype,
-                          .bf16_grad = d->bf16_grad,
-                          .bf16_states = d->bf16_states,
-                          .bf16_master = d->bf16_master},
-         &d->rounding, d->count);
+    step(&(stepped){.op = op,
+                    .args = args,
+                    .rounding = &d->rounding,
+                    .first = {.step = of,
+                              .rule = d->rule,
+                              .scalars = tr_update_round(d, args->state),
+                              .grad = args->t[TR_UPDATE_GRAD].data,
+                              .master = master,
+                              .m = args->t[TR_UPDATE_M].data,
+                              .v = args->t[TR_UPDATE_V].data,
+                              .value = value == master ? NULL : value,
+                              .u = args->t[TR_UPDATE_U].data,
+                              .dtype = d->dtype,
+                              .bf16_grad = d->bf16_grad,
+                              .bf16_master = d->bf16_master,
+                              .state_dtype = d->state_dtype},
+                    .code = d->state_dtype == TR_U8 ? d->code : NULL,
+                    .states = tr_update_states(d->rule)},
+         d->count);
     return TR_OK;
 }
 
@@ -106,16 +153,18 @@ static tr_status run_descend(tr_op *op, const tr_op_args *args) {
     const tr_descend_desc *d = &op->desc.descend;
     if (args->state->skip) return TR_OK;
     void *master = args->t[TR_DESCEND_MASTER].data, *value = args->t[TR_DESCEND_VALUE].data;
-    step(op, args,
-         &(tr_cpu_update){.step = TR_CPU_DESCEND,
-                          .descent =
-                              tr_descend_round(d, args->state, args->t[TR_DESCEND_NORMS].data),
-                          .grad = args->t[TR_DESCEND_U].data,
-                          .master = master,
-                          .value = value == master ? NULL : value,
-                          .dtype = d->dtype,
-                          .bf16_master = d->bf16_master},
-         &d->rounding, d->count);
+    step(&(stepped){.op = op,
+                    .args = args,
+                    .rounding = &d->rounding,
+                    .first = {.step = TR_CPU_DESCEND,
+                              .descent =
+                                  tr_descend_round(d, args->state, args->t[TR_DESCEND_NORMS].data),
+                              .grad = args->t[TR_DESCEND_U].data,
+                              .master = master,
+                              .value = value == master ? NULL : value,
+                              .dtype = d->dtype,
+                              .bf16_master = d->bf16_master}},
+         d->count);
     return TR_OK;
 }
 

@@ -1,5 +1,5 @@
-/* Launching kernels, block memory, dividing items among threads and warps, and reductions in a fixed
- * order. Private to the kernels.
+/* Launching kernels, block memory, dividing items among threads and warps, and reductions in a
+ * fixed order. Private to the kernels.
  *
  * Kernels use blocks of whole warps, one dimension, static shared memory or tr_block_memory(),
  * __syncthreads() that all threads of a block reach and shuffles that all lanes of a warp reach:
@@ -45,7 +45,7 @@ cudaError_t tr_launch(cudaStream_t stream, unsigned blocks, unsigned threads, vo
 }
 
 /* Returns from the caller at the first launch that fails. */
-#define TR_LAUNCH(expr)                                                                        \
+#define TR_LAUNCH(expr)                                                                            \
     do {                                                                                           \
         cudaError_t tr_error_ = (expr);                                                            \
         if (tr_error_ != cudaSuccess) return tr_error_;                                            \
@@ -124,6 +124,14 @@ template <typename T> __device__ static inline T tr_warp_sum(T value) {
     return value;
 }
 
+/* Every lane gets the largest value over the warp; NaNs are ignored. */
+__device__ static inline float tr_warp_max(float value) {
+#pragma unroll
+    for (int away = TR_WARP / 2; away > 0; away /= 2)
+        value = fmaxf(value, __shfl_xor_sync(0xffffffffu, value, away));
+    return value;
+}
+
 /* Every thread gets the sum over a block of THREADS: within warps, then warps in ascending order.
  */
 template <int THREADS, typename T> __device__ static inline T tr_block_sum(T value) {
@@ -141,9 +149,7 @@ template <int THREADS, typename T> __device__ static inline T tr_block_sum(T val
 /* Every thread gets the largest value over a block of THREADS; NaNs are ignored. */
 template <int THREADS> __device__ static inline float tr_block_max(float value) {
     __shared__ float part[THREADS / TR_WARP];
-#pragma unroll
-    for (int away = TR_WARP / 2; away > 0; away /= 2)
-        value = fmaxf(value, __shfl_xor_sync(0xffffffffu, value, away));
+    value = tr_warp_max(value);
     if (tr_lane() == 0) part[tr_warp()] = value;
     __syncthreads();
     float largest = part[0];

@@ -149,10 +149,12 @@ cudaError_t tr_cuda_launch_sumsq(cudaStream_t stream, const tr_sumsq_desc *d, co
 cudaError_t tr_cuda_launch_step_finish(cudaStream_t stream, const tr_step_finish_desc *d,
                                        const double *losses, const double *norms,
                                        tr_step_state *state);
-/* Operands of UPDATE, DIRECTION and DESCEND; value is NULL where it is the master. */
+/* Operands of UPDATE, DIRECTION and DESCEND. value is NULL where it is the master, and scales are
+ * NULL unless the states have 8 bits. */
 typedef struct tr_cuda_update {
     const void *grad;
     void *master, *m, *v, *value, *u;
+    float *m_scales, *v_scales;
     int64_t sample, element;
 } tr_cuda_update;
 cudaError_t tr_cuda_launch_update(cudaStream_t stream, const tr_update_desc *d,
@@ -181,9 +183,7 @@ cudaError_t tr_cuda_launch_factor(cudaStream_t stream, const tr_factor_desc *d,
 /* quantize.cu */
 cudaError_t tr_cuda_launch_quantize(cudaStream_t stream, const tr_quantize_desc *d,
                                     const tr_step_state *state, int64_t sample, int64_t element,
-                                    bool adds, const float *x, void *y, float *scales);
-cudaError_t tr_cuda_launch_dequantize(cudaStream_t stream, const tr_quantize_desc *d,
-                                      const uint8_t *y, const float *scales, float *x);
+                                    bool adds, const float *x, void *y);
 
 /* matmul.cu: t by TR_MATMUL_*, as MATMUL. */
 cudaError_t tr_cuda_launch_matmul(cudaStream_t stream, const tr_matmul_desc *desc,

@@ -25,6 +25,8 @@ static tr_cuda_update operands_of(const tr_op_args *args) {
                             .v = args->t[TR_UPDATE_V].data,
                             .value = value == master ? NULL : value,
                             .u = args->t[TR_UPDATE_U].data,
+                            .m_scales = args->t[TR_UPDATE_M_SCALES].data,
+                            .v_scales = args->t[TR_UPDATE_V_SCALES].data,
                             .sample = args->sample,
                             .element = args->element};
 }

@@ -152,7 +152,9 @@ cudaError_t launch_descend(cudaStream_t stream, const tr_descend_desc &d,
                                                     state, u, norms, master, value);
 }
 
-/* Elements at .. at + n - 1, n <= 8. packs: eight of them are whole packs. */
+/* Elements at .. at + n - 1, n <= 8; there are none if n <= 0. packs: eight of them are whole
+ * packs.
+ */
 struct eight {
     int64_t at, n;
     bool packs;
@@ -205,29 +207,108 @@ __device__ void store_value(tr_dtype dtype, const eight &e, const float (&x)[8],
     else store(e, x, static_cast<float *>(to));
 }
 
-/* UPDATE, or else DIRECTION, of operands in BF16. A thread steps eight elements, as many as share
- * a Philox call. */
+/* States in memory: FP32, BF16, or codes with the scales of their blocks. */
+struct state_memory {
+    tr_dtype dtype;
+    tr_code8 code;
+    void *data;
+    float *scales;
+    int use;
+};
+
+/* Loads eight codes. */
+__device__ void load_codes(const eight &e, const uint8_t *from, uint8_t (&to)[8]) {
+    if (e.packs && e.n == 8) {
+        const tr_pack_words<2> pack = *reinterpret_cast<const tr_pack_words<2> *>(from + e.at);
+        memcpy(to, &pack, sizeof to);
+        return;
+    }
+#pragma unroll
+    for (int i = 0; i < 8; i++) to[i] = i < e.n ? from[e.at + i] : 0;
+}
+
+/* Stores eight codes. */
+__device__ void store_codes(const eight &e, const uint8_t (&from)[8], uint8_t *to) {
+    if (e.packs && e.n == 8) {
+        tr_pack_words<2> pack;
+        memcpy(&pack, from, sizeof pack);
+        *reinterpret_cast<tr_pack_words<2> *>(to + e.at) = pack;
+        return;
+    }
+#pragma unroll
+    for (int i = 0; i < 8; i++)
+        if (i < e.n) to[e.at + i] = from[i];
+}
+
+static_assert(8 * TR_WARP == TR_CODE8_BLOCK, "a warp steps a block of codes");
+
+/* Loads eight states. A warp has a block of codes. */
+__device__ void load_states(const eight &e, const state_memory &s, float (&x)[8]) {
+    if (s.dtype != TR_U8) {
+        load_either(e, s.dtype == TR_BF16, s.data, x);
+        return;
+    }
+    uint8_t code[8];
+    load_codes(e, static_cast<const uint8_t *>(s.data), code);
+    const float scale = e.n > 0 ? s.scales[e.at / TR_CODE8_BLOCK] : 0.0f;
+    for (int i = 0; i < 8; i++) x[i] = tr_code8_decode(code[i], scale, s.code);
+}
+
+/* Encodes a block of which each lane of the warp has eight numbers. */
+__device__ void encode(const tr_quantize_desc &d, const tr_step_state *state,
+                       const tr_cuda_update &o, const eight &e, const float (&x)[8],
+                       const state_memory &s) {
+    float largest = 0;
+#pragma unroll
+    for (int i = 0; i < 8; i++)
+        if (i < e.n) largest = fmaxf(largest, fabsf(x[i]));
+    const float scale = tr_code8_scale(tr_warp_max(largest));
+    if (e.n <= 0) return;
+    uint32_t draw[8];
+    uint8_t code[8];
+    tr_draw_bits(d, s.use, state, o.sample, o.element + e.at, draw);
+    for (int i = 0; i < 8; i++)
+        code[i] = tr_code8_encode(x[i], scale, s.code, tr_code8_draw(draw[i]));
+    store_codes(e, code, static_cast<uint8_t *>(s.data));
+    if (tr_lane() == 0) s.scales[e.at / TR_CODE8_BLOCK] = scale;
+}
+
+__device__ void store_states(const tr_quantize_desc &d, const tr_step_state *state,
+                             const tr_cuda_update &o, const eight &e, float (&x)[8],
+                             const state_memory &s) {
+    if (s.dtype == TR_U8) encode(d, state, o, e, x, s);
+    else if (e.n > 0) store_either(d, s.use, state, o, e, s.dtype == TR_BF16, x, s.data);
+}
+
+/* UPDATE, or else DIRECTION, of operands in fewer bits than FP32. A thread steps eight elements, as
+ * many as share a Philox call, so a warp steps a block of codes. All its lanes take part, because
+ * they find the block's largest number together. */
 template <tr_update_rule RULE>
-__global__ void update_bf16(tr_update_desc d, const tr_step_state *state, tr_cuda_update o,
-                            bool steps, bool packs) {
+__global__ void update_narrow(tr_update_desc d, const tr_step_state *state, tr_cuda_update o,
+                              bool steps, bool packs) {
     constexpr bool HAS_M = RULE != TR_UPDATE_SGD, HAS_V = RULE == TR_UPDATE_ADAMW;
     if (state->skip) return;
     const tr_update_scalars scalars = tr_update_round(&d, state);
     const int use = d.rounding.use;
-    for (int64_t at = 8 * tr_first_item(); at < d.count; at += 8 * tr_item_stride()) {
-        const eight e = {at, d.count - at < 8 ? d.count - at : 8, packs};
+    const state_memory mean = {d.state_dtype, d.code[0], o.m, o.m_scales, use};
+    const state_memory square = {d.state_dtype, d.code[1], o.v, o.v_scales, use + 1};
+    const int64_t end = tr_code8_blocks(d.count) * TR_CODE8_BLOCK;
+    for (int64_t at = 8 * tr_first_item(); at < end; at += 8 * tr_item_stride()) {
+        const int64_t left = d.count - at;
+        const eight e = {at, left < 8 ? left : 8, packs};
         float g[8], w[8], m[8], v[8];
         load_either(e, d.bf16_grad, o.grad, g);
         load_either(e, d.bf16_master, o.master, w);
-        if (HAS_M) load_either(e, d.bf16_states, o.m, m);
-        if (HAS_V) load_either(e, d.bf16_states, o.v, v);
+        if (HAS_M) load_states(e, mean, m);
+        if (HAS_V) load_states(e, square, v);
 #pragma unroll
         for (int i = 0; i < 8; i++) {
             if (steps) tr_update_element(&scalars, RULE, g[i], &w[i], &m[i], &v[i]);
             else g[i] = tr_update_direction(&scalars, RULE, g[i], w[i], &m[i], &v[i]);
         }
-        if (HAS_M) store_either(d.rounding, use, state, o, e, d.bf16_states, m, o.m);
-        if (HAS_V) store_either(d.rounding, use + 1, state, o, e, d.bf16_states, v, o.v);
+        if (HAS_M) store_states(d.rounding, state, o, e, m, mean);
+        if (HAS_V) store_states(d.rounding, state, o, e, v, square);
+        if (e.n <= 0) continue; /* after the shuffles, which all lanes must reach */
         if (!steps) {
             store(e, g, static_cast<float *>(o.u));
             continue;
@@ -254,22 +335,22 @@ __global__ void descend_bf16(tr_descend_desc d, const tr_step_state *state, cons
 }
 
 template <tr_update_rule RULE>
-cudaError_t launch_bf16_rule(cudaStream_t stream, const tr_update_desc *d,
-                             const tr_step_state *state, const tr_cuda_update *o, bool steps) {
+cudaError_t launch_narrow_rule(cudaStream_t stream, const tr_update_desc *d,
+                               const tr_step_state *state, const tr_cuda_update *o, bool steps) {
     const bool packs = tr_aligned(o->grad, o->master, o->m, o->v, o->value, o->u);
-    return tr_launch(stream, tr_grid(d->count, 8 * TR_THREADS), TR_THREADS, update_bf16<RULE>, *d,
+    return tr_launch(stream, tr_grid(d->count, 8 * TR_THREADS), TR_THREADS, update_narrow<RULE>, *d,
                      state, *o, steps, packs);
 }
 
-cudaError_t launch_update_bf16(cudaStream_t stream, const tr_update_desc *d,
-                               const tr_step_state *state, const tr_cuda_update *o, bool steps) {
+cudaError_t launch_update_narrow(cudaStream_t stream, const tr_update_desc *d,
+                                 const tr_step_state *state, const tr_cuda_update *o, bool steps) {
     switch (d->rule) {
-    case TR_UPDATE_SGD: return launch_bf16_rule<TR_UPDATE_SGD>(stream, d, state, o, steps);
+    case TR_UPDATE_SGD: return launch_narrow_rule<TR_UPDATE_SGD>(stream, d, state, o, steps);
     case TR_UPDATE_MOMENTUM:
-        return launch_bf16_rule<TR_UPDATE_MOMENTUM>(stream, d, state, o, steps);
-    case TR_UPDATE_LION: return launch_bf16_rule<TR_UPDATE_LION>(stream, d, state, o, steps);
-    case TR_UPDATE_ROOT: return launch_bf16_rule<TR_UPDATE_ROOT>(stream, d, state, o, steps);
-    default: return launch_bf16_rule<TR_UPDATE_ADAMW>(stream, d, state, o, steps);
+        return launch_narrow_rule<TR_UPDATE_MOMENTUM>(stream, d, state, o, steps);
+    case TR_UPDATE_LION: return launch_narrow_rule<TR_UPDATE_LION>(stream, d, state, o, steps);
+    case TR_UPDATE_ROOT: return launch_narrow_rule<TR_UPDATE_ROOT>(stream, d, state, o, steps);
+    default: return launch_narrow_rule<TR_UPDATE_ADAMW>(stream, d, state, o, steps);
     }
 }
 
@@ -292,6 +373,10 @@ template <int N> __global__ void rescale(tr_rescale_desc d, float *x, const doub
     }
     for (int64_t i = packs * N + tr_first_item(); i < d.count; i += tr_item_stride())
         x[i] *= factor;
+}
+
+bool is_narrow(const tr_update_desc *d) {
+    return d->bf16_grad || d->state_dtype != TR_F32 || d->bf16_master;
 }
 
 } // namespace
@@ -320,8 +405,7 @@ cudaError_t tr_cuda_launch_step_finish(cudaStream_t stream, const tr_step_finish
 
 cudaError_t tr_cuda_launch_update(cudaStream_t stream, const tr_update_desc *d,
                                   const tr_step_state *state, const tr_cuda_update *o) {
-    if (d->bf16_grad || d->bf16_states || d->bf16_master)
-        return launch_update_bf16(stream, d, state, o, true);
+    if (is_narrow(d)) return launch_update_narrow(stream, d, state, o, true);
     const float *grad = static_cast<const float *>(o->grad);
     float *master = static_cast<float *>(o->master), *m = static_cast<float *>(o->m),
           *v = static_cast<float *>(o->v);
@@ -334,8 +418,7 @@ cudaError_t tr_cuda_launch_update(cudaStream_t stream, const tr_update_desc *d,
 
 cudaError_t tr_cuda_launch_direction(cudaStream_t stream, const tr_update_desc *d,
                                      const tr_step_state *state, const tr_cuda_update *o) {
-    if (d->bf16_grad || d->bf16_states || d->bf16_master)
-        return launch_update_bf16(stream, d, state, o, false);
+    if (is_narrow(d)) return launch_update_narrow(stream, d, state, o, false);
     switch (d->rule) {
     case TR_UPDATE_SGD: return launch_direction<TR_UPDATE_SGD>(stream, *d, state, *o);
     case TR_UPDATE_MOMENTUM: return launch_direction<TR_UPDATE_MOMENTUM>(stream, *d, state, *o);

@@ -44,77 +44,115 @@ static double scalar(const tr_update_desc *d, double x) {
     return tr_ref_scalar(d->dtype, x);
 }
 
-/* Stores element i of M, V or MASTER, and returns it as it is before it becomes BF16. */
-static double keep(tr_dtype dtype, const tr_quantize_desc *rounding, int use,
-                   const tr_op_args *args, int operand, int64_t i, double x) {
-    const double kept = tr_ref_scalar(dtype, x);
+/* The states of a block of TR_CODE8_BLOCK elements. */
+typedef struct states {
+    double x[TR_UPDATE_STATES][TR_CODE8_BLOCK];
+} states;
+
+static void load_states(const tr_update_desc *d, const tr_op_args *args, int64_t from, int64_t n,
+                        states *s) {
+    for (int k = 0; k < tr_update_states(d->rule); k++) {
+        const tr_tensor *t = &args->t[TR_UPDATE_M + k];
+        const float *scales = args->t[TR_UPDATE_M_SCALES + k].data;
+        for (int64_t i = 0; i < n; i++)
+            s->x[k][i] = d->state_dtype == TR_U8
+                             ? (double)tr_code8_decode(((const uint8_t *)t->data)[from + i],
+                                                       scales[from / TR_CODE8_BLOCK], d->code[k])
+                             : tr_ref_get(args, TR_UPDATE_M + k, from + i);
+    }
+}
+
+/* Stores x, an element of M, V or MASTER. */
+static void keep(const tr_quantize_desc *rounding, int use, const tr_op_args *args, int operand,
+                 int64_t i, double x) {
     if (args->t[operand].dtype == TR_BF16)
         ((uint16_t *)args->t[operand].data)[i] =
-            tr_ref_round_drawn(rounding, use, args, i, (float)kept);
-    else tr_ref_set(args, operand, i, kept);
-    return kept;
+            tr_ref_round_drawn(rounding, use, args, i, (float)x);
+    else tr_ref_set(args, operand, i, x);
 }
 
-static double keep_state(const tr_update_desc *d, const tr_op_args *args, int k, int64_t i,
-                         double x) {
-    return keep(d->dtype, &d->rounding, d->rounding.use + k, args, TR_UPDATE_M + k, i, x);
+static void store_states(const tr_update_desc *d, const tr_op_args *args, int64_t from, int64_t n,
+                         const states *s) {
+    for (int k = 0; k < tr_update_states(d->rule); k++) {
+        const int use = d->rounding.use + k;
+        uint8_t *codes = args->t[TR_UPDATE_M + k].data;
+        float *scales = args->t[TR_UPDATE_M_SCALES + k].data;
+        if (d->state_dtype == TR_U8) {
+            tr_ref_encode(&d->rounding, use, d->code[k], args, from, n, s->x[k], codes + from,
+                          scales + from / TR_CODE8_BLOCK);
+            continue;
+        }
+        for (int64_t i = 0; i < n; i++)
+            keep(&d->rounding, use, args, TR_UPDATE_M + k, from + i, s->x[k][i]);
+    }
 }
 
-/* Returns the step's direction at element i, and updates its states. */
-static double direction(const tr_update_desc *d, const tr_op_args *args, int64_t i, double g) {
+/* Returns the step's direction for the gradient g, and updates the states m and v. */
+static double direction(const tr_update_desc *d, const tr_step_state *state, double g, double *m,
+                        double *v) {
     const double beta1 = scalar(d, d->beta1), beta2 = scalar(d, d->beta2);
     if (d->rule == TR_UPDATE_SGD) return g;
-    const double m = tr_ref_get(args, TR_UPDATE_M, i);
     if (d->rule == TR_UPDATE_MOMENTUM) {
-        const double momentum = scalar(d, d->momentum), next = momentum * m + g;
-        keep_state(d, args, 0, i, next);
+        const double momentum = scalar(d, d->momentum), next = momentum * *m + g;
+        *m = scalar(d, next);
         return d->nesterov ? g + momentum * next : next;
     }
+    const double mixed = beta1 * *m + (1 - beta1) * g;
     if (d->rule == TR_UPDATE_LION) {
-        const double mixed = beta1 * m + (1 - beta1) * g;
-        keep_state(d, args, 0, i, beta2 * m + (1 - beta2) * g);
+        *m = scalar(d, beta2 * *m + (1 - beta2) * g);
         return (mixed > 0) - (mixed < 0);
     }
     if (d->rule == TR_UPDATE_ROOT) {
-        const double b = scalar(d, args->state->square_weight);
-        return g / sqrt(keep_state(d, args, 0, i, (1 - b) * m + b * (g * g + 1e-30)));
+        const double b = scalar(d, state->square_weight);
+        *m = scalar(d, (1 - b) * *m + b * (g * g + 1e-30));
+        return g / sqrt(*m);
     }
-    const double mean = beta1 * m + (1 - beta1) * g;
-    const double square = beta2 * tr_ref_get(args, TR_UPDATE_V, i) + (1 - beta2) * g * g;
-    keep_state(d, args, 0, i, mean);
-    keep_state(d, args, 1, i, square);
-    return mean / scalar(d, args->state->bias_correction1) /
-           (sqrt(square / scalar(d, args->state->bias_correction2)) + scalar(d, d->eps));
+    const double square = beta2 * *v + (1 - beta2) * g * g;
+    *m = scalar(d, mixed);
+    *v = scalar(d, square);
+    return mixed / scalar(d, state->bias_correction1) /
+           (sqrt(square / scalar(d, state->bias_correction2)) + scalar(d, d->eps));
 }
 
 /* Stores an element of the master and of its copy in the model's dtype. */
 static void store(tr_dtype dtype, const tr_quantize_desc *rounding, const tr_op_args *args,
                   int master, int value, int64_t i, double x) {
     const int use = rounding->use + TR_UPDATE_USE_MASTER;
-    const double kept = keep(dtype, rounding, use, args, master, i, x);
+    const double kept = tr_ref_scalar(dtype, x);
+    keep(rounding, use, args, master, i, kept);
     /* The copy is the rounded stored master, as everywhere that it is computed. */
     if (args->t[value].data) tr_ref_set(args, value, i, kept);
 }
 
-/* Does UPDATE, or DIRECTION. */
-static tr_status update(const tr_update_desc *d, const tr_op_args *args, bool steps) {
+/* Does UPDATE, or DIRECTION, on n elements, at most a block. */
+static void step_block(const tr_update_desc *d, const tr_op_args *args, bool steps, int64_t from,
+                       int64_t n) {
     const tr_step_state *state = args->state;
-    if (state->skip) return TR_OK;
     const double lr = scalar(d, scalar(d, state->lr) * scalar(d, d->lr_scale));
     const double decay = scalar(d, d->weight_decay), bound = scalar(d, d->clip_value);
     const double l1 = scalar(d, d->l1), l2 = scalar(d, d->l2);
     const double factor = scalar(d, state->gradient_factor);
-    for (int64_t i = 0; i < d->count; i++) {
+    states s = {0};
+    load_states(d, args, from, n, &s);
+    for (int64_t i = from; i < from + n; i++) {
         double g = tr_ref_get(args, TR_UPDATE_GRAD, i) * factor;
         const double master = tr_ref_get(args, TR_UPDATE_MASTER, i);
         if (bound > 0 && fabs(g) > bound) g = copysign(bound, g);
         if (l1 > 0 || l2 > 0) g += l1 * ((master > 0) - (master < 0)) + l2 * master;
-        const double u = direction(d, args, i, g) + decay * master;
+        const double u =
+            direction(d, state, g, &s.x[0][i - from], &s.x[1][i - from]) + decay * master;
         if (steps)
             store(d->dtype, &d->rounding, args, TR_UPDATE_MASTER, TR_UPDATE_VALUE, i,
                   master - lr * u);
         else tr_ref_set(args, TR_UPDATE_U, i, u);
     }
+    store_states(d, args, from, n, &s);
+}
+
+static tr_status update(const tr_update_desc *d, const tr_op_args *args, bool steps) {
+    if (args->state->skip) return TR_OK;
+    for (int64_t from = 0; from < d->count; from += TR_CODE8_BLOCK)
+        step_block(d, args, steps, from, tr_min_i64(TR_CODE8_BLOCK, d->count - from));
     return TR_OK;
 }
 

@@ -1,5 +1,4 @@
-/* QUANTIZE and DEQUANTIZE. */
-#include "base/code8.h"
+/* QUANTIZE, and the rounding of optimizer states to BF16 and to codes. */
 #include "device/elementwise.h"
 #include "device/ref/ref_impl.h"
 
@@ -8,11 +7,10 @@ static uint32_t draw_of(const tr_quantize_desc *d, int use, const tr_op_args *ar
     const tr_quantize_box *box;
     int64_t adjacent;
     const int64_t at = tr_quantize_place(d, args->element + i, &box, &adjacent);
-    const int64_t sharers = tr_quantize_sharers(d->to);
-    const tr_philox r =
-        tr_philox4x32(tr_rounding_key(args->state->seed, box->name, use), (uint64_t)(at / sharers),
-                      tr_rounding_counter(args->state->step, args->sample));
-    return tr_quantize_draw(d->to, r, at % sharers);
+    const tr_philox r = tr_philox4x32(tr_rounding_key(args->state->seed, box->name, use),
+                                      (uint64_t)(at / TR_QUANTIZE_SHARERS),
+                                      tr_rounding_counter(args->state->step, args->sample));
+    return tr_philox_half(r, at % TR_QUANTIZE_SHARERS);
 }
 
 /* Returns the next number of BF16 towards 0, which is x itself if x is one. */
@@ -28,11 +26,11 @@ static float away_from_zero(float x) {
     return tr_bf16_to_f32((uint16_t)((bits >> 16) + 1));
 }
 
-/* Returns x in 8 bits: one of the two numbers next to it. */
+/* Returns the code of x: of one of the two numbers next to it. */
 static uint8_t number_of(double x, float scale, tr_code8 code, uint32_t draw) {
     const int most = tr_code8_largest(code);
     const double size = fabs(x);
-    int number = 0;
+    int number = isnan(x) ? most : 0;
     while (number < most && (double)tr_code8_decode((uint8_t)(number + 1), scale, code) <= size)
         number++;
     const double low = (double)tr_code8_decode((uint8_t)number, scale, code);
@@ -44,28 +42,15 @@ static uint8_t number_of(double x, float scale, tr_code8 code, uint32_t draw) {
     return (uint8_t)(number | (x < 0 && number > 0 ? 0x80 : 0));
 }
 
-static void encode_blocks(const tr_quantize_desc *d, const tr_op_args *args) {
-    const float *x = args->t[TR_QUANTIZE_X].data;
-    for (int64_t at = 0; at < d->count; at += TR_CODE8_BLOCK) {
-        const int64_t end = at + TR_CODE8_BLOCK < d->count ? at + TR_CODE8_BLOCK : d->count;
-        float largest = 0;
-        for (int64_t i = at; i < end; i++) largest = fmaxf(largest, fabsf(x[i]));
-        const float scale = tr_code8_scale(largest);
-        ((float *)args->t[TR_QUANTIZE_SCALES].data)[at / TR_CODE8_BLOCK] = scale;
-        for (int64_t i = at; i < end; i++)
-            ((uint8_t *)args->t[TR_QUANTIZE_Y].data)[i] =
-                scale > 0 ? number_of((double)x[i], scale, d->code, draw_of(d, d->use, args, i))
-                          : 0;
-    }
-}
-
-tr_status tr_ref_dequantize(tr_op *op, const tr_op_args *args) {
-    const tr_quantize_desc *d = &op->desc.quantize;
-    for (int64_t i = 0; i < d->count; i++)
-        ((float *)args->t[TR_QUANTIZE_X].data)[i] = tr_code8_decode(
-            ((const uint8_t *)args->t[TR_QUANTIZE_Y].data)[i],
-            ((const float *)args->t[TR_QUANTIZE_SCALES].data)[i / TR_CODE8_BLOCK], d->code);
-    return TR_OK;
+void tr_ref_encode(const tr_quantize_desc *d, int use, tr_code8 code, const tr_op_args *args,
+                   int64_t from, int64_t n, const double *x, uint8_t *y, float *scale) {
+    float largest = 0;
+    for (int64_t i = 0; i < n; i++) largest = fmaxf(largest, fabsf((float)x[i]));
+    *scale = tr_code8_scale(largest);
+    for (int64_t i = 0; i < n; i++)
+        y[i] = *scale > 0 || isnan(x[i])
+                   ? number_of(x[i], *scale, code, tr_code8_draw(draw_of(d, use, args, from + i)))
+                   : 0;
 }
 
 uint16_t tr_ref_round_drawn(const tr_quantize_desc *d, int use, const tr_op_args *args, int64_t i,
@@ -83,8 +68,7 @@ uint16_t tr_ref_round_drawn(const tr_quantize_desc *d, int use, const tr_op_args
 tr_status tr_ref_quantize(tr_op *op, const tr_op_args *args) {
     const tr_quantize_desc *d = &op->desc.quantize;
     if (args->state->skip) return TR_OK;
-    if (d->to == TR_U8) encode_blocks(d, args);
-    for (int64_t i = 0; i < d->count && d->to == TR_BF16; i++) {
+    for (int64_t i = 0; i < d->count; i++) {
         uint16_t *kept = (uint16_t *)args->t[TR_QUANTIZE_Y].data + i;
         float x = ((const float *)args->t[TR_QUANTIZE_X].data)[i];
         if (args->adds) x += tr_bf16_to_f32(*kept);

@@ -44,6 +44,10 @@ static inline void tr_ref_accumulate(const tr_op_args *args, int operand, int64_
 /* Returns x, which is element i of a run that QUANTIZE rounds with this description and `use`. */
 uint16_t tr_ref_round_drawn(const tr_quantize_desc *d, int use, const tr_op_args *args, int64_t i,
                             float x);
+/* Encodes x[n], the elements from .. from + n - 1 of such a run, which are one block of
+ * base/code8.h, to y[n] and *scale. */
+void tr_ref_encode(const tr_quantize_desc *d, int use, tr_code8 code, const tr_op_args *args,
+                   int64_t from, int64_t n, const double *x, uint8_t *y, float *scale);
 
 /* f(x) of an activation and f'(x). */
 double tr_ref_activate(tr_activation activation, double x);

@@ -58,10 +58,10 @@ const tr_op_row tr_op_row_step_finish = {
     .operands = step_finish_operands,
 };
 
-/* Returns the fault of BF16 operands that are rounded, and of their boxes. */
+/* Returns the fault of operands that are rounded, and of their boxes. */
 static const char *rounding_fault(bool rounds, tr_dtype dtype, const tr_quantize_desc *rounding) {
     if (!rounds) return NULL;
-    if (dtype == TR_F64 || rounding->to != TR_BF16) return "only FP32 is rounded to BF16";
+    if (dtype == TR_F64) return "only FP32 is rounded";
     return tr_quantize_boxes_fault(rounding);
 }
 
@@ -74,7 +74,11 @@ static const char *update_fault(const tr_op_desc *desc) {
     if (!(d->rule >= 0 && d->rule < TR_UPDATE_RULES)) return "there is no such rule";
     if (!(d->momentum >= 0 && d->clip_value >= 0 && d->l1 >= 0 && d->l2 >= 0))
         return "momentum, clip_value, l1 and l2 must not be negative";
-    return rounding_fault(d->bf16_states || d->bf16_master, d->dtype, &d->rounding);
+    if (d->state_dtype != TR_F32 && d->state_dtype != TR_BF16 && d->state_dtype != TR_U8)
+        return "states must be f32, bf16 or u8";
+    for (int k = 0; k < TR_UPDATE_STATES; k++)
+        if (!(d->code[k] >= 0 && d->code[k] < TR_CODE8_CODES)) return "there is no such code";
+    return rounding_fault(d->state_dtype != TR_F32 || d->bf16_master, d->dtype, &d->rounding);
 }
 
 static bool same_update(const tr_op_desc *x, const tr_op_desc *y) {
@@ -84,7 +88,8 @@ static bool same_update(const tr_op_desc *x, const tr_op_desc *y) {
            a->dtype == b->dtype && a->rule == b->rule && a->momentum == b->momentum &&
            a->clip_value == b->clip_value && a->l1 == b->l1 && a->l2 == b->l2 &&
            a->nesterov == b->nesterov && a->bf16_grad == b->bf16_grad &&
-           a->bf16_states == b->bf16_states && a->bf16_master == b->bf16_master &&
+           a->bf16_master == b->bf16_master && a->state_dtype == b->state_dtype &&
+           a->code[0] == b->code[0] && a->code[1] == b->code[1] &&
            tr_quantize_same(&a->rounding, &b->rounding);
 }
 
@@ -98,8 +103,13 @@ static void common_operands(const tr_update_desc *d, tr_tensor *t) {
     const int states = tr_update_states(d->rule);
     t[TR_UPDATE_GRAD] = vector_of(d, d->bf16_grad);
     t[TR_UPDATE_MASTER] = vector_of(d, d->bf16_master);
-    if (states > 0) t[TR_UPDATE_M] = vector_of(d, d->bf16_states);
-    if (states > 1) t[TR_UPDATE_V] = vector_of(d, d->bf16_states);
+    for (int k = 0; k < states; k++) {
+        const bool codes = d->state_dtype == TR_U8;
+        t[TR_UPDATE_M + k] = codes ? tr_tensor_vector(NULL, TR_U8, d->count)
+                                   : vector_of(d, d->state_dtype == TR_BF16);
+        if (codes)
+            t[TR_UPDATE_M_SCALES + k] = tr_tensor_vector(NULL, TR_F32, tr_code8_blocks(d->count));
+    }
 }
 
 static void update_operands(const tr_op_desc *desc, tr_tensor *t) {
@@ -108,13 +118,17 @@ static void update_operands(const tr_op_desc *desc, tr_tensor *t) {
     if (!d->bf16_master) t[TR_UPDATE_VALUE] = tr_tensor_vector(NULL, d->dtype, d->count);
 }
 
+enum { STATE_TYPES = TR_TYPES_ACC | TR_TYPES_BF16 | TR_TYPES_U8 };
+
 const tr_op_row tr_op_row_update = {
     .name = "update",
     .slot = {[TR_UPDATE_GRAD] = {"grad", TR_SLOT_IN, TR_TYPES_ACC | TR_TYPES_BF16},
              [TR_UPDATE_MASTER] = {"master", TR_SLOT_BOTH, TR_TYPES_ACC | TR_TYPES_BF16},
-             [TR_UPDATE_M] = {"m", TR_SLOT_BOTH, TR_TYPES_ACC | TR_TYPES_BF16},
-             [TR_UPDATE_V] = {"v", TR_SLOT_BOTH, TR_TYPES_ACC | TR_TYPES_BF16},
-             [TR_UPDATE_VALUE] = {"value", TR_SLOT_OUT | TR_SLOT_OPTIONAL, TR_TYPES_STORAGE}},
+             [TR_UPDATE_M] = {"m", TR_SLOT_BOTH, STATE_TYPES},
+             [TR_UPDATE_V] = {"v", TR_SLOT_BOTH, STATE_TYPES},
+             [TR_UPDATE_VALUE] = {"value", TR_SLOT_OUT | TR_SLOT_OPTIONAL, TR_TYPES_STORAGE},
+             [TR_UPDATE_M_SCALES] = {"scales of m", TR_SLOT_BOTH, TR_TYPES_F32},
+             [TR_UPDATE_V_SCALES] = {"scales of v", TR_SLOT_BOTH, TR_TYPES_F32}},
     .fault = update_fault,
     .same = same_update,
     .operands = update_operands,
@@ -129,9 +143,11 @@ const tr_op_row tr_op_row_direction = {
     .name = "direction",
     .slot = {[TR_UPDATE_GRAD] = {"grad", TR_SLOT_IN, TR_TYPES_ACC | TR_TYPES_BF16},
              [TR_UPDATE_MASTER] = {"master", TR_SLOT_IN, TR_TYPES_ACC | TR_TYPES_BF16},
-             [TR_UPDATE_M] = {"m", TR_SLOT_BOTH, TR_TYPES_ACC | TR_TYPES_BF16},
-             [TR_UPDATE_V] = {"v", TR_SLOT_BOTH, TR_TYPES_ACC | TR_TYPES_BF16},
-             [TR_UPDATE_U] = {"u", TR_SLOT_OUT, TR_TYPES_ACC}},
+             [TR_UPDATE_M] = {"m", TR_SLOT_BOTH, STATE_TYPES},
+             [TR_UPDATE_V] = {"v", TR_SLOT_BOTH, STATE_TYPES},
+             [TR_UPDATE_U] = {"u", TR_SLOT_OUT, TR_TYPES_ACC},
+             [TR_UPDATE_M_SCALES] = {"scales of m", TR_SLOT_BOTH, TR_TYPES_F32},
+             [TR_UPDATE_V_SCALES] = {"scales of v", TR_SLOT_BOTH, TR_TYPES_F32}},
     .fault = update_fault,
     .same = same_update,
     .operands = direction_operands,

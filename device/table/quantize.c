@@ -1,5 +1,4 @@
-/* QUANTIZE and DEQUANTIZE: moments, parameters and sums of gradients in fewer bits. */
-#include "base/code8.h"
+/* QUANTIZE, and the checks of the boxes of all operators that round. */
 #include "device/op_table.h"
 
 static bool is_box(const tr_quantize_box *b) {
@@ -17,13 +16,11 @@ const char *tr_quantize_boxes_fault(const tr_quantize_desc *d) {
 static const char *quantize_fault(const tr_op_desc *desc) {
     const tr_quantize_desc *d = &desc->quantize;
     if (!tr_op_sizes_fit(0, d->count, 1, 1)) return "count is out of range";
-    if (!(d->code >= 0 && d->code < TR_CODE8_CODES)) return "there is no such code";
     return tr_quantize_boxes_fault(d);
 }
 
 bool tr_quantize_same(const tr_quantize_desc *a, const tr_quantize_desc *b) {
-    bool same = a->count == b->count && a->to == b->to && a->code == b->code && a->use == b->use &&
-                a->boxes == b->boxes;
+    bool same = a->count == b->count && a->use == b->use && a->boxes == b->boxes;
     for (int k = 0; k < a->boxes && same; k++) {
         const tr_quantize_box *p = &a->box[k], *q = &b->box[k];
         same = p->name == q->name && p->begin == q->begin && p->rows == q->rows &&
@@ -38,32 +35,14 @@ static bool same_quantize(const tr_op_desc *a, const tr_op_desc *b) {
 
 static void quantize_operands(const tr_op_desc *desc, tr_tensor *t) {
     t[TR_QUANTIZE_X] = tr_tensor_vector(NULL, TR_F32, desc->quantize.count);
-    t[TR_QUANTIZE_Y] = tr_tensor_vector(NULL, desc->quantize.to, desc->quantize.count);
-    if (desc->quantize.to == TR_U8)
-        t[TR_QUANTIZE_SCALES] = tr_tensor_vector(
-            NULL, TR_F32, (desc->quantize.count + TR_CODE8_BLOCK - 1) / TR_CODE8_BLOCK);
+    t[TR_QUANTIZE_Y] = tr_tensor_vector(NULL, TR_BF16, desc->quantize.count);
 }
 
 const tr_op_row tr_op_row_quantize = {
     .name = "quantize",
     .slot = {[TR_QUANTIZE_X] = {"x", TR_SLOT_IN, TR_TYPES_F32},
-             [TR_QUANTIZE_Y] = {"y", TR_SLOT_GRADIENT, TR_TYPES_BF16 | TR_TYPES_U8},
-             [TR_QUANTIZE_SCALES] = {"scales", TR_SLOT_OUT, TR_TYPES_F32}},
+             [TR_QUANTIZE_Y] = {"y", TR_SLOT_GRADIENT, TR_TYPES_BF16}},
     .fault = quantize_fault,
-    .same = same_quantize,
-    .operands = quantize_operands,
-};
-
-static const char *dequantize_fault(const tr_op_desc *desc) {
-    return tr_op_sizes_fit(0, desc->quantize.count, 1, 1) ? NULL : "count is out of range";
-}
-
-const tr_op_row tr_op_row_dequantize = {
-    .name = "dequantize",
-    .slot = {[TR_QUANTIZE_X] = {"x", TR_SLOT_OUT, TR_TYPES_F32},
-             [TR_QUANTIZE_Y] = {"y", TR_SLOT_IN, TR_TYPES_U8},
-             [TR_QUANTIZE_SCALES] = {"scales", TR_SLOT_IN, TR_TYPES_F32}},
-    .fault = dequantize_fault,
     .same = same_quantize,
     .operands = quantize_operands,
 };

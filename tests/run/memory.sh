@@ -57,7 +57,7 @@ for n in 1 2 4; do
     # In the host's memory: moments, and in BF16 masters, besides three parts of gradients and values.
     offload=(parallel.tp=$n device.name=guarded device.offload=optimizer)
     is "tp $n: offload in BF16" "$(host "${offload[@]}" train.precision=bf16)" "12 * $P + 3 * 2 ^ 18 * (4 + 2)" 0.15
-    is "tp $n: offload in FP32, 8 bits" "$(host "${offload[@]}" optim.moments=int8)" "2 * 260 / 256 * $P + 3 * 2 ^ 18 * (4 + 4) + 2 ^ 18" 0.15
+    is "tp $n: offload in FP32, 8 bits" "$(host "${offload[@]}" optim.moments=int8)" "2 * 260 / 256 * $P + 3 * 2 ^ 18 * (4 + 4)" 0.15
     is "tp $n: parameters without masters" "$(of 0 $parameters "${offload[@]}" train.precision=bf16)" "2 * $P"
     is "tp $n: offloaded optimizer" "$(of 0 $optimizer "${offload[@]}" train.precision=bf16)" 0
     # Divided among data ranks, within a block of each parameter.

@@ -1,6 +1,7 @@
 /* Tests the rounding of the optimizer's states and of sums of gradients (QUANTIZE,
- * layers/rounding.h): it is unbiased, independent between steps, micro-batches, states and
- * tensors, and the same for an element of a global tensor in every part of it that a rank holds. */
+ * layers/rounding.h) and the codes of base/code8.h: it is unbiased, independent between steps,
+ * micro-batches, states and tensors, and the same for an element of a global tensor in every part
+ * of it that a rank holds. */
 #include "base/code8.h"
 #include "base/philox.h"
 #include "device/device.h"
@@ -65,7 +66,7 @@ static void round_or_add(const tr_param *param, int use, int64_t step, int64_t s
     tr_op_desc desc;
     tr_op *op = NULL;
     tr_step_state at = {.seed = seed, .step = step};
-    if (tr_param_rounding(param, TR_BF16, TR_CODE8_SIGNED, use, count, &desc) != TR_OK ||
+    if (tr_param_rounding(param, use, count, &desc) != TR_OK ||
         tr_op_prepare(&(tr_op_context){.device = device}, &desc, &op) != TR_OK)
         fail_msg("%s", tr_error_message());
     const tr_op_args args = {.t = {[TR_QUANTIZE_X] = tr_tensor_vector(from, TR_F32, count),
@@ -313,7 +314,8 @@ static void codes_are_unbiased(void **state) {
             double sum = 0, squared = 0;
             if (code == TR_CODE8_SQUARES && number < 0) continue;
             for (int i = 0; i < DRAWS; i++) {
-                const uint32_t draw = tr_philox4x32(seed, (uint64_t)i, 5).v[0];
+                const uint32_t draw =
+                    tr_code8_draw(tr_philox_half(tr_philox4x32(seed, (uint64_t)i, 5), 0));
                 const double d =
                     (double)tr_code8_decode(tr_code8_encode(number, 1, code, draw), 1, code) -
                     (double)number;

@@ -7,7 +7,6 @@
 #include "device/device_impl.h"
 #include "partition/adafactor.h"
 #include "partition/offload.h"
-#include "partition/quantized.h"
 #include "pipeline/orders/make.h"
 #include "support/engine_ranks.h"
 
@@ -232,25 +231,19 @@ static bool run(const offload_case *c, bool offload, member of[MOST_RANKS]) {
 }
 
 /* Returns the bytes of the host's memory that a rank needs besides masters and states: those of the
- * parts that travel, of the step state and of the numbers that are widened. */
-static size_t travelling_bytes(const offload_case *c, tr_optim_memory optimizer, int64_t largest) {
+ * parts that travel, and of the step state. */
+static size_t travelling_bytes(const offload_case *c) {
     const bool directs = tr_optim_row_of(c->kind)->by_tensor && c->gradients == TR_BF16;
     const size_t element =
         tr_dtype_size(c->gradients) + tr_dtype_size(c->dtype) + (directs ? sizeof(float) : 0);
-    return TR_OFFLOAD_BUFFERS * PART * element + tr_align_up(sizeof(tr_step_state)) +
-           tr_quantized_bytes(true, optimizer, largest);
+    return TR_OFFLOAD_BUFFERS * PART * element + tr_align_up(sizeof(tr_step_state));
 }
 
 /* The device keeps its values and gradients. The host has what the device had of state and of
- * masters, and besides that the parts that travel and are widened. The device widens none, and has
- * the moments of adafactor's largest matrix while it takes them. */
+ * masters, and besides that the parts that travel. The device has the moments of adafactor's
+ * largest matrix while it takes them. */
 static void compare_memory(const offload_case *c, const member *with, const member *without) {
-    const tr_optim_memory optimizer = {.kind = c->kind,
-                                       .moments = c->moments,
-                                       .gradients = c->gradients,
-                                       .no_master = c->no_master};
     const tr_adafactor matrix = {.rows = VOCAB / c->tp, .cols = WIDTH, .dtype = TR_F32};
-    const int64_t largest = matrix.rows * matrix.cols;
     const size_t moments = c->kind == TR_OPTIM_ADAFACTOR ? tr_adafactor_moments_bytes(&matrix) : 0;
     const size_t *have = with->bytes, *had = without->bytes;
     const size_t moved =
@@ -259,11 +252,10 @@ static void compare_memory(const offload_case *c, const member *with, const memb
     assert_int_equal(had[TR_MEMORY_OFFLOAD], 0);
     assert_int_equal(have[TR_MEMORY_GRADIENTS], had[TR_MEMORY_GRADIENTS]);
     assert_int_equal(have[TR_MEMORY_ACTIVATIONS], had[TR_MEMORY_ACTIVATIONS]);
-    assert_int_equal(have[TR_MEMORY_DATA] + tr_quantized_bytes(false, optimizer, largest),
-                     had[TR_MEMORY_DATA] + moments);
+    assert_int_equal(have[TR_MEMORY_DATA], had[TR_MEMORY_DATA] + moments);
     assert_int_equal(without->total - with->total,
                      moved + had[TR_MEMORY_DATA] - have[TR_MEMORY_DATA]);
-    assert_int_equal(have[TR_MEMORY_OFFLOAD], moved + travelling_bytes(c, optimizer, largest));
+    assert_int_equal(have[TR_MEMORY_OFFLOAD], moved + travelling_bytes(c));
 }
 
 /* Compares both runs of a case. */

@@ -1,7 +1,9 @@
-/* Compares UPDATE, DIRECTION and DESCEND of BF16 operands with CAST, the same step in FP32, and
- * QUANTIZE, bit for bit and on every device: all rules, sets of BF16 operands and types of values,
- * in boxes of odd widths and from elements in their middle, with and without clips, penalties and
- * decay, of numbers that are no numbers, and in a step that is skipped. */
+/* Compares UPDATE, DIRECTION and DESCEND of narrow operands with the same step in FP32 between
+ * conversions, bit for bit and on every device. CAST and QUANTIZE convert BF16 operands, and
+ * base/code8.h converts states of 8 bits. Covers all rules, sets of narrow operands and types of
+ * values, boxes of odd widths and elements from their middle on, operands off the alignment of
+ * packs, directions in the gradient's memory, steps with and without clips, penalties and decay,
+ * numbers that are not finite, and a step that is skipped. */
 #include "base/philox.h"
 #include "device/op.h"
 #include "support/must.h"
@@ -10,7 +12,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { MOST = 20000, OPERANDS = TR_UPDATE_U + 1, USE = 5, BEYOND = 16 };
+enum { MOST = 20000, OPERANDS = TR_UPDATE_V_SCALES + 1, USE = 5, SAMPLE = 3, BEYOND = 16 };
 
 static uint64_t seed;
 static tr_device *device;
@@ -21,6 +23,8 @@ typedef struct rounded {
     tr_update_desc d;
     int64_t element;
     tr_step_state state;
+    int shift;              /* bytes from the memory's begin to each operand's */
+    bool in_place;          /* the direction is in the gradient's memory */
     void *memory[OPERANDS]; /* of MOST + BEYOND numbers of 32 bits */
 } rounded;
 
@@ -34,10 +38,18 @@ static void close_memory(rounded *r) {
     for (int k = 0; k < OPERANDS; k++) tr_device_free(device, r->memory[k]);
 }
 
+static bool is_state(int operand) {
+    return operand == TR_UPDATE_M || operand == TR_UPDATE_V;
+}
+
+static bool is_code(const rounded *r, int operand) {
+    return is_state(operand) && r->d.state_dtype == TR_U8;
+}
+
 static bool is_bf16(const rounded *r, int operand) {
     if (operand == TR_UPDATE_GRAD) return r->d.bf16_grad && r->kind != TR_OP_DESCEND;
     if (operand == TR_UPDATE_MASTER) return r->d.bf16_master;
-    return (operand == TR_UPDATE_M || operand == TR_UPDATE_V) && r->d.bf16_states;
+    return is_state(operand) && r->d.state_dtype == TR_BF16;
 }
 
 /* Fills operands with normal numbers, or their squares, of which some are not numbers. */
@@ -50,7 +62,9 @@ static void fill(rounded *r) {
             if (k == TR_UPDATE_V) x *= x;
             if (i % 97 == 5 + k) x = odd[i % 5];
             if (i % 1001 == 13 && k == TR_UPDATE_GRAD) x = i % 2 ? NAN : INFINITY;
-            if (is_bf16(r, k)) ((uint16_t *)r->memory[k])[i] = tr_f32_to_bf16(x);
+            if (k >= TR_UPDATE_M_SCALES) x = exp2f((float)(i % 40 - 20)); /* powers of two */
+            if (is_code(r, k)) ((uint8_t *)r->memory[k])[i] = (uint8_t)(i * 37 % 241);
+            else if (is_bf16(r, k)) ((uint16_t *)r->memory[k])[i] = tr_f32_to_bf16(x);
             else ((float *)r->memory[k])[i] = x;
         }
 }
@@ -58,10 +72,12 @@ static void fill(rounded *r) {
 /* Runs an operator on operands of these types; `element` as in args. */
 static void run(const rounded *r, tr_op_desc desc, void *const *memory) {
     tr_op *op;
-    tr_op_args args = {.state = (tr_step_state *)&r->state, .element = r->element, .sample = 3};
+    tr_op_args args = {
+        .state = (tr_step_state *)&r->state, .element = r->element, .sample = SAMPLE};
     must(tr_op_prepare(&(tr_op_context){.device = device}, &desc, &op));
     tr_op_operands(&desc, args.t);
-    for (int k = 0; k < TR_OP_MAX_TENSORS; k++) args.t[k].data = args.t[k].rank ? memory[k] : NULL;
+    for (int k = 0; k < TR_OP_MAX_TENSORS; k++)
+        args.t[k].data = args.t[k].rank ? (char *)memory[k] + r->shift : NULL;
     must(tr_op_run(op, tr_device_compute(device), &args));
     must(tr_stream_sync(tr_device_compute(device)));
     tr_op_release(op);
@@ -70,6 +86,7 @@ static void run(const rounded *r, tr_op_desc desc, void *const *memory) {
 /* Describes the step, and gives it its operands. */
 static tr_op_desc step_of(const rounded *r, void *const *memory, void **own) {
     for (int k = 0; k < TR_OP_MAX_TENSORS; k++) own[k] = k < OPERANDS ? memory[k] : NULL;
+    if (r->in_place) own[TR_UPDATE_U] = memory[TR_UPDATE_GRAD];
     if (r->kind != TR_OP_DESCEND) return (tr_op_desc){.kind = r->kind, .update = r->d};
     own[TR_DESCEND_U] = memory[TR_UPDATE_GRAD];
     own[TR_DESCEND_MASTER] = memory[TR_UPDATE_MASTER];
@@ -84,15 +101,43 @@ static tr_op_desc step_of(const rounded *r, void *const *memory, void **own) {
                                     .rounding = r->d.rounding}};
 }
 
+/* Decodes a state, or encodes it with the bits of each element. */
+static void recode(const rounded *r, int operand, float *memory, bool encodes) {
+    const int k = operand - TR_UPDATE_M, words = r->shift / (int)sizeof(float);
+    uint8_t *codes = (uint8_t *)r->memory[operand] + r->shift;
+    float *scales = (float *)r->memory[TR_UPDATE_M_SCALES + k] + words, *wide = memory + words;
+    const tr_quantize_desc *d = &r->d.rounding;
+    for (int64_t at = 0; at < r->d.count; at += TR_CODE8_BLOCK) {
+        const int64_t end = at + TR_CODE8_BLOCK < r->d.count ? at + TR_CODE8_BLOCK : r->d.count;
+        float *scale = &scales[at / TR_CODE8_BLOCK], largest = 0;
+        for (int64_t i = at; i < end; i++) largest = fmaxf(largest, fabsf(wide[i]));
+        if (encodes) *scale = tr_code8_scale(largest);
+        for (int64_t i = at; i < end; i++) {
+            const int64_t from = r->element + i, row = from / d->box[0].ld,
+                          col = from % d->box[0].ld;
+            const tr_quantize_box *box = &d->box[col >= d->box[0].cols];
+            const uint64_t place = (uint64_t)(box->first + row * box->step + col - box->begin);
+            const tr_philox bits =
+                tr_philox4x32(tr_rounding_key(r->state.seed, box->name, USE + k), place / 8,
+                              tr_rounding_counter(r->state.step, SAMPLE));
+            const uint32_t draw = tr_code8_draw(tr_philox_half(bits, (int64_t)(place % 8)));
+            if (encodes) codes[i] = tr_code8_encode(wide[i], *scale, r->d.code[k], draw);
+            else wide[i] = tr_code8_decode(codes[i], *scale, r->d.code[k]);
+        }
+    }
+}
+
 /* The same with operators that widen and round. */
 static void in_parts(const rounded *r, rounded *wide) {
     rounded f32 = *r;
     void *own[TR_OP_MAX_TENSORS];
-    f32.d.bf16_grad = f32.d.bf16_states = f32.d.bf16_master = false;
+    f32.d.bf16_grad = f32.d.bf16_master = false;
+    f32.d.state_dtype = TR_F32;
     if (r->d.bf16_master) f32.d.dtype = TR_F32;
     for (int k = 0; k < OPERANDS; k++) {
         void *cast[TR_OP_MAX_TENSORS] = {r->memory[k], wide->memory[k]};
-        f32.memory[k] = is_bf16(r, k) ? wide->memory[k] : r->memory[k];
+        f32.memory[k] = is_bf16(r, k) || is_code(r, k) ? wide->memory[k] : r->memory[k];
+        if (is_code(r, k)) recode(r, k, wide->memory[k], false);
         if (is_bf16(r, k))
             run(r,
                 (tr_op_desc){
@@ -112,6 +157,7 @@ static void in_parts(const rounded *r, rounded *wide) {
                 ? r->kind != TR_OP_DIRECTION
                 : r->kind != TR_OP_DESCEND && k - TR_UPDATE_M < tr_update_states(r->d.rule);
         if (is_bf16(r, k) && steps) run(r, desc, quantize);
+        if (is_code(r, k) && steps && !r->state.skip) recode(r, k, wide->memory[k], true);
     }
 }
 
@@ -120,13 +166,12 @@ static void compare(const rounded *got, const rounded *want) {
         for (int64_t i = 0; i < MOST + BEYOND; i++) {
             const uint32_t *a = got->memory[k], *b = want->memory[k];
             if (a[i] != b[i])
-                fail_msg(
-                    "operator %s, rule %d, count %d from %d, bf16 %d %d %d, value %s, skip %d: "
-                    "word %d of operand %d is %08x, not %08x (seed %llu)",
-                    tr_op_name(got->kind), got->d.rule, (int)got->d.count, (int)got->element,
-                    got->d.bf16_grad, got->d.bf16_states, got->d.bf16_master,
-                    tr_dtype_name(got->d.dtype), got->state.skip, (int)i, k, a[i], b[i],
-                    (unsigned long long)seed);
+                fail_msg("operator %s, rule %d, count %d from %d, shift %d, bf16 %d %d, states %s, "
+                         "value %s, skip %d: word %d of operand %d is %08x, not %08x (seed %llu)",
+                         tr_op_name(got->kind), got->d.rule, (int)got->d.count, (int)got->element,
+                         got->shift, got->d.bf16_grad, got->d.bf16_master,
+                         tr_dtype_name(got->d.state_dtype), tr_dtype_name(got->d.dtype),
+                         got->state.skip, (int)i, k, a[i], b[i], (unsigned long long)seed);
         }
 }
 
@@ -134,6 +179,7 @@ static void check(rounded *r, rounded *parts, rounded *wide) {
     void *own[TR_OP_MAX_TENSORS];
     fill(r);
     parts->kind = r->kind, parts->d = r->d, parts->element = r->element, parts->state = r->state;
+    parts->shift = r->shift, parts->in_place = r->in_place;
     for (int k = 0; k < OPERANDS; k++)
         memcpy(parts->memory[k], r->memory[k], (MOST + BEYOND) * sizeof(float));
     const tr_op_desc step = step_of(r, r->memory, own);
@@ -148,7 +194,6 @@ static void cut(rounded *r, int64_t rows, int64_t n, int64_t k, int64_t element,
     r->element = element;
     r->d.rounding = (tr_quantize_desc){
         .count = count,
-        .to = TR_BF16,
         .use = USE,
         .boxes = 2,
         .box = {{.name = 7, .rows = rows, .cols = n, .ld = n + k, .first = 3, .step = 2 * n},
@@ -161,21 +206,26 @@ static const struct {
             {3, 160, 333, 5, 1400},    {1, 4096, 8, 8, 4096},   {2, 1032, 9, 1, 1031},
             {4, 4000, 1100, 64, 9000}, {1, 19990, 10, 0, 19999}};
 
-/* Checks a rule, or DESCEND, with every set of BF16 operands. */
+/* Checks a rule, or DESCEND, with every set of narrow operands. */
 static void check_sets(rounded *r, rounded *parts, rounded *wide, size_t which) {
-    for (int bf16 = 1; bf16 < 8; bf16++) {
-        r->d.bf16_grad = bf16 & 1;
-        r->d.bf16_states = bf16 & 2;
-        r->d.bf16_master = bf16 & 4;
-        if (r->kind == TR_OP_DESCEND && bf16 != 4) continue;
+    static const tr_dtype states[] = {TR_F32, TR_BF16, TR_U8};
+    for (int set = 1; set < 12; set++) {
+        r->d.bf16_grad = set & 1;
+        r->d.bf16_master = set & 2;
+        r->d.state_dtype = states[set / 4];
+        if (r->kind == TR_OP_DESCEND && set != 2) continue;
         for (size_t c = which; c < sizeof cuts / sizeof *cuts; c += 2) {
             static const tr_dtype values[] = {TR_BF16, TR_F16, TR_F32};
-            const bool plain = (bf16 + (int)c / 2) % 2;
+            const bool plain = (set + (int)c / 2) % 2;
             r->d.dtype = values[c % 3];
             r->d.clip_value = plain ? 0 : 0.5;
             r->d.l1 = plain ? 0 : 0.03;
             r->d.l2 = plain ? 0 : 0.2;
-            r->state.skip = c == 1 && bf16 == 6;
+            r->state.skip = c == 1 && (set == 6 || set == 10);
+            r->shift = (set + (int)c / 2) % 3 == 0 ? sizeof(float) : 0;
+            r->in_place = r->kind == TR_OP_DIRECTION && !r->d.bf16_grad && c / 2 % 2;
+            for (int k = 0; k < TR_UPDATE_STATES; k++)
+                r->d.code[k] = (tr_code8)((set + (int)c + k) % TR_CODE8_CODES);
             cut(r, cuts[c].rows, cuts[c].n, cuts[c].k, cuts[c].element, cuts[c].count);
             check(r, parts, wide);
         }

@@ -170,42 +170,27 @@
 #define FACTOR(m, n, all_m, all_n, scales) FACTOR_OF(FACTOR, m, n, all_m, all_n, scales)
 #define FACTOR_SUMS(m, n, scales)          FACTOR_OF(FACTOR_SUMS, m, n, m, n, scales)
 /* A tensor of one row, and two boxes of the columns of a matrix of m rows. */
-#define QUANTIZE(n, type)                                                                          \
+#define QUANTIZE(n)                                                                                \
     {                                                                                              \
         .kind = TR_OP_QUANTIZE, .quantize = {                                                      \
             .count = n,                                                                            \
-            .to = type,                                                                            \
             .use = 1,                                                                              \
             .boxes = 1,                                                                            \
             .box = {{.name = 7, .rows = 1, .cols = n, .ld = n}}                                    \
         }                                                                                          \
     }
-#define ROUNDING(m, n, k, type)                                                                    \
+#define ROUNDING(m, n, k)                                                                          \
     {                                                                                              \
-        .count = m * (n + k), .to = type, .boxes = 2, .box = {                                     \
+        .count = m * (n + k), .boxes = 2, .box = {                                                 \
             {.name = 7, .rows = m, .cols = n, .ld = n + k, .first = 3, .step = 2 * n},             \
             {.name = 8, .begin = n, .rows = m, .cols = k, .ld = n + k, .step = k + 1}              \
         }                                                                                          \
     }
-#define QUANTIZE_BOXES(m, n, k, type)                                                              \
-    { .kind = TR_OP_QUANTIZE, .quantize = ROUNDING(m, n, k, type) }
-/* Steps of BF16 operands in these boxes. */
+#define QUANTIZE_BOXES(m, n, k)                                                                    \
+    { .kind = TR_OP_QUANTIZE, .quantize = ROUNDING(m, n, k) }
+/* Steps of BF16 operands in these boxes. States in 8 bits: test_op_rounded.c. */
 #define ROUNDED(KIND, m, n, k, ...)                                                                \
-    UPDATE_OF(KIND, m *(n + k), .rounding = ROUNDING(m, n, k, TR_BF16), __VA_ARGS__)
-#define QUANTIZE_CODE(n, as)                                                                       \
-    {                                                                                              \
-        .kind = TR_OP_QUANTIZE, .quantize = {                                                      \
-            .count = n,                                                                            \
-            .to = TR_U8,                                                                           \
-            .code = as,                                                                            \
-            .boxes = 1,                                                                            \
-            .box = {{.name = 9, .rows = 1, .cols = n, .ld = n}}                                    \
-        }                                                                                          \
-    }
-#define DEQUANTIZE(n, as)                                                                          \
-    {                                                                                              \
-        .kind = TR_OP_DEQUANTIZE, .quantize = {.count = n, .to = TR_U8, .code = as }               \
-    }
+    UPDATE_OF(KIND, m *(n + k), .rounding = ROUNDING(m, n, k), __VA_ARGS__)
 #define DESCEND_BF16(m, n, k)                                                                      \
     {                                                                                              \
         .kind = TR_OP_DESCEND, .descend = {                                                        \
@@ -214,7 +199,7 @@
             .lr_scale = 0.5,                                                                       \
             .factor = 0.7,                                                                         \
             .bf16_master = true,                                                                   \
-            .rounding = ROUNDING(m, n, k, TR_BF16)                                                 \
+            .rounding = ROUNDING(m, n, k)                                                          \
         }                                                                                          \
     }
 #define DESCEND_OF(n, p, all)                                                                      \
@@ -476,14 +461,15 @@ const tr_op_case tr_op_cases[] = {
     {DESCEND_OF(64, 1, 64), TR_CASE_SKIP},
     {DIRECTION(1037, .clip_value = 0), TR_CASE_IN_PLACE},
     {DIRECTION(1037, .bf16_grad = true), 0},
-    {ROUNDED(UPDATE, 31, 17, 6, .bf16_states = true), 0},
-    {ROUNDED(UPDATE, 3, 160, 333, .bf16_states = true, .bf16_master = true, .bf16_grad = true), 0},
+    {ROUNDED(UPDATE, 31, 17, 6, .state_dtype = TR_BF16), 0},
+    {ROUNDED(UPDATE, 3, 160, 333, .state_dtype = TR_BF16, .bf16_master = true, .bf16_grad = true),
+     0},
     {ROUNDED(UPDATE, 5, 128, 70, .bf16_master = true, .rule = TR_UPDATE_MOMENTUM, .l2 = 0.2), 0},
-    {ROUNDED(UPDATE, 2, 9, 300, .bf16_states = true, .rule = TR_UPDATE_ROOT), 0},
+    {ROUNDED(UPDATE, 2, 9, 300, .state_dtype = TR_BF16, .rule = TR_UPDATE_ROOT), 0},
     {ROUNDED(UPDATE, 1, 500, 1, .bf16_master = true, .bf16_grad = true, .rule = TR_UPDATE_SGD), 0},
-    {ROUNDED(UPDATE, 2, 20, 12, .bf16_states = true, .bf16_master = true), TR_CASE_SKIP},
-    {ROUNDED(DIRECTION, 31, 17, 6, .bf16_states = true, .bf16_master = true), 0},
-    {ROUNDED(DIRECTION, 3, 160, 333, .bf16_grad = true, .bf16_states = true), 0},
+    {ROUNDED(UPDATE, 2, 20, 12, .state_dtype = TR_BF16, .bf16_master = true), TR_CASE_SKIP},
+    {ROUNDED(DIRECTION, 31, 17, 6, .state_dtype = TR_BF16, .bf16_master = true), 0},
+    {ROUNDED(DIRECTION, 3, 160, 333, .bf16_grad = true, .state_dtype = TR_BF16), 0},
     {DESCEND_BF16(31, 17, 6), 0},
     {FACTOR_SUMS(1, 1, false), 0},
     {FACTOR_SUMS(33, 70, true), 0},
@@ -496,20 +482,10 @@ const tr_op_case tr_op_cases[] = {
     {FACTOR(5, 700, 5, 700, true), 0},
     {FACTOR(3, 4399, 3, 4399, false), 0},
     {FACTOR(8, 8, 8, 8, true), TR_CASE_SKIP},
-    {QUANTIZE(1, TR_BF16), 0},
-    {QUANTIZE(1037, TR_BF16), 0},
-    {QUANTIZE(64, TR_BF16), TR_CASE_SKIP},
-    {QUANTIZE_BOXES(31, 17, 6, TR_BF16), 0},
-    {QUANTIZE(1, TR_U8), 0},
-    {QUANTIZE(1037, TR_U8), 0},
-    {QUANTIZE_CODE(1037, TR_CODE8_SQUARES), 0},
-    {QUANTIZE_CODE(1037, TR_CODE8_EVEN), 0},
-    {QUANTIZE(64, TR_U8), TR_CASE_SKIP},
-    {QUANTIZE_BOXES(31, 17, 6, TR_U8), 0},
-    {DEQUANTIZE(1, TR_CODE8_SIGNED), 0},
-    {DEQUANTIZE(1037, TR_CODE8_SIGNED), 0},
-    {DEQUANTIZE(1037, TR_CODE8_SQUARES), 0},
-    {DEQUANTIZE(1037, TR_CODE8_EVEN), 0},
+    {QUANTIZE(1), 0},
+    {QUANTIZE(1037), 0},
+    {QUANTIZE(64), TR_CASE_SKIP},
+    {QUANTIZE_BOXES(31, 17, 6), 0},
 };
 const size_t tr_op_case_count = sizeof tr_op_cases / sizeof *tr_op_cases;
 
@@ -561,10 +537,7 @@ const tr_op_case tr_op_large_cases[] = {
     {DIRECTION(20011, .rule = TR_UPDATE_ROOT), 0},
     {FACTOR_SUMS(301, 259, true), 0},
     {FACTOR(301, 259, 301, 518, true), 0},
-    {QUANTIZE(20011, TR_BF16), 0},
-    {QUANTIZE_BOXES(301, 40, 27, TR_BF16), 0},
-    {QUANTIZE_BOXES(301, 40, 27, TR_U8), 0},
-    {QUANTIZE_CODE(20011, TR_CODE8_SQUARES), 0},
-    {DEQUANTIZE(20011, TR_CODE8_SQUARES), 0},
+    {QUANTIZE(20011), 0},
+    {QUANTIZE_BOXES(301, 40, 27), 0},
 };
 const size_t tr_op_large_case_count = sizeof tr_op_large_cases / sizeof *tr_op_large_cases;

@@ -56,7 +56,6 @@ tr_op_desc tr_op_case_desc(const tr_op_case *c, tr_dtype storage) {
     case TR_OP_FACTOR_SUMS:
     case TR_OP_FACTOR: desc.factor.dtype = storage; break;
     case TR_OP_QUANTIZE:
-    case TR_OP_DEQUANTIZE:
     case TR_OP_SUMSQ:
     case TR_OP_STEP_FINISH: break;
     default: desc.rows.dtype = storage; desc.rows.to = other(storage);
@@ -416,14 +415,13 @@ static void update_tensors(const tr_op_desc *desc, unsigned options, int64_t cou
     const bool directs = desc->kind == TR_OP_DIRECTION;
     const int states = tr_update_states(d->rule);
     const tr_dtype master = d->bf16_master ? TR_BF16 : TR_F32;
-    const tr_dtype state = d->bf16_states ? TR_BF16 : TR_F32;
     t[TR_UPDATE_GRAD] = input(d->bf16_grad ? TR_BF16 : TR_F32, count, TR_FILL_NORMAL);
     t[TR_UPDATE_MASTER] =
         directs ? input(master, count, TR_FILL_NORMAL) : output(master, count, terms, 1);
-    if (states > 0) t[TR_UPDATE_M] = output(state, count, terms, 1);
+    if (states > 0) t[TR_UPDATE_M] = output(d->state_dtype, count, terms, 1);
     if (d->rule == TR_UPDATE_ROOT) t[TR_UPDATE_M].fill = TR_FILL_SQUARE;
     if (states > 1) {
-        t[TR_UPDATE_V] = output(state, count, terms, 0); /* of squares */
+        t[TR_UPDATE_V] = output(d->state_dtype, count, terms, 0); /* of squares */
         t[TR_UPDATE_V].fill = directs ? TR_FILL_MEAN_SQUARE : TR_FILL_SQUARE;
     }
     if (directs) t[TR_UPDATE_U] = output(TR_F32, count, terms, 1);
@@ -468,17 +466,9 @@ static void optimizer_tensors(const tr_op_desc *desc, unsigned options, tr_op_te
     }
 }
 
-static void quantize_tensors(const tr_quantize_desc *d, tr_op_kind kind, tr_op_tensor *t) {
-    const int64_t blocks = (d->count + TR_CODE8_BLOCK - 1) / TR_CODE8_BLOCK;
-    t[TR_QUANTIZE_X] =
-        input(TR_F32, d->count, d->code == TR_CODE8_SQUARES ? TR_FILL_SQUARE : TR_FILL_NORMAL);
-    t[TR_QUANTIZE_Y] = exact(d->to, d->count);
-    if (d->to == TR_U8) t[TR_QUANTIZE_SCALES] = exact(TR_F32, blocks);
-    if (kind == TR_OP_QUANTIZE) return;
-    t[TR_QUANTIZE_X] = exact(TR_F32, d->count);
-    t[TR_QUANTIZE_Y] = input(TR_U8, d->count, TR_FILL_TOKENS);
-    t[TR_QUANTIZE_Y].limit = 256;
-    t[TR_QUANTIZE_SCALES] = input(TR_F32, blocks, TR_FILL_SQUARE);
+static void quantize_tensors(const tr_quantize_desc *d, tr_op_tensor *t) {
+    t[TR_QUANTIZE_X] = input(TR_F32, d->count, TR_FILL_NORMAL);
+    t[TR_QUANTIZE_Y] = exact(TR_BF16, d->count);
 }
 
 void tr_op_case_tensors(const tr_op_desc *desc, unsigned options,
@@ -517,8 +507,7 @@ void tr_op_case_tensors(const tr_op_desc *desc, unsigned options,
     case TR_OP_DIRECTION:
     case TR_OP_DESCEND:
     case TR_OP_RESCALE: optimizer_tensors(desc, options, t); break;
-    case TR_OP_QUANTIZE:
-    case TR_OP_DEQUANTIZE: quantize_tensors(&desc->quantize, desc->kind, t); break;
+    case TR_OP_QUANTIZE: quantize_tensors(&desc->quantize, t); break;
     case TR_OP_FACTOR_SUMS:
     case TR_OP_FACTOR: factor_tensors(&desc->factor, desc->kind, options, t); break;
     default: rows_tensors(desc, options, t);
