@@ -1,8 +1,7 @@
 #!/usr/bin/env bash
-# Runs the whole suite: set-up, release build and every test, meanwhile a build of everything with clang and
-# those with sanitizers, then the unit tests with AddressSanitizer and UndefinedBehaviorSanitizer, then the
-# tests of streams and threads with ThreadSanitizer. Logs stay in build/log, with the names of failed steps in
-# build/log/failed. The exit code is not 0 when a step fails.
+# Runs the whole suite: set-up, release build and every test; meanwhile the tests of streams and threads with
+# ThreadSanitizer, the unit tests with AddressSanitizer and UndefinedBehaviorSanitizer, and a build of everything with
+# clang. Logs stay in build/log, with the names of failed steps in build/log/failed. The exit code is not 0 when a step fails.
 # shellcheck disable=SC2317 # functions are called through step
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -77,20 +76,38 @@ build() {
     cmake --preset "$preset" -DBUILD_TESTING=ON -DTRIREME_WERROR=ON && cmake --build "build/$preset" --target "$@"
 }
 
-# Builds everything by the second compiler and with the sanitizers, with what other work leaves of the
-# processors.
-build_others() {
+# build_beside PRESET TARGETS...: the same with what other work leaves of the processors.
+build_beside() (
     renice -n 19 "$BASHPID" >/dev/null 2>&1 || true
-    step build-clang "build of everything by clang" build clang all benches || true
-    step build-asan "build (address, undefined)" build asan unit_tests || true
-    step build-tsan "build (thread)" build tsan tsan_tests || true
-}
+    build "$@"
+)
 
 # suite PRESET TESTS CTEST_OPTIONS...: runs TESTS tests at a time, fewer where a test declares more processors.
 suite() {
     local preset=$1 tests=$2
     shift 2
     ctest --test-dir "build/$preset" -j"$tests" --output-on-failure --no-tests=error "$@"
+}
+
+# one_of WORD...: prints one of the words, by the commit.
+one_of() {
+    local words=("$@")
+    echo "${words[$((16#$(printf %s "$commit $*" | sha256sum | cut -c1-7) % $#))]}"
+}
+
+# The release build runs all tests. Of those that take longest with the sanitizers, and of the emulated GPU's, one of
+# each kind runs, by the commit.
+suite_asan() {
+    local kinds left_out emulated kind words
+    kinds=("arena auto generators mutations program_mutations" "zero offload pace" "op_cpu op_cpu.avx2"
+        "op_rounded op_rounded_emulated" "text_cut decoder" "tokenize tokenizer_golden" "layer_stage families"
+        "ownership tensor_sums" "tuning model_order" "loss_scale gradients")
+    left_out=$(for kind in "${kinds[@]}"; do
+        read -ra words <<<"$kind"
+        printf '%s\n' "${words[@]}" | grep -vxF "$(one_of "${words[@]}")"
+    done | paste -sd'|')
+    mapfile -t emulated < <(grep -oE '(cmocka_unit_test\(|\{")test_[a-z]+' tests/unit/test_op_cuda.c | sed 's/.*[("]//')
+    TRIREME_TEST_ONLY=$(one_of "${emulated[@]}") suite asan 2 -L '^unit$' -E "^unit\.test_($left_out)$"
 }
 
 # ThreadSanitizer cannot place its shadow memory where the kernel randomises addresses widely.
@@ -100,6 +117,15 @@ suite_tsan() {
     else
         suite tsan 2 -L '^tsan$'
     fi
+}
+
+# The sanitizers and the second compiler, while the tests of the release build run.
+others() {
+    step build-tsan "build (thread)" build_beside tsan tsan_tests &&
+        step test-tsan "stream and thread tests (thread)" suite_tsan || true
+    step build-asan "build (address, undefined)" build_beside asan unit_tests &&
+        step test-asan "unit tests (address, undefined)" suite_asan || true
+    step build-clang "build of everything by clang" build_beside clang all benches || true
 }
 
 finish() {
@@ -117,36 +143,13 @@ finish() {
 step setup "set-up" bash tools/setup.sh clang libomp-dev || finish
 step build "build (release)" build release all || finish
 step build-bench "build of the benchmarks" build release benches || true
-build_others &
-others=$!
 commit=$(git rev-parse HEAD 2>/dev/null || echo none)
+others &
+others=$!
 TRIREME_DRAW=$commit step test "tests (release)" suite release 3 || true # on two processors: whole runs wait for more than half of their time
 step long "a sample of tests/long.sh for commit ${commit:0:12}" bash tests/long.sh --sample "$commit" || true
 gpu=$(ctest --test-dir build/release -N -L '^gpu$' | sed -n 's/^Total Tests: //p')
 skipped=$(grep -c '\(Skipped\|Not Run\)' <(grep -E '^ *[0-9]+/[0-9]+ Test +#[0-9]+: gpu\.' "$logs/test.log") || true)
 echo "GPU tests: ${skipped:-0} skipped of ${gpu:-0}"
 wait "$others"
-
-# one_of WORD...: prints one of the words, by the commit.
-one_of() {
-    local words=("$@")
-    echo "${words[$((16#$(printf %s "$commit" | sha256sum | cut -c1-7) % $#))]}"
-}
-
-# The release build has run all tests. Of those that take longest with the sanitizers, and of the emulated GPU's, one
-# of each kind runs, by the commit.
-kinds=("arena auto generators mutations program_mutations" "zero offload pace" "op_cpu op_cpu.avx2")
-left_out=$(for kind in "${kinds[@]}"; do
-    read -ra words <<<"$kind"
-    printf '%s\n' "${words[@]}" | grep -vxF "$(one_of "${words[@]}")"
-done | paste -sd'|')
-mapfile -t emulated < <(grep -oE '(cmocka_unit_test\(|\{")test_[a-z]+' tests/unit/test_op_cuda.c | sed 's/.*[("]//')
-TRIREME_TEST_ONLY=$(one_of "${emulated[@]}")
-export TRIREME_TEST_ONLY
-if ! grep -qxF build-asan "$logs/failed"; then
-    step test-asan "unit tests (address, undefined)" suite asan 3 -L '^unit$' -E "^unit\.test_($left_out)$" || true
-fi
-if ! grep -qxF build-tsan "$logs/failed"; then
-    step test-tsan "stream and thread tests (thread)" suite_tsan || true
-fi
 finish
