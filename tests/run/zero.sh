@@ -111,18 +111,18 @@ for run in from-0 from-1 again from-2 from-3; do
     same_curve "$run" dp2-0
     same_tensors "$run" dp2-0 20
 done
-continued fewer-0 dp4-0 2 parallel.dp=2
-continued fewer-1 dp4-1 2 parallel.dp=2 parallel.zero=1
-continued tensor-0 dp4-0 4 parallel.dp=2 parallel.tp=2
-continued tensor-1 dp4-1 4 parallel.dp=2 parallel.tp=2 parallel.zero=3
-continued onto4-0 near-0 4 parallel.dp=4
-continued onto4-1 near-1 4 parallel.dp=4 parallel.zero=1
-continued onto2x2-0 dp4-0 4 parallel.dp=2x2
-continued onto2x2-1 dp4-1 4 parallel.dp=2x2 parallel.zero=1
-for run in fewer tensor onto4 onto2x2; do
-    same_curve "$run-1" "$run-0"
-    same_tensors "$run-1" "$run-0" 20
-done
+# both NAME REFERENCE RANKS ARGUMENTS...: continues REFERENCE-0, and REFERENCE-1 with parallel.zero=$zero, as NAME-0 and -1.
+both() {
+    drawn "$1" || return 0
+    continued "$1-0" "$2-0" "${@:3}"
+    continued "$1-1" "$2-1" "${@:3}" parallel.zero="$zero"
+    same_curve "$1-1" "$1-0"
+    same_tensors "$1-1" "$1-0" 20
+}
+zero=1 both fewer dp4 2 parallel.dp=2
+zero=3 both tensor dp4 4 parallel.dp=2 parallel.tp=2
+zero=1 both onto4 near 4 parallel.dp=4
+zero=1 both onto2x2 dp4 4 parallel.dp=2x2
 
 # Weights that a run starts from.
 (cd "$scratch" && "$trireme" ckpt export dp2-0 model >/dev/null) || fail "no export"
