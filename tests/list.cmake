@@ -188,13 +188,13 @@ trireme_run_test(suite)
 
 # Includes go down the floors, and no file names a path of one machine.
 add_test(NAME house.floors COMMAND bash ${CMAKE_CURRENT_SOURCE_DIR}/floors.sh ${CMAKE_SOURCE_DIR})
-set_tests_properties(house.floors PROPERTIES LABELS house TIMEOUT 60)
+set_tests_properties(house.floors PROPERTIES LABELS house TIMEOUT 300)
 # A name has one meaning.
 add_test(NAME house.names COMMAND bash ${CMAKE_CURRENT_SOURCE_DIR}/names.sh ${CMAKE_SOURCE_DIR})
-set_tests_properties(house.names PROPERTIES LABELS house TIMEOUT 60)
+set_tests_properties(house.names PROPERTIES LABELS house TIMEOUT 300)
 # Unclear phrases do not come back.
 add_test(NAME house.words COMMAND bash ${CMAKE_CURRENT_SOURCE_DIR}/words.sh ${CMAKE_SOURCE_DIR})
-set_tests_properties(house.words PROPERTIES LABELS house TIMEOUT 60)
+set_tests_properties(house.words PROPERTIES LABELS house TIMEOUT 300)
 
 # The longest tests begin first, so that none of them is left alone at the end.
 foreach(long IN ITEMS own_model watchdog hosts stopping gpu_scripts nccl zero.fp32 zero.bf16 bad_input sequence)
