@@ -42,6 +42,7 @@ typedef struct job {
     pid_t mpirun;
     tr_relay *output[2]; /* of mpirun: its stdout and stderr */
     bool lost;           /* output that cannot be written */
+    bool spoke;          /* the job's message was printed, by this process or by a rank */
     bool refreshes;      /* the ranks' progress line is refreshed on a terminal */
     int wait_status;
     bool stopping;     /* the ranks were asked to stop */
@@ -63,7 +64,9 @@ __attribute__((format(printf, 2, 3))) static void say_once(job *j, const char *f
     va_start(args, format);
     (void)vsnprintf(text, sizeof text, format, args);
     va_end(args);
-    if (tr_board_claim_report(j->board)) tr_signal_say(text, j->refreshes);
+    if (!tr_board_claim_report(j->board)) return;
+    tr_signal_say(text, j->refreshes);
+    j->spoke = true;
 }
 
 /* --- watching --------------------------------------------------------------------------------- */
@@ -316,9 +319,21 @@ static void drain(job *j, const sigset_t *handled) {
             else if (signal > 0 && signal != SIGCHLD && signal != SIGWINCH) return;
         }
         if (i == 0) j->lost = tr_relay_lost(j->output[0]);
+        else j->spoke = j->spoke || tr_relay_spoke(j->output[1]);
         tr_relay_close(j->output[i]);
         j->output[i] = NULL;
     }
+}
+
+/* Prints the message of the rank that failed first, when that rank printed it but nothing of it has
+ * arrived: mpirun drops what it has not read when the rank calls MPI_Abort. */
+static void say_what_was_dropped(const job *j) {
+    tr_rank_view v;
+    int rank;
+    if (!j->board || j->spoke || j->output[1]) return;
+    if (!tr_board_first_failure(j->board, &rank, NULL)) return;
+    tr_board_read(j->board, rank, &v);
+    if (v.message[0]) tr_signal_say(v.message, j->refreshes);
 }
 
 /* Fills the set of signals that the launcher takes one by one in its loop. It leaves out those that
@@ -364,6 +379,7 @@ static int run_once(const tr_launch *launch, const sigset_t *handled, bool *ends
         tr_signal_say(tr_error_message(), false);
     }
     drain(&j, handled);
+    say_what_was_dropped(&j);
     if (code == 0 && j.lost && !launch->saves) { /* a run has log.txt */
         code = TR_ERR_IO;
         tr_signal_say(TR_STDOUT_LOST, false);

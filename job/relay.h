@@ -23,6 +23,8 @@ tr_status tr_relay_open(int to, const tr_relay *line_of, int *input, tr_relay **
 bool tr_relay_ended(const tr_relay *relay);
 /* Returns true when bytes were dropped because they could not be written; false for NULL. */
 bool tr_relay_lost(const tr_relay *relay);
+/* Returns true when a sentence that begins with "trireme: " was copied; false for NULL. */
+bool tr_relay_spoke(const tr_relay *relay);
 /* What is said when that was the result of a command. */
 #define TR_STDOUT_LOST "stdout cannot be written: is the disk full or the pipe closed?"
 /* Frees the relay if all writers have closed the pipe; otherwise its thread uses it until the
