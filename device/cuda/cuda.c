@@ -128,15 +128,19 @@ static tr_status cuda_stream_zero(tr_stream *stream, void *memory, size_t bytes)
     return TR_OK;
 }
 
-/* Runs in a thread of the driver. */
-static void run_call(void *argument) {
-    tr_cuda_call *call = argument;
+static void free_call(tr_cuda_call *call) {
     tr_cuda_stream *stream = call->stream;
-    call->function(call->argument);
     pthread_mutex_lock(&stream->lock);
     call->stream = NULL;
     pthread_cond_signal(&stream->freed);
     pthread_mutex_unlock(&stream->lock);
+}
+
+/* Runs in a thread of the driver. */
+static void run_call(void *argument) {
+    tr_cuda_call *call = argument;
+    call->function(call->argument);
+    free_call(call);
 }
 
 /* Returns the stream's failure. After a failure of the device callbacks do not run any more. */
@@ -179,7 +183,7 @@ static tr_status cuda_stream_call(tr_stream *stream, void (*function)(void *), v
     call->function = function;
     call->argument = argument;
     cudaError_t error = cudaLaunchHostFunc(tr_cuda_stream_of(stream), run_call, call);
-    if (error != cudaSuccess) call->stream = NULL;
+    if (error != cudaSuccess) free_call(call);
     TR_CUDA(error);
     return TR_OK;
 }
@@ -231,6 +235,7 @@ static bool cuda_event_reached(tr_event *event) {
 
 static void cuda_close(tr_device *device) {
     tr_cuda_device *cuda = tr_cuda_device_of(device);
+    (void)use(device); /* the libraries free memory of this GPU */
     /* cuDNN's handle is bound to the stream, so it goes first. */
     if (cuda->compute) (void)cudaStreamSynchronize(tr_cuda_stream_of(cuda->compute));
     if (cuda->dnn) (void)cudnnDestroy(cuda->dnn);
