@@ -25,7 +25,8 @@ template <typename T, int N>
 __global__ void position(tr_embed_desc d, const tr_step_state *state, const T *x, const T *table,
                          const int32_t *starts, T *y) {
     for (int64_t r = tr_first_row(); r < d.rows; r += tr_row_stride()) {
-        const int64_t entry = tr_token_position(d.decode, d.seq, state, d.first + r) - (starts ? starts[r] : 0);
+        const int64_t entry =
+            tr_token_position(d.decode, d.seq, state, d.first + r) - (starts ? starts[r] : 0);
         const bool here = entry >= 0 && entry < d.seq;
         for (int64_t c = tr_lane() * N; c < d.width; c += TR_WARP * N) {
             float v[N], e[N];
@@ -142,10 +143,15 @@ cudaError_t sort_keys(cudaStream_t stream, int64_t padded, uint64_t *keys) {
     return cudaSuccess;
 }
 
-/* Returns the index after the last key of keys[i]'s entry. */
+/* Returns the index after the last key of keys[i]'s entry. Most entries have few keys, so it
+ * searches with growing steps first: every reading waits for the one before. */
 __device__ int64_t entry_end(const uint64_t *keys, int64_t i, int64_t rows) {
     const int64_t entry = key_entry(keys[i]);
-    int64_t low = i + 1, high = rows; /* keys before low are of this entry, from high on are not */
+    int64_t low = i + 1, high = low; /* keys before low are of this entry, from high on are not */
+    for (int64_t step = 1; high < rows && key_entry(keys[high]) == entry; step *= 2) {
+        low = high + 1;
+        high = low + step < rows ? low + step : rows;
+    }
     while (low < high) {
         const int64_t middle = (low + high) / 2;
         if (key_entry(keys[middle]) == entry) low = middle + 1;
@@ -184,7 +190,7 @@ cudaError_t add_sorted(cudaStream_t stream, const tr_embed_desc *d, const void *
                        const int32_t *tokens, const int32_t *starts, float *table, uint64_t *keys) {
     const int64_t rows = d->rows, width = d->width, padded = tr_cuda_sort_keys(rows);
     TR_LAUNCH(tr_launch(stream, tr_grid(padded, TR_THREADS), TR_THREADS, make_keys, *d, padded,
-                            tokens, starts, keys));
+                        tokens, starts, keys));
     TR_LAUNCH(sort_keys(stream, padded, keys));
     return tr_dispatch(d->dtype, tr_rows_aligned(d->dtype, width, dy, table), [=](auto storage) {
         using S = decltype(storage);
