@@ -1,6 +1,7 @@
 /* Kernels of FACTOR_SUMS and FACTOR. */
 #include "device/cuda/kernel.cuh"
 #include "device/cuda/launch.h"
+#include "device/cuda/pack.cuh"
 #include "device/cuda/sumsq.cuh"
 #include "device/elementwise.h"
 
@@ -96,11 +97,20 @@ __global__ void make_factors(tr_factor_desc d, const double *total, const float 
         factor[i] = i < d.rows ? tr_factor_row(*total, r[i]) : tr_factor_col(c[i - d.rows]);
 }
 
+/* A thread takes N adjacent elements of a row, of which cols is a multiple. */
+template <int N>
 __global__ void apply(tr_factor_desc d, const tr_step_state *state, const float *factor, float *x) {
     if (state->skip) return;
     const float scale = tr_factor_scale(&d, state);
-    for (int64_t i = tr_first_item(); i < d.rows * d.cols; i += tr_item_stride())
-        x[i] = x[i] * scale * (factor[i / d.cols] * factor[d.rows + i % d.cols]);
+    const int64_t packs = d.cols / N;
+    for (int64_t i = tr_first_item(); i < d.rows * packs; i += tr_item_stride()) {
+        const float row = factor[i / packs], *cols = factor + d.rows + i % packs * N;
+        float v[N];
+        tr_load(x + i * N, v);
+#pragma unroll
+        for (int j = 0; j < N; j++) v[j] = v[j] * scale * (row * cols[j]);
+        tr_store(x + i * N, v);
+    }
 }
 
 } // namespace
@@ -132,8 +142,8 @@ cudaError_t tr_cuda_launch_factor(cudaStream_t stream, const tr_factor_desc *d,
     TR_LAUNCH(tr_launch(stream, 1, TR_FACTOR_LANES, add_total, by_cols ? d->cols : d->rows,
                         by_cols ? c : r, total));
     TR_LAUNCH(tr_launch(stream, grid, TR_THREADS, make_factors, *d, total, r, c, factor));
-    TR_LAUNCH(tr_launch(stream, tr_grid(d->rows * d->cols, 4 * TR_THREADS), TR_THREADS, apply, *d,
-                        state, factor, x));
+    TR_LAUNCH(tr_launch(stream, tr_grid(d->rows * d->cols, 4 * TR_THREADS), TR_THREADS,
+                        packs ? apply<4> : apply<1>, *d, state, factor, x));
     if (!norm) return cudaSuccess;
     TR_LAUNCH(tr_launch(stream, tr_grid(d->rows, TR_WARPS), TR_THREADS,
                         packs ? sum_direction_rows<true> : sum_direction_rows<false>, *d, x, sums));
