@@ -1,4 +1,5 @@
 /* Kernels of SUMSQ, STEP_FINISH, UPDATE, DIRECTION and DESCEND. */
+#include "device/cuda/eight.cuh"
 #include "device/cuda/kernel.cuh"
 #include "device/cuda/launch.h"
 #include "device/cuda/pack.cuh"
@@ -152,38 +153,14 @@ cudaError_t launch_descend(cudaStream_t stream, const tr_descend_desc &d,
                                                     state, u, norms, master, value);
 }
 
-/* Elements at .. at + n - 1, n <= 8; there are none if n <= 0. packs: eight of them are whole
- * packs.
- */
-struct eight {
-    int64_t at, n;
-    bool packs;
-};
-
-template <typename T> __device__ void load(const eight &e, const T *from, float (&to)[8]) {
-    if (e.packs && e.n == 8) {
-        tr_load(from + e.at, to);
-        return;
-    }
-    for (int i = 0; i < 8; i++) to[i] = i < e.n ? tr_load_one(from + e.at + i) : 0.0f;
-}
-
-template <typename T> __device__ void store(const eight &e, const float (&from)[8], T *to) {
-    if (e.packs && e.n == 8) {
-        tr_store(to + e.at, from);
-        return;
-    }
-    for (int i = 0; i < e.n; i++) tr_store_one(to + e.at + i, from[i]);
-}
-
-__device__ void load_either(const eight &e, bool bf16, const void *from, float (&to)[8]) {
-    if (bf16) load(e, static_cast<const tr_bf16 *>(from), to);
-    else load(e, static_cast<const float *>(from), to);
+__device__ void load_either(const tr_eight &e, bool bf16, const void *from, float (&to)[8]) {
+    if (bf16) tr_load_eight(e, static_cast<const tr_bf16 *>(from), to);
+    else tr_load_eight(e, static_cast<const float *>(from), to);
 }
 
 /* Rounds numbers to BF16 that are exact in it then. */
 __device__ void round_eight(const tr_quantize_desc &d, int use, const tr_step_state *state,
-                            const tr_cuda_update &o, const eight &e, float (&x)[8]) {
+                            const tr_cuda_update &o, const tr_eight &e, float (&x)[8]) {
     uint32_t draw[8];
     tr_draw_bits(d, use, state, o.sample, o.element + e.at, draw);
     for (int i = 0; i < 8; i++) x[i] = tr_bf16_to_f32(tr_round_bf16(x[i], draw[i]));
@@ -191,20 +168,20 @@ __device__ void round_eight(const tr_quantize_desc &d, int use, const tr_step_st
 
 /* Stores numbers, rounded if they are to be BF16, and changes them to these. */
 __device__ void store_either(const tr_quantize_desc &d, int use, const tr_step_state *state,
-                             const tr_cuda_update &o, const eight &e, bool bf16, float (&x)[8],
+                             const tr_cuda_update &o, const tr_eight &e, bool bf16, float (&x)[8],
                              void *to) {
     if (!bf16) {
-        store(e, x, static_cast<float *>(to));
+        tr_store_eight(e, x, static_cast<float *>(to));
         return;
     }
     round_eight(d, use, state, o, e, x);
-    store(e, x, static_cast<tr_bf16 *>(to));
+    tr_store_eight(e, x, static_cast<tr_bf16 *>(to));
 }
 
-__device__ void store_value(tr_dtype dtype, const eight &e, const float (&x)[8], void *to) {
-    if (dtype == TR_BF16) store(e, x, static_cast<tr_bf16 *>(to));
-    else if (dtype == TR_F16) store(e, x, static_cast<tr_f16 *>(to));
-    else store(e, x, static_cast<float *>(to));
+__device__ void store_value(tr_dtype dtype, const tr_eight &e, const float (&x)[8], void *to) {
+    if (dtype == TR_BF16) tr_store_eight(e, x, static_cast<tr_bf16 *>(to));
+    else if (dtype == TR_F16) tr_store_eight(e, x, static_cast<tr_f16 *>(to));
+    else tr_store_eight(e, x, static_cast<float *>(to));
 }
 
 /* States in memory: FP32, BF16, or codes with the scales of their blocks. */
@@ -217,7 +194,7 @@ struct state_memory {
 };
 
 /* Loads eight codes. */
-__device__ void load_codes(const eight &e, const uint8_t *from, uint8_t (&to)[8]) {
+__device__ void load_codes(const tr_eight &e, const uint8_t *from, uint8_t (&to)[8]) {
     if (e.packs && e.n == 8) {
         const tr_pack_words<2> pack = *reinterpret_cast<const tr_pack_words<2> *>(from + e.at);
         memcpy(to, &pack, sizeof to);
@@ -228,7 +205,7 @@ __device__ void load_codes(const eight &e, const uint8_t *from, uint8_t (&to)[8]
 }
 
 /* Stores eight codes. */
-__device__ void store_codes(const eight &e, const uint8_t (&from)[8], uint8_t *to) {
+__device__ void store_codes(const tr_eight &e, const uint8_t (&from)[8], uint8_t *to) {
     if (e.packs && e.n == 8) {
         tr_pack_words<2> pack;
         memcpy(&pack, from, sizeof pack);
@@ -243,7 +220,7 @@ __device__ void store_codes(const eight &e, const uint8_t (&from)[8], uint8_t *t
 static_assert(8 * TR_WARP == TR_CODE8_BLOCK, "a warp steps a block of codes");
 
 /* Loads eight states. A warp has a block of codes. */
-__device__ void load_states(const eight &e, const state_memory &s, float (&x)[8]) {
+__device__ void load_states(const tr_eight &e, const state_memory &s, float (&x)[8]) {
     if (s.dtype != TR_U8) {
         load_either(e, s.dtype == TR_BF16, s.data, x);
         return;
@@ -256,7 +233,7 @@ __device__ void load_states(const eight &e, const state_memory &s, float (&x)[8]
 
 /* Encodes a block of which each lane of the warp has eight numbers. */
 __device__ void encode(const tr_quantize_desc &d, const tr_step_state *state,
-                       const tr_cuda_update &o, const eight &e, const float (&x)[8],
+                       const tr_cuda_update &o, const tr_eight &e, const float (&x)[8],
                        const state_memory &s) {
     float largest = 0;
 #pragma unroll
@@ -274,7 +251,7 @@ __device__ void encode(const tr_quantize_desc &d, const tr_step_state *state,
 }
 
 __device__ void store_states(const tr_quantize_desc &d, const tr_step_state *state,
-                             const tr_cuda_update &o, const eight &e, float (&x)[8],
+                             const tr_cuda_update &o, const tr_eight &e, float (&x)[8],
                              const state_memory &s) {
     if (s.dtype == TR_U8) encode(d, state, o, e, x, s);
     else if (e.n > 0) store_either(d, s.use, state, o, e, s.dtype == TR_BF16, x, s.data);
@@ -295,7 +272,7 @@ __global__ void update_narrow(tr_update_desc d, const tr_step_state *state, tr_c
     const int64_t end = tr_code8_blocks(d.count) * TR_CODE8_BLOCK;
     for (int64_t at = 8 * tr_first_item(); at < end; at += 8 * tr_item_stride()) {
         const int64_t left = d.count - at;
-        const eight e = {at, left < 8 ? left : 8, packs};
+        const tr_eight e = {at, left < 8 ? left : 8, packs};
         float g[8], w[8], m[8], v[8];
         load_either(e, d.bf16_grad, o.grad, g);
         load_either(e, d.bf16_master, o.master, w);
@@ -310,7 +287,7 @@ __global__ void update_narrow(tr_update_desc d, const tr_step_state *state, tr_c
         if (HAS_V) store_states(d.rounding, state, o, e, v, square);
         if (e.n <= 0) continue; /* after the shuffles, which all lanes must reach */
         if (!steps) {
-            store(e, g, static_cast<float *>(o.u));
+            tr_store_eight(e, g, static_cast<float *>(o.u));
             continue;
         }
         store_either(d.rounding, use + TR_UPDATE_USE_MASTER, state, o, e, d.bf16_master, w,
@@ -324,9 +301,9 @@ __global__ void descend_bf16(tr_descend_desc d, const tr_step_state *state, cons
     if (state->skip) return;
     const tr_descend_scalars scalars = tr_descend_round(&d, state, norms);
     for (int64_t at = 8 * tr_first_item(); at < d.count; at += 8 * tr_item_stride()) {
-        const eight e = {at, d.count - at < 8 ? d.count - at : 8, packs};
+        const tr_eight e = {at, d.count - at < 8 ? d.count - at : 8, packs};
         float u[8], w[8];
-        load(e, static_cast<const float *>(o.u), u);
+        tr_load_eight(e, static_cast<const float *>(o.u), u);
         load_either(e, true, o.master, w);
         for (int i = 0; i < 8; i++) w[i] = tr_descend_element(&scalars, u[i], w[i]);
         store_either(d.rounding, d.rounding.use + TR_UPDATE_USE_MASTER, state, o, e, true, w,

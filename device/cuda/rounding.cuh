@@ -3,20 +3,28 @@
 
 #include "device/elementwise.h"
 
-/* Draws the bits of eight elements of a parameter from `at` on, as many as share a Philox call: at
- * most two calls, unless the elements are of several rows. */
+/* Draws the bits of eight elements of a parameter from `at` on. Mostly these are the elements that
+ * share a Philox call; otherwise there are more calls, and `draw` is set without an index that
+ * varies, which would keep it out of registers. */
 __device__ static inline void tr_draw_bits(const tr_quantize_desc &d, int use,
                                            const tr_step_state *state, int64_t sample, int64_t at,
                                            uint32_t (&draw)[TR_QUANTIZE_SHARERS]) {
-    const tr_quantize_box *box;
-    int64_t adjacent;
-    for (int i = 0; i < TR_QUANTIZE_SHARERS;) {
+    constexpr int n = TR_QUANTIZE_SHARERS;
+    for (int i = 0; i < n;) {
+        const tr_quantize_box *box;
+        int64_t adjacent;
         const int64_t place = tr_quantize_place(&d, at + i, &box, &adjacent);
-        const tr_philox r = tr_philox4x32(tr_rounding_key(state->seed, box->name, use),
-                                          (uint64_t)(place / TR_QUANTIZE_SHARERS),
-                                          tr_rounding_counter(state->step, sample));
-        for (int64_t k = place % TR_QUANTIZE_SHARERS;
-             k < TR_QUANTIZE_SHARERS && i < TR_QUANTIZE_SHARERS && adjacent > 0; k++, adjacent--)
-            draw[i++] = tr_philox_half(r, k);
+        const tr_philox r =
+            tr_philox4x32(tr_rounding_key(state->seed, box->name, use), (uint64_t)(place / n),
+                          tr_rounding_counter(state->step, sample));
+        if (place % n == 0 && adjacent >= n && i == 0) {
+#pragma unroll
+            for (int j = 0; j < n; j++) draw[j] = tr_philox_half(r, j);
+            return;
+        }
+        for (int64_t k = place % n; k < n && i < n && adjacent > 0; k++, i++, adjacent--)
+#pragma unroll
+            for (int j = 0; j < n; j++)
+                if (j == i) draw[j] = tr_philox_half(r, k);
     }
 }

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Tests the machine code of the CUDA kernels: code for compute capability 8.0 and 9.0a and PTX for later GPUs,
-# and accesses of 16 bytes in every kernel that reads its tensors in packs.
+# accesses of 16 bytes in every kernel that reads its tensors in packs, and no arrays outside of registers.
 # usage: kernels.sh TRIREME SCRATCH_DIR NVCC      (of a build tree)
 set -euo pipefail
 trireme=$1 scratch=$2 nvcc=$3
@@ -27,7 +27,7 @@ fi
 # --- how they access memory ---------------------------------------------------------------------------
 
 # Kernels with a pack of more than one element as template argument, or that always use packs.
-packs='I[^(]*L[il][48]E|[0-9](row_max|row_sum|row_gradient|row_xent)I|(sumsq_blocks|sum_rows)ILb1E'
+packs='I[^(]*L[il][48]E|[0-9](row_max|row_sum|row_gradient|row_xent)I|(sumsq_blocks|sum_rows)ILb1E|[0-9]quantizeE'
 # Of these, kernels that write sums, or one number a row or block.
 sums='tr_columns_partial|[0-9](row_max|row_sum)I|sumsq_blocks|sum_rows'
 for file in "${files[@]}"; do
@@ -49,4 +49,7 @@ while read -r kernel _; do
 done < <(grep -E " entry$" "$scratch/accesses" | grep -E "$packs")
 ((count >= 30)) || fail "$count kernels in packs: their names have changed"
 echo "$count kernels in packs of 16 bytes"
+# An array with an index that varies is in memory, each thread's own.
+awk '/^(\.visible |\.weak )?\.entry/ { name = $NF } /^[ \t]*\.local/ { print name }' "$scratch/all.ptx" >"$scratch/local"
+[[ ! -s $scratch/local ]] || fail "arrays in local memory: $(sort -u "$scratch/local" | tr '\n' ' ')"
 finish
