@@ -1,10 +1,10 @@
-/* Times every operator of a device at the sizes of two GPT-2 models, and Llama's operators at the
- * same sizes, on normal random data. Prints the bytes of its tensors, the median time of a run,
- * GFLOP/s or GB/s, and the share of the roof, which is measured in the same run: a square product
- * for operators that are counted in FLOPs, a copy larger than the caches for the rest (these may
- * exceed 100 % when their tensors stay in the cache). On a GPU many runs are enqueued together, and
- * a time is their total divided by their number. Exit code 1: an operator ran without the library
- * that the device has for it.
+/* Times the operators of a device at the sizes of two GPT-2 models, and Llama's operators at the
+ * same sizes; on a GPU also all of them at the sizes of Llama 3 8B. The data are normal and random.
+ * Prints the bytes of its tensors, the median time of a run, GFLOP/s or GB/s, and the share of the
+ * roof, which is measured in the same run: a square product for operators that are counted in
+ * FLOPs, a copy larger than the caches for the rest (these may exceed 100 % when their tensors stay
+ * in the cache). On a GPU many runs are enqueued together, and a time is their total divided by
+ * their number. Exit code 1: an operator ran without the library that the device has for it.
  *
  * Usage: bench_op [threads [part of an operator's name [device]]] */
 #include "base/memory.h"
@@ -159,6 +159,9 @@ static void llama(bench *b, const shapes *s, tr_dtype t) {
                                .ld = turned * size,
                                .theta = 500000,
                                .dtype = t};
+    tr_norm_rope_desc norm_rope = {.rope = rope, .eps = 1e-6};
+    norm_rope.rope.heads = s->heads;
+    norm_rope.rope.ld = s->heads * size;
     const tr_attention_desc grouped = attention_of(s, s->batch, s->kv_heads, t);
     tr_attention_desc decode = attention_of(s, 1, s->kv_heads, t);
     decode.decode = 1;
@@ -174,6 +177,8 @@ static void llama(bench *b, const shapes *s, tr_dtype t) {
         CASE("rmsnorm_wgrad", RMSNORM_WGRAD, rmsnorm, norm),
         CASE("rmsnorm, heads", RMSNORM, rmsnorm, heads),
         CASE("rope", ROPE, rope, rope),
+        CASE("norm_rope", NORM_ROPE, norm_rope, norm_rope),
+        CASE("norm_rope_dgrad", NORM_ROPE_DGRAD, norm_rope, norm_rope),
         CASE("glu", GLU, glu, glu),
         CASE("glu_dgrad", GLU_DGRAD, glu, glu),
         CASE("attention, grouped", ATTENTION, attention, grouped),
@@ -260,16 +265,23 @@ static void others(bench *b, const shapes *s, tr_dtype t) {
     }
 }
 
-/* Times the rounding of a block's gradients. */
+/* Times what depends on no storage type: the rounding of a block's gradients, and Adafactor's
+ * moments of the widest matrix in it. */
 static void rounding(bench *b, const shapes *s) {
-    const int64_t params = 12 * s->width * s->width;
-    const bench_case quantize = {
-        .label = "quantize",
-        .desc = {.kind = TR_OP_QUANTIZE,
-                 .quantize = {.count = params,
-                              .boxes = 1,
-                              .box = {{.rows = 1, .cols = params, .ld = params}}}}};
-    report(b, &quantize, 1);
+    const int64_t c = s->width, params = 12 * c * c;
+    const tr_factor_desc factor = {.rows = c, .cols = 4 * c, .all_rows = c, .all_cols = 4 * c};
+    const bench_case cases[] = {
+        {.label = "quantize",
+         .desc = {.kind = TR_OP_QUANTIZE,
+                  .quantize = {.count = params,
+                               .boxes = 1,
+                               .box = {{.rows = 1, .cols = params, .ld = params}}}}},
+        {.label = "factor_sums", .desc = {.kind = TR_OP_FACTOR_SUMS, .factor = factor}},
+        {.label = "factor",
+         .desc = {.kind = TR_OP_FACTOR, .factor = factor},
+         .positive = 1u << TR_FACTOR_R | 1u << TR_FACTOR_C},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) report(b, &cases[i], 1);
 }
 
 /* Returns the bytes read and written per second by a stream copy of 64 MiB (on a GPU: 1 GiB). */
@@ -279,6 +291,10 @@ static double copy_rate(bench *b) {
         .desc = {.kind = TR_OP_CAST,
                  .rows = {.rows = 1, .width = count, .dtype = TR_F32, .to = TR_F32}}};
     return (double)(count * 8) / time_case(b, &copy, 1, &(tr_op_way){0});
+}
+
+static tr_dtype first_type(const bench *b) {
+    return b->gpu ? TR_BF16 : TR_F32;
 }
 
 static void measure(bench *b, const shapes *models, int count, tr_dtype t) {
@@ -291,7 +307,7 @@ static void measure(bench *b, const shapes *models, int count, tr_dtype t) {
                b->flops_roof / 1e9, b->bytes_roof / 1e9);
         products(b, &models[i], t);
         others(b, &models[i], t);
-        if (t == TR_F32) rounding(b, &models[i]);
+        if (t == first_type(b)) rounding(b, &models[i]);
         llama(b, &models[i], t);
     }
 }
@@ -300,7 +316,8 @@ int main(int argc, char **argv) {
     const shapes host[] = {{"L6 C384 T256 B8, bytes", 8, 256, 384, 6, 2, 256},
                            {"124M: C768 T1024 B1, 50304 tokens", 1, 1024, 768, 12, 4, 50304}};
     const shapes gpu[] = {{"124M: C768 T1024 B16, 50304 tokens", 16, 1024, 768, 12, 4, 50304},
-                          {"1.5B: C1600 T1024 B8, 50304 tokens", 8, 1024, 1600, 25, 5, 50304}};
+                          {"1.5B: C1600 T1024 B8, 50304 tokens", 8, 1024, 1600, 25, 5, 50304},
+                          {"8B: C4096 T8192 B1, 128256 tokens", 1, 8192, 4096, 32, 8, 128256}};
     tr_device_options options = {.threads = argc > 1 ? atoi(argv[1]) : 2};
     const char *name = argc > 3 ? argv[3] : "cpu";
     bench b = {.wanted = argc > 2 ? argv[2] : "",
@@ -324,8 +341,8 @@ int main(int argc, char **argv) {
         printf("oneDNN %s, %s, BF16 %s, %d threads\n", tr_cpu_onednn_version((char[32]){0}, 32),
                tr_cpu_isa(), tr_cpu_bf16_native() ? "native" : "widened", options.threads);
     b.bytes_roof = copy_rate(&b);
-    for (tr_dtype t = b.gpu ? TR_BF16 : TR_F32; t <= TR_BF16; t++)
-        measure(&b, b.gpu ? gpu : host, 2, t);
+    for (tr_dtype t = first_type(&b); t <= TR_BF16; t++)
+        measure(&b, b.gpu ? gpu : host, b.gpu ? 3 : 2, t);
     tr_device_staging_free(b.device, b.normal);
     tr_device_staging_free(b.device, b.other);
     tr_device_free(b.device, b.at);
