@@ -127,6 +127,11 @@ static void print_head(const tr_config *c, const tr_run_plan *p, bool here) {
                  c->model.sequence && c->parallel.tp > 1 ? " (sequence)" : "",
                  tr_config_dp_text(c, dp, sizeof dp), tr_config_data_text(c), c->parallel.schedule,
                  p->layout->micro_batches, (long long)c->train.micro_batch);
+    if (p->room)
+        (void)printf(
+            "cut      for the memory of a rank; a step with the fastest cut, which does not "
+            "fit, is %.1f%% shorter\n",
+            100 * (1 - p->fastest / p->time->makespan));
     print_zero(p);
     if (c->device.memory)
         (void)printf("limit    %.1f MiB a rank (device.memory)\n\n", (double)p->limit / MIB);

@@ -7,15 +7,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Tries a change, and counts the stages of its plan if it has one. A change that the schedule or
- * the model refuses, or that overflows a size, does not fit either. */
+/* Tries a change with its fastest cut, and counts the stages of its plan if it has one. A change
+ * that the schedule or the model refuses, or that overflows a size, does not fit either. */
 static tr_status try_stages(const tr_config *c, tr_device *device, bool *fits, int *stages) {
     bool hopeless;
     tr_run_plan *plan;
     *fits = false;
     tr_status status = tr_run_plan_is_hopeless(c, device, &hopeless);
     if (status == TR_OK && !hopeless) {
-        status = tr_run_plan_make(c, device, &plan);
+        status = tr_run_plan_make_fastest(c, device, &plan);
         if (status == TR_OK) {
             *fits = tr_run_plan_fits(plan);
             *stages = plan->layout->desc.schedule->stages;

@@ -14,22 +14,33 @@ typedef struct cut {
     int *blocks;   /* [n + 1]: blocks among the first k layers */
     double *value; /* [(stages + 1) * (n + 1)]: best for layers k.. in s stages */
     int *length;   /* the same shape: layers of the first of these stages */
+    double *need; /* [stages * (n + 1)]: of the first k layers in a stage; NULL: no room is given */
+    const double *room; /* [stages] */
 } cut;
 
 static double segment(const cut *c, int from, int to) {
     return c->sum[to] - c->sum[from];
 }
 
+/* Returns true when stage `stage` has room for the layers from `from` up to `to`. */
+static bool has_room(const cut *c, int stage, int from, int to) {
+    if (!c->need) return true;
+    const double *need = c->need + (size_t)stage * ((size_t)c->n + 1);
+    return need[to] - need[from] <= c->room[stage];
+}
+
 /* Computes `value` for layers from `from` on in s stages, given the values for s - 1. Minimises the
  * largest stage when limit is infinite, else the sum of squares of stages that are at most
  * limit. */
-static void solve(const cut *c, int s, int from, double limit) {
+static void solve(const cut *c, int stages, int s, int from, double limit) {
     size_t row = (size_t)c->n + 1, at = (size_t)s * row + (size_t)from;
     c->value[at] = INFINITY;
     c->length[at] = 0;
     for (int to = from + 1; to <= c->n; to++) {
         double mine = segment(c, from, to), rest = c->value[(size_t)(s - 1) * row + (size_t)to];
-        if (c->blocks[to] == c->blocks[from] || mine > limit || isinf(rest)) continue;
+        if (c->blocks[to] == c->blocks[from] || mine > limit || isinf(rest) ||
+            !has_room(c, stages - s, from, to))
+            continue;
         double total = isinf(limit) ? fmax(mine, rest) : mine * mine + rest;
         /* Of equal cuts keeps the one with the shortest first stage. */
         if (isinf(c->value[at]) || total < c->value[at] * (1 - relative_tolerance)) {
@@ -43,37 +54,55 @@ static double solve_all(const cut *c, int stages, double limit) {
     size_t row = (size_t)c->n + 1;
     for (int k = 0; k <= c->n; k++) c->value[k] = k == c->n ? 0 : INFINITY;
     for (int s = 1; s <= stages; s++)
-        for (int from = c->n; from >= 0; from--) solve(c, s, from, limit);
+        for (int from = c->n; from >= 0; from--) solve(c, stages, s, from, limit);
     return c->value[(size_t)stages * row];
 }
 
-tr_status tr_cut_balanced(const double *cost, const bool *block, int n, int stages, int *first) {
-    tr_status status = TR_OK;
-    cut c = {.n = n};
-    size_t row = (size_t)(n < 0 ? 0 : n) + 1, cells;
-    if (stages < 1 || n < 1)
+static tr_status sum_needs(cut *c, int stages, const tr_cut_room *room) {
+    const size_t row = (size_t)c->n + 1;
+    c->room = room->room;
+    TR_TRY(tr_calloc((size_t)stages * row, sizeof *c->need, &c->need));
+    for (size_t s = 0; s < (size_t)stages; s++)
+        for (size_t k = 0; k + 1 < row; k++)
+            c->need[s * row + k + 1] = c->need[s * row + k] + room->need[s * (row - 1) + k];
+    return TR_OK;
+}
+
+/* Checks the numbers, and sums the costs. */
+static tr_status begin(cut *c, const double *cost, const bool *block, int stages) {
+    size_t row = (size_t)(c->n < 0 ? 0 : c->n) + 1, cells;
+    if (stages < 1 || c->n < 1)
         return TR_FAIL(TR_ERR_CONFIG, "parallel.pp=%d stages of %d layers: both must be 1 or more",
-                       stages, n);
+                       stages, c->n);
     if (!tr_mul_size((size_t)stages + 1, row, &cells))
         return TR_FAIL(TR_ERR_CONFIG,
                        "parallel.pp=%d is too large: it must be at most the number of layers",
                        stages);
-    TR_TRY_OUT(tr_calloc(row, sizeof *c.sum, &c.sum));
-    TR_TRY_OUT(tr_calloc(row, sizeof *c.blocks, &c.blocks));
-    for (int k = 0; k < n; k++) {
-        c.sum[k + 1] = c.sum[k] + cost[k];
-        c.blocks[k + 1] = c.blocks[k] + (!block || block[k]);
+    TR_TRY(tr_calloc(row, sizeof *c->sum, &c->sum));
+    TR_TRY(tr_calloc(row, sizeof *c->blocks, &c->blocks));
+    for (int k = 0; k < c->n; k++) {
+        c->sum[k + 1] = c->sum[k] + cost[k];
+        c->blocks[k + 1] = c->blocks[k] + (!block || block[k]);
     }
-    if (c.blocks[n] < stages) {
-        status = TR_FAIL(TR_ERR_CONFIG,
-                         "parallel.pp=%d stages need a layer each, but model.layers=%d: lower "
-                         "parallel.pp (or parallel.virtual) or raise model.layers",
-                         stages, c.blocks[n]);
-        goto out;
-    }
-    TR_TRY_OUT(tr_calloc(cells, sizeof *c.value, &c.value));
-    TR_TRY_OUT(tr_calloc(cells, sizeof *c.length, &c.length));
-    double largest = solve_all(&c, stages, INFINITY);
+    if (c->blocks[c->n] < stages)
+        return TR_FAIL(TR_ERR_CONFIG,
+                       "parallel.pp=%d stages need a layer each, but model.layers=%d: lower "
+                       "parallel.pp (or parallel.virtual) or raise model.layers",
+                       stages, c->blocks[c->n]);
+    TR_TRY(tr_calloc(cells, sizeof *c->value, &c->value));
+    return tr_calloc(cells, sizeof *c->length, &c->length);
+}
+
+tr_status tr_cut_within(const double *cost, const bool *block, int n, int stages,
+                        const tr_cut_room *room, int *first, bool *found) {
+    tr_status status = TR_OK;
+    cut c = {.n = n};
+    TR_TRY_OUT(begin(&c, cost, block, stages));
+    if (room) TR_TRY_OUT(sum_needs(&c, stages, room));
+    const size_t row = (size_t)n + 1;
+    const double largest = solve_all(&c, stages, INFINITY);
+    *found = !isinf(largest);
+    if (!*found) goto out;
     (void)solve_all(&c, stages, largest * (1 + relative_tolerance));
     first[0] = 0;
     for (int k = 0; k < stages; k++)
@@ -81,7 +110,13 @@ tr_status tr_cut_balanced(const double *cost, const bool *block, int n, int stag
 out:
     free(c.length);
     free(c.value);
+    free(c.need);
     free(c.blocks);
     free(c.sum);
     return status;
+}
+
+tr_status tr_cut_balanced(const double *cost, const bool *block, int n, int stages, int *first) {
+    bool found;
+    return tr_cut_within(cost, block, n, stages, NULL, first, &found);
 }

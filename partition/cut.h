@@ -15,3 +15,14 @@
  * to first[k+1] - 1. Fails with TR_ERR_CONFIG, naming parallel.pp and model.layers, when there are
  * fewer than stages. */
 tr_status tr_cut_balanced(const double *cost, const bool *block, int n, int stages, int *first);
+
+/* What layers need of the stages' room: need[stages][n], of layer k in stage s, and room[stages].
+ */
+typedef struct tr_cut_room {
+    const double *need, *room;
+} tr_cut_room;
+
+/* The same among the cuts in which no stage needs more than its room. Sets *found to false, and
+ * leaves first[] as it is, when there is none. */
+tr_status tr_cut_within(const double *cost, const bool *block, int n, int stages,
+                        const tr_cut_room *room, int *first, bool *found);

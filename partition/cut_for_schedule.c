@@ -21,8 +21,10 @@ static bool is_block(const tr_layer *layer) {
     return layer->inputs > 0 && layer->outputs > 0;
 }
 
-/* Balances the FLOPs, with this weight for F and the rest of 1 for I and W. */
-static tr_status balance(const tr_model *model, double forward, int stages, int *first) {
+/* Balances the FLOPs, with this weight for F and the rest of 1 for I and W. room: see
+ * tr_cut_within; NULL: as tr_cut_balanced. */
+static tr_status balance(const tr_model *model, double forward, int stages, const tr_cut_room *room,
+                         int *first, bool *found) {
     size_t n = (size_t)model->count;
     double *cost = NULL;
     bool *block = NULL;
@@ -34,7 +36,7 @@ static tr_status balance(const tr_model *model, double forward, int stages, int 
         cost[k] = forward * layer->flops_f + (1 - forward) * (layer->flops_i + layer->flops_w);
         block[k] = is_block(layer);
     }
-    status = tr_cut_balanced(cost, block, model->count, stages, first);
+    status = tr_cut_within(cost, block, model->count, stages, room, first, found);
 out:
     free(block);
     free(cost);
@@ -42,15 +44,48 @@ out:
 }
 
 tr_status tr_cut_model(const tr_model *model, int stages, int *first) {
-    return balance(model, 0.5, stages, first);
+    bool found;
+    return balance(model, 0.5, stages, NULL, first, &found);
+}
+
+/* Estimates a cut's order. */
+static tr_status estimate(const tr_model *model, const tr_schedule *s, const int *first,
+                          tr_stage_table *table, tr_estimate **out) {
+    TR_TRY(tr_layer_table_make(model, first, s->stages, table));
+    return tr_estimate_order(s, &(tr_estimate_options){.table = table}, out);
+}
+
+/* Returns the bytes of the parameters of a rank and of their state. */
+static double state_of(const tr_model *model, const tr_placement *placement, int rank,
+                       const tr_cut_memory *memory) {
+    size_t values, gradients, moments;
+    const tr_param_memory params = tr_memory_of_params(model, placement, rank, memory->divided,
+                                                       memory->zero, memory->optimizer);
+    tr_memory_params_bytes(&params, model->shape.dtype, &values, &gradients, &moments);
+    return (double)(values + gradients + moments);
+}
+
+tr_status tr_cut_measure(const tr_model *model, const tr_schedule *s, const tr_cut_memory *memory,
+                         const int *first, double *time, double *need) {
+    tr_stage_table table = {0};
+    tr_estimate *e = NULL;
+    const tr_placement placement = {.stages = s->stages, .first = first, .owner = s->rank_of};
+    const tr_status status = estimate(model, s, first, &table, &e);
+    for (int r = 0; r < s->ranks && status == TR_OK; r++)
+        need[r] = state_of(model, &placement, r, memory) + e->peak[r];
+    if (status == TR_OK) *time = e->makespan;
+    tr_estimate_destroy(e);
+    tr_stage_table_free(&table);
+    return status;
 }
 
 typedef struct search {
     const tr_model *model;
     const tr_schedule *s;
-    tr_optim_memory optimizer;
+    const tr_cut_memory *memory;
+    double *room, *need; /* [ranks]: what they may need; what those of the trial need */
     int *best, *trial;   /* [stages + 1] */
-    double time, memory; /* of the best; the most that a rank may need */
+    double time, excess; /* of the best; what its ranks need beyond their room */
     int64_t actions;     /* estimated so far */
 } search;
 
@@ -65,39 +100,33 @@ static bool is_valid(const search *x) {
     return true;
 }
 
-/* Estimates the trial's time, and the memory of its fullest rank: parameters, their state, and the
- * peak of its activations before they are placed. State and gradients count as a whole, also when
- * data ranks divide them, so that parallel.zero does not move the cut. */
-static tr_status estimate(search *x, double *time, double *memory) {
-    const tr_schedule *s = x->s;
-    tr_stage_table table = {0};
-    tr_estimate *e = NULL;
-    tr_placement placement = {.stages = s->stages, .first = x->trial, .owner = s->rank_of};
-    TR_TRY(tr_layer_table_make(x->model, x->trial, s->stages, &table));
-    tr_status status = tr_estimate_order(s, &(tr_estimate_options){.table = &table}, &e);
-    *memory = 0;
-    for (int r = 0; r < s->ranks && status == TR_OK; r++) {
-        size_t values, gradients, moments;
-        tr_param_memory params =
-            tr_memory_of_params(x->model, &placement, r, NULL, 0, x->optimizer);
-        tr_memory_params_bytes(&params, x->model->shape.dtype, &values, &gradients, &moments);
-        *memory = fmax(*memory, (double)(values + gradients + moments) + e->peak[r]);
-        x->actions += s->count[r];
-    }
-    if (status == TR_OK) *time = e->makespan;
+/* Measures the trial. */
+static tr_status measure(search *x, double *time) {
+    TR_TRY(tr_cut_measure(x->model, x->s, x->memory, x->trial, time, x->need));
+    for (int r = 0; r < x->s->ranks; r++) x->actions += x->s->count[r];
     x->actions += layer_actions * x->model->count;
-    tr_estimate_destroy(e);
-    tr_stage_table_free(&table);
-    return status;
+    return TR_OK;
 }
 
-/* Takes the trial if it is faster and fits. */
+/* Returns what the ranks of the trial need beyond their room. */
+static double excess_of(const search *x) {
+    double excess = 0;
+    for (int r = 0; r < x->s->ranks; r++)
+        excess += fmax(0, x->need[r] - x->room[r] * (1 + rounding));
+    return excess;
+}
+
+/* Takes the trial if it exceeds the room by less, or does not and is faster. */
 static tr_status take_better(search *x, bool *better) {
-    double time, memory;
+    double time;
     if (!is_valid(x) || x->actions >= most_actions) return TR_OK;
-    TR_TRY(estimate(x, &time, &memory));
-    if (!(time < x->time * (1 - rounding) && memory <= x->memory * (1 + rounding))) return TR_OK;
+    TR_TRY(measure(x, &time));
+    const double excess = excess_of(x);
+    const bool nearer = excess < x->excess * (1 - rounding);
+    const bool faster = excess <= x->excess && time < x->time * (1 - rounding);
+    if (!nearer && !faster) return TR_OK;
     x->time = time;
+    x->excess = excess;
     *better = true;
     memcpy(x->best, x->trial, ((size_t)x->s->stages + 1) * sizeof *x->best);
     return TR_OK;
@@ -117,21 +146,121 @@ static tr_status move(search *x, int from, int to, bool *better) {
     return TR_OK;
 }
 
+/* Sets the room: that which is given, or what the fullest rank of the trial needs. */
+static void set_room(search *x) {
+    double most = 0;
+    for (int r = 0; r < x->s->ranks; r++) most = fmax(most, x->need[r]);
+    for (int r = 0; r < x->s->ranks; r++) x->room[r] = x->memory->room ? x->memory->room[r] : most;
+}
+
+/* Fills state[layers] with the bytes of each layer's parameters and of their state, and one[layers]
+ * with those of its activations of a micro-batch. */
+static tr_status measure_layers(const search *x, double *state, double *one) {
+    const int n = x->model->count;
+    int *first = NULL, *owner = NULL; /* every layer is a stage, of a rank of its own */
+    tr_stage_table table = {0};
+    tr_status status = TR_OK;
+    TR_TRY_OUT(tr_calloc((size_t)n + 1, sizeof *first, &first));
+    TR_TRY_OUT(tr_calloc((size_t)n, sizeof *owner, &owner));
+    for (int k = 0; k < n; k++) {
+        first[k + 1] = k + 1;
+        owner[k] = k;
+    }
+    const tr_placement placement = {.stages = n, .first = first, .owner = owner};
+    TR_TRY_OUT(tr_layer_table_make(x->model, first, n, &table));
+    for (int k = 0; k < n; k++) {
+        state[k] = state_of(x->model, &placement, k, x->memory);
+        one[k] = table.cost[k].m_b;
+    }
+out:
+    tr_stage_table_free(&table);
+    free(owner);
+    free(first);
+    return status;
+}
+
+/* Returns how many micro-batches of its layers a rank holds in the best cut when that takes most,
+ * and sets *chunks to its stages. */
+static double held(const search *x, const tr_estimate *e, const double *one, int rank,
+                   int *chunks) {
+    double sum = 0;
+    *chunks = 0;
+    for (int s = 0; s < x->s->stages; s++) {
+        if (x->s->rank_of[s] != rank) continue;
+        ++*chunks;
+        for (int k = x->best[s]; k < x->best[s + 1]; k++) sum += one[k];
+    }
+    return sum > 0 ? e->peak[rank] / sum : 0;
+}
+
+/* Fills need[stages][layers] with what layers need in each stage, with as many micro-batches as the
+ * stage's rank holds in the best cut, and room[stages] with equal parts of the ranks' room. */
+static tr_status share_room(const search *x, double *need, double *room) {
+    const tr_schedule *s = x->s;
+    const size_t n = (size_t)x->model->count;
+    double *state = NULL, *one = NULL;
+    tr_stage_table table = {0};
+    tr_estimate *e = NULL;
+    tr_status status = TR_OK;
+    TR_TRY_OUT(tr_calloc(n, sizeof *state, &state));
+    TR_TRY_OUT(tr_calloc(n, sizeof *one, &one));
+    TR_TRY_OUT(measure_layers(x, state, one));
+    TR_TRY_OUT(estimate(x->model, s, x->best, &table, &e));
+    for (int t = 0; t < s->stages; t++) {
+        int chunks;
+        const double count = held(x, e, one, s->rank_of[t], &chunks);
+        room[t] = x->room[s->rank_of[t]] / chunks;
+        for (size_t k = 0; k < n; k++) need[(size_t)t * n + k] = state[k] + count * one[k];
+    }
+out:
+    tr_estimate_destroy(e);
+    tr_stage_table_free(&table);
+    free(one);
+    free(state);
+    return status;
+}
+
+enum { WEIGHTS = 8 };
+
+/* Tries the cuts that balance F, I and W with different weights. */
+static tr_status try_weights(search *x, const tr_cut_room *room) {
+    for (int k = 0; k <= WEIGHTS; k++) {
+        bool found, better = false;
+        TR_TRY(balance(x->model, (double)k / WEIGHTS, x->s->stages, room, x->trial, &found));
+        if (found) TR_TRY(take_better(x, &better));
+    }
+    return TR_OK;
+}
+
+/* The same among those that fit the ranks' room by the layers' bytes. */
+static tr_status try_within(search *x) {
+    const size_t stages = (size_t)x->s->stages;
+    double *need = NULL, *room = NULL;
+    tr_status status = TR_OK;
+    TR_TRY_OUT(tr_calloc(stages * (size_t)x->model->count, sizeof *need, &need));
+    TR_TRY_OUT(tr_calloc(stages, sizeof *room, &room));
+    TR_TRY_OUT(share_room(x, need, room));
+    status = try_weights(x, &(tr_cut_room){.need = need, .room = room});
+out:
+    free(room);
+    free(need);
+    return status;
+}
+
 static tr_status run(search *x) {
-    enum { WEIGHTS = 8 };
     const int stages = x->s->stages;
-    bool better = false;
+    bool better = true;
     TR_TRY(tr_cut_model(x->model, stages, x->trial));
     memcpy(x->best, x->trial, ((size_t)stages + 1) * sizeof *x->best);
     if (stages == 1) return TR_OK;
-    TR_TRY(estimate(x, &x->time, &x->memory));
-    for (int k = 0; k <= WEIGHTS; k++) {
-        TR_TRY(balance(x->model, (double)k / WEIGHTS, stages, x->trial));
-        TR_TRY(take_better(x, &better));
-    }
+    TR_TRY(measure(x, &x->time));
+    set_room(x);
+    x->excess = excess_of(x);
+    TR_TRY(try_weights(x, NULL));
+    if (x->excess > 0) TR_TRY(try_within(x));
     /* A run of boundaries that moves together takes a layer from one stage and gives one to
      * another, with stages between them that keep their number of layers. */
-    for (better = true; better && x->actions < most_actions;) {
+    while (better && x->actions < most_actions) {
         better = false;
         for (int length = 0; length < stages - 1; length++)
             for (int from = 1; from + length < stages; from++)
@@ -141,10 +270,17 @@ static tr_status run(search *x) {
 }
 
 tr_status tr_cut_for_schedule(const tr_model *model, const tr_schedule *schedule,
-                              tr_optim_memory optimizer, int *first) {
-    search x = {.model = model, .s = schedule, .optimizer = optimizer, .best = first};
-    TR_TRY(tr_calloc((size_t)schedule->stages + 1, sizeof *x.trial, &x.trial));
-    tr_status status = run(&x);
+                              const tr_cut_memory *memory, int *first) {
+    search x = {.model = model, .s = schedule, .memory = memory, .best = first};
+    const size_t ranks = (size_t)schedule->ranks;
+    tr_status status = TR_OK;
+    TR_TRY_OUT(tr_calloc((size_t)schedule->stages + 1, sizeof *x.trial, &x.trial));
+    TR_TRY_OUT(tr_calloc(ranks, sizeof *x.need, &x.need));
+    TR_TRY_OUT(tr_calloc(ranks, sizeof *x.room, &x.room));
+    status = run(&x);
+out:
+    free(x.room);
+    free(x.need);
     free(x.trial);
     return status;
 }

@@ -6,7 +6,6 @@
 #include "layers/layer_stage.h"
 #include "layers/param_layout.h"
 #include "partition/buckets.h"
-#include "partition/cut_for_schedule.h"
 #include "partition/offload.h"
 #include "partition/owners.h"
 #include "partition/param_memory.h"
@@ -99,12 +98,42 @@ static tr_status make_model(const tr_layout_desc *d, int tp_rank, tr_model **out
     return tr_model_create(&d->model, &shape, out);
 }
 
+/* Returns the mesh as its first rank sees it. */
+static tr_mesh as_first_rank(const tr_layout_desc *d) {
+    tr_mesh mesh = d->mesh;
+    memset(mesh.index, 0, sizeof mesh.index);
+    return mesh;
+}
+
 /* Cuts as tensor rank 0 does, so that all tensor ranks have the same cut. Rank 0 has the largest
- * part of a vocabulary or MLP that does not divide evenly. */
+ * part of a vocabulary or MLP that does not divide evenly. Without room parameters and their state
+ * count as a whole, also when data ranks divide them, so that parallel.zero does not move the cut.
+ */
 static tr_status cut_as_first_rank(tr_layout *l) {
+    const tr_layout_desc *d = &l->desc;
+    const tr_mesh first_rank = as_first_rank(d);
+    const tr_cut_memory memory = {.optimizer = d->optimizer,
+                                  .divided =
+                                      d->room ? tr_memory_divided(&first_rank, d->zero) : NULL,
+                                  .zero = d->zero,
+                                  .room = d->room};
     tr_model *model;
-    TR_TRY(make_model(&l->desc, 0, &model));
-    tr_status status = tr_cut_for_schedule(model, l->desc.schedule, l->desc.optimizer, l->first);
+    TR_TRY(make_model(d, 0, &model));
+    const tr_status status = tr_cut_for_schedule(model, d->schedule, &memory, l->first);
+    tr_model_destroy(model);
+    return status;
+}
+
+tr_status tr_layout_needs(const tr_layout *l, double *need) {
+    const tr_layout_desc *d = &l->desc;
+    const tr_mesh first_rank = as_first_rank(d);
+    const tr_cut_memory memory = {.optimizer = d->optimizer,
+                                  .divided = tr_memory_divided(&first_rank, d->zero),
+                                  .zero = d->zero};
+    double time;
+    tr_model *model;
+    TR_TRY(make_model(d, 0, &model));
+    const tr_status status = tr_cut_measure(model, d->schedule, &memory, l->first, &time, need);
     tr_model_destroy(model);
     return status;
 }
@@ -127,6 +156,7 @@ tr_status tr_layout_create(const tr_layout_desc *desc, tr_layout **out) {
     tr_layout *l = NULL;
     TR_TRY(tr_calloc(1, sizeof *l, &l));
     l->desc = *desc;
+    l->for_room = desc->room;
     if (l->desc.seq == 0) l->desc.seq = desc->model.context;
     if (desc->forward_only) l->desc.optimizer.offload = false; /* there is no state */
     TR_TRY_OUT(count_micro_batches(l));
@@ -137,6 +167,7 @@ tr_status tr_layout_create(const tr_layout_desc *desc, tr_layout **out) {
     TR_TRY_OUT(check_step_inputs(l));
     TR_TRY_OUT(place_layers(l));
     TR_TRY_OUT(tr_layer_table_make(l->model, l->first, l->placement.stages, &l->table));
+    l->desc.room = NULL;
 out:
     if (status != TR_OK) tr_layout_destroy(l);
     else *out = l;

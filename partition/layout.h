@@ -4,6 +4,7 @@
 
 #include "comm/comm.h"
 #include "layers/placement.h"
+#include "partition/cut_for_schedule.h"
 #include "partition/memory_plan.h"
 #include "partition/param_memory.h"
 #include "pipeline/program/lower.h"
@@ -32,6 +33,7 @@ typedef struct tr_layout_desc {
     bool decodes; /* between steps the ranks decode one text (layers/cached.h) in the arena */
     /* Of mesh.degree[pp] ranks and the step's micro-batches; used until it is lowered. */
     const tr_schedule *schedule;
+    const double *room; /* [mesh.degree[pp]]: of tr_cut_memory; used while the layout is made */
     /* Steps that train with fewer micro-batches; used as long as the layout. */
     const tr_smaller_batch *smaller; /* [smaller_count] */
     int smaller_count;
@@ -44,6 +46,7 @@ typedef struct tr_layout {
     int micro_batches; /* of a step on one data rank */
     tr_model *model;
     int *first, *owner; /* [stages + 1], [stages]: placement points to them */
+    bool for_room;      /* the cut is made for desc.room */
     tr_placement placement;
     size_t *decoding; /* [pipeline ranks]: bytes of the decoding layers; after tr_layout_prepare */
     size_t decoding_message; /* likewise: bytes of the largest message while the ranks decode */
@@ -94,6 +97,9 @@ bool tr_layout_sums_freely(const tr_layout *layout);
 
 /* Returns the memory of the parameters of the rank at these indices. */
 tr_param_memory tr_layout_params(const tr_layout *layout, int pp_rank, int dp_rank);
+/* Computes what the ranks of the first tensor and data rank need by the measure of the room, to
+ * need[mesh.degree[pp]]; before tr_layout_lower, or as long as the schedule is there. */
+tr_status tr_layout_needs(const tr_layout *layout, double *need);
 /* Fills the bytes that do not depend on prepared layers: parameters, gradients, optimizer state,
  * step inputs. */
 void tr_layout_memory_known(const tr_layout *layout, int pp_rank, int dp_rank, tr_memory_plan *out);

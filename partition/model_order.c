@@ -32,7 +32,8 @@ static tr_status cut_open(const tr_model *model, const tr_schedule *s, tr_optim_
                           int stages, cut *x) {
     *x = (cut){0};
     TR_TRY(tr_calloc((size_t)stages + 1, sizeof *x->first, &x->first));
-    tr_status status = s ? tr_cut_for_schedule(model, s, optimizer, x->first)
+    const tr_cut_memory memory = {.optimizer = optimizer};
+    tr_status status = s ? tr_cut_for_schedule(model, s, &memory, x->first)
                          : tr_cut_model(model, stages, x->first);
     if (status == TR_OK) status = tr_layer_table_make(model, x->first, stages, &x->table);
     if (status != TR_OK) cut_close(x);

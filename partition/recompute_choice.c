@@ -31,11 +31,11 @@ static bool raise(const tr_layout *l, int pp_rank, int64_t blocks, uint8_t *mode
     return lowest < TR_RECOMPUTE_FULL;
 }
 
-/* Plans with these modes. */
+/* Plans with these modes and the fastest cut. */
 static tr_status plan_modes(tr_config *c, tr_device *device, const uint8_t *mode,
                             tr_run_plan **out) {
     TR_TRY(tr_recompute_print(mode, c->model.layers, c->model.recompute));
-    return tr_run_plan_make(c, device, out);
+    return tr_run_plan_make_fastest(c, device, out);
 }
 
 /* Raises the modes of ranks that do not fit, each of all its stages, until all fit or have the last
@@ -169,6 +169,21 @@ out:
     return status;
 }
 
+/* Recomputes nothing, if that fits with another cut and is no slower than `plan`, or if that does
+ * not fit. */
+static tr_status cut_instead(tr_config *c, tr_device *device, const tr_run_plan *plan) {
+    char modes[sizeof c->model.recompute];
+    tr_run_plan *other;
+    memcpy(modes, c->model.recompute, sizeof modes);
+    (void)strcpy(c->model.recompute, tr_recompute_name(TR_RECOMPUTE_NONE));
+    TR_TRY(tr_run_plan_make(c, device, &other));
+    const bool slower =
+        tr_run_plan_fits_device(plan) && other->time->makespan > plan->time->makespan;
+    if (!tr_run_plan_fits_device(other) || slower) memcpy(c->model.recompute, modes, sizeof modes);
+    tr_run_plan_destroy(other);
+    return TR_OK;
+}
+
 tr_status tr_request_recompute(tr_config *c, tr_device *device) {
     uint8_t *mode = NULL;
     tr_run_plan *plan = NULL;
@@ -177,6 +192,8 @@ tr_status tr_request_recompute(tr_config *c, tr_device *device) {
     TR_TRY_OUT(tr_calloc((size_t)c->model.layers, 1, &mode));
     TR_TRY_OUT(raise_ranks(c, device, mode, &plan));
     if (tr_run_plan_fits_device(plan)) TR_TRY_OUT(lower_raised(c, device, mode, &plan));
+    if (strcmp(c->model.recompute, tr_recompute_name(TR_RECOMPUTE_NONE)) != 0 && c->parallel.pp > 1)
+        TR_TRY_OUT(cut_instead(c, device, plan));
 out:
     tr_run_plan_destroy(plan);
     free(mode);

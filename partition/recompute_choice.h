@@ -10,6 +10,8 @@
  * rank's last raised stages as fit, which keep their activations for the shortest time, get the
  * mode before it, found by halving for all ranks at once, and again while this lowers a mode. The
  * cut and so the bytes follow the modes: the choice fits, and lower modes may exist that fit, too.
- * Depends only on the config and the device's kind and threads, so that every rank chooses alike.
- * Operators are prepared on the device (tr_run_plan_make). Fails like tr_run_plan_make. */
+ * These plans have the fastest cut of their modes (tr_run_plan_make_fastest); none with a cut for
+ * the memory is taken instead, if that fits and is no slower. Depends only on the config and the
+ * device's kind and threads, so that every rank chooses alike. Operators are prepared on the device
+ * (tr_run_plan_make). Fails like tr_run_plan_make. */
 tr_status tr_request_recompute(tr_config *config, tr_device *device);

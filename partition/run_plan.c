@@ -4,13 +4,15 @@
 #include "partition/request.h"
 #include "pipeline/orders/estimate.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 enum { MOST_RANKS = 1 << 20 };
 
 static tr_status make_layout(const tr_config *c, const tr_orders *orders, int tp_rank,
-                             tr_own_sums own, tr_layout **out) {
+                             tr_own_sums own, const double *room, tr_layout **out) {
     const tr_mesh mesh = {.degree = {[TR_AXIS_PP] = (int)c->parallel.pp,
                                      [TR_AXIS_DP] = (int)c->parallel.dp,
                                      [TR_AXIS_TP] = (int)c->parallel.tp},
@@ -18,6 +20,7 @@ static tr_status make_layout(const tr_config *c, const tr_orders *orders, int tp
                           .near = tr_config_near(c)};
     tr_layout_desc desc = tr_request_layout(c, orders, &mesh);
     desc.own = own;
+    desc.room = room;
     return tr_layout_create(&desc, out);
 }
 
@@ -67,6 +70,15 @@ static tr_status take_time(tr_run_plan *p) {
     return TR_OK;
 }
 
+/* Sets *out to the makespan of a training step. */
+static tr_status take_makespan(const tr_layout *l, double *out) {
+    tr_simulation *time;
+    TR_TRY(tr_simulate(l->program[TR_LAYOUT_TRAIN], l->table.cost, NULL, &time));
+    *out = time->makespan;
+    tr_simulation_destroy(time);
+    return TR_OK;
+}
+
 /* Simulates a step with each of the run's batches. */
 static tr_status take_steps(tr_run_plan *p, const tr_config *c) {
     tr_batch_size size[TR_CONFIG_BATCHES];
@@ -103,41 +115,161 @@ static bool is_elsewhere_by_nccl(const tr_config *c, const tr_device *device, in
            tr_request_plane(c) != TR_PLANE_MPI;
 }
 
-tr_status tr_run_plan_make(const tr_config *config, tr_device *device, tr_run_plan **out) {
-    tr_status status = TR_OK;
-    tr_run_plan *p = NULL;
-    tr_layout *l = NULL;
-    tr_schedule_report report;
-    tr_own_sums own = {false};
+/* What a plan is made from. */
+typedef struct planning {
+    const tr_config *c;
+    tr_device *device;
+    tr_own_sums own;
     int receive_units;
-    const tr_op_context context = {.device = device, .deterministic = config->train.deterministic};
-    TR_TRY(tr_config_check(config, 0));
-    TR_TRY(tr_calloc(1, sizeof *p, &p));
-    TR_TRY_OUT(count_ranks(config, &p->ranks));
-    receive_units = tr_world_expected_units(device, tr_request_plane(config), p->ranks);
-    if (receive_units > 0 || is_elsewhere_by_nccl(config, device, p->ranks))
-        own = tr_request_own_sums(config);
-    TR_TRY_OUT(tr_request_memory(config, device, p->ranks, &p->limit));
-    TR_TRY_OUT(tr_request_orders(config, &p->orders, &report));
-    TR_TRY_OUT(tr_calloc((size_t)p->ranks, sizeof *p->memory, &p->memory));
-    TR_TRY_OUT(tr_calloc((size_t)p->ranks, sizeof *p->parameters, &p->parameters));
-    for (int tp = 0; tp < config->parallel.tp; tp++) {
-        TR_TRY_OUT(make_layout(config, &p->orders, tp, own, &l));
-        TR_TRY_OUT(tr_layout_prepare(l, &context, receive_units, NULL, -1));
-        TR_TRY_OUT(tr_layout_lower(l));
-        TR_TRY_OUT(plan_ranks(p, l, device));
+    tr_run_plan *p;
+} planning;
+
+/* Prepares and lowers a layout, and plans its ranks. */
+static tr_status complete(const planning *x, tr_layout *l) {
+    const tr_op_context context = {.device = x->device, .deterministic = x->c->train.deterministic};
+    TR_TRY(tr_layout_prepare(l, &context, x->receive_units, NULL, -1));
+    TR_TRY(tr_layout_lower(l));
+    return plan_ranks(x->p, l, x->device);
+}
+
+/* Returns the most bytes that ranks of tensor index 0 take at a pipeline index. */
+static size_t most_of(const tr_run_plan *p, int pp_rank) {
+    tr_mesh mesh = p->layout->desc.mesh;
+    size_t most = 0;
+    mesh.index[TR_AXIS_PP] = pp_rank;
+    for (int dp = 0; dp < mesh.degree[TR_AXIS_DP]; dp++) {
+        mesh.index[TR_AXIS_DP] = dp;
+        const size_t total = p->memory[tr_mesh_rank(&mesh, mesh.index)].total;
+        if (total > most) most = total;
+    }
+    return most;
+}
+
+/* A search for a cut that fits: what ranks need by the measure of the room, the most that they take
+ * besides in any plan so far, and the room that this leaves. */
+typedef struct fitting {
+    double *need, *others, *room; /* [pipeline ranks] */
+} fitting;
+
+static tr_status leave_room(const tr_run_plan *p, const fitting *f) {
+    TR_TRY(tr_layout_needs(p->layout, f->need));
+    for (int r = 0; r < p->layout->desc.mesh.degree[TR_AXIS_PP]; r++) {
+        f->others[r] = fmax(f->others[r], (double)most_of(p, r) - f->need[r]);
+        f->room[r] = fmax(1, (double)p->limit - f->others[r]);
+    }
+    return TR_OK;
+}
+
+/* Cuts the layers for the room that the plan leaves, and plans that. Keeps the cut if the rank that
+ * takes most takes less; otherwise sets *nearer to false. */
+static tr_status try_cut(const planning *x, const fitting *f, bool *nearer) {
+    tr_run_plan *p = x->p;
+    tr_layout *old = p->layout, *l = NULL;
+    const size_t stages = (size_t)old->placement.stages, ranks = (size_t)x->c->parallel.pp;
+    const size_t before = p->memory[tr_run_plan_largest(p)].total;
+    *nearer = false;
+    TR_TRY(leave_room(p, f));
+    TR_TRY(make_layout(x->c, &p->orders, 0, x->own, f->room, &l));
+    tr_status status = TR_OK;
+    if (memcmp(l->first, old->first, (stages + 1) * sizeof *l->first) != 0) {
+        status = complete(x, l);
+        *nearer = status == TR_OK && p->memory[tr_run_plan_largest(p)].total < before;
+        if (status == TR_OK && !*nearer) status = plan_ranks(p, old, x->device);
+    }
+    if (*nearer) {
+        p->layout = l;
+        memcpy(p->room, f->room, ranks * sizeof *p->room);
+    }
+    tr_layout_destroy(*nearer ? old : l);
+    return status;
+}
+
+/* Cuts the layers again while a rank does not fit and that brings it nearer. */
+static tr_status fit(const planning *x) {
+    enum { TRIES = 4 };
+    const size_t ranks = (size_t)x->c->parallel.pp;
+    tr_run_plan *p = x->p;
+    fitting f = {0};
+    bool nearer = true, found = false;
+    tr_status status = TR_OK;
+    TR_TRY_OUT(tr_calloc(ranks, sizeof *p->room, &p->room));
+    TR_TRY_OUT(tr_calloc(ranks, sizeof *f.need, &f.need));
+    TR_TRY_OUT(tr_calloc(ranks, sizeof *f.others, &f.others));
+    TR_TRY_OUT(tr_calloc(ranks, sizeof *f.room, &f.room));
+    for (size_t r = 0; r < ranks; r++) f.others[r] = -INFINITY;
+    TR_TRY_OUT(take_makespan(p->layout, &p->fastest));
+    for (int n = 0; n < TRIES && nearer && !tr_run_plan_fits_device(p); n++) {
+        TR_TRY_OUT(try_cut(x, &f, &nearer));
+        found = found || nearer;
+    }
+    if (!found) {
+        free(p->room);
+        p->room = NULL;
+    }
+out:
+    free(f.room);
+    free(f.others);
+    free(f.need);
+    return status;
+}
+
+/* Plans all ranks. fits: with a cut that fits, if there is one. */
+static tr_status plan_all(planning *x, bool fits) {
+    tr_run_plan *p = x->p;
+    const tr_config *c = x->c;
+    for (int tp = 0; tp < c->parallel.tp; tp++) {
+        tr_layout *l;
+        TR_TRY(make_layout(c, &p->orders, tp, x->own, p->room, &l));
+        tr_status status = complete(x, l);
         if (tp == 0) p->layout = l;
         else tr_layout_destroy(l);
-        l = NULL;
+        if (status == TR_OK && tp == 0 && fits && c->parallel.pp > 1 && !tr_run_plan_fits_device(p))
+            status = fit(x);
+        TR_TRY(status);
     }
-    TR_TRY_OUT(take_host_memory(p, config, device));
+    return TR_OK;
+}
+
+/* limit: of a rank; NULL: the config's. */
+static tr_status make(const tr_config *c, tr_device *device, const size_t *limit, bool fits,
+                      tr_run_plan **out) {
+    tr_status status = TR_OK;
+    tr_run_plan *p = NULL;
+    tr_schedule_report report;
+    planning x = {.c = c, .device = device};
+    TR_TRY(tr_config_check(c, 0));
+    TR_TRY(tr_calloc(1, sizeof *p, &p));
+    x.p = p;
+    TR_TRY_OUT(count_ranks(c, &p->ranks));
+    x.receive_units = tr_world_expected_units(device, tr_request_plane(c), p->ranks);
+    if (x.receive_units > 0 || is_elsewhere_by_nccl(c, device, p->ranks))
+        x.own = tr_request_own_sums(c);
+    if (limit) p->limit = *limit;
+    else TR_TRY_OUT(tr_request_memory(c, device, p->ranks, &p->limit));
+    TR_TRY_OUT(tr_request_orders(c, &p->orders, &report));
+    TR_TRY_OUT(tr_calloc((size_t)p->ranks, sizeof *p->memory, &p->memory));
+    TR_TRY_OUT(tr_calloc((size_t)p->ranks, sizeof *p->parameters, &p->parameters));
+    TR_TRY_OUT(plan_all(&x, fits));
+    TR_TRY_OUT(take_host_memory(p, c, device));
     TR_TRY_OUT(take_time(p));
-    TR_TRY_OUT(take_steps(p, config));
+    TR_TRY_OUT(take_steps(p, c));
 out:
-    tr_layout_destroy(l);
     if (status != TR_OK) tr_run_plan_destroy(p);
     else *out = p;
     return status;
+}
+
+tr_status tr_run_plan_make(const tr_config *config, tr_device *device, tr_run_plan **out) {
+    return make(config, device, NULL, true, out);
+}
+
+tr_status tr_run_plan_make_within(const tr_config *config, tr_device *device, size_t limit,
+                                  tr_run_plan **out) {
+    return make(config, device, &limit, true, out);
+}
+
+tr_status tr_run_plan_make_fastest(const tr_config *config, tr_device *device, tr_run_plan **out) {
+    return make(config, device, NULL, false, out);
 }
 
 void tr_run_plan_destroy(tr_run_plan *p) {
@@ -147,6 +279,7 @@ void tr_run_plan_destroy(tr_run_plan *p) {
     tr_orders_close(&p->orders);
     free(p->memory);
     free(p->parameters);
+    free(p->room);
     free(p);
 }
 
@@ -209,7 +342,7 @@ static tr_status exceeds_always(const tr_config *c, size_t limit, bool *out) {
     whole->train.batch = c->train.micro_batch * c->parallel.dp;
     (void)snprintf(whole->parallel.schedule, sizeof whole->parallel.schedule, "1f1b");
     tr_status status = tr_request_schedule(whole, &orders.schedule, NULL);
-    if (status == TR_OK) status = make_layout(whole, &orders, 0, (tr_own_sums){false}, &l);
+    if (status == TR_OK) status = make_layout(whole, &orders, 0, (tr_own_sums){false}, NULL, &l);
     if (status == TR_OK) {
         tr_layout_memory_known(l, 0, 0, &known);
         *out =
@@ -235,7 +368,7 @@ tr_status tr_run_plan_is_hopeless(const tr_config *c, tr_device *device, bool *o
         if (*out) return TR_OK;
     }
     TR_TRY(tr_request_schedule(c, &orders.schedule, &report));
-    tr_status status = make_layout(c, &orders, 0, (tr_own_sums){false}, &l);
+    tr_status status = make_layout(c, &orders, 0, (tr_own_sums){false}, NULL, &l);
     if (status == TR_OK) status = exceeds(l, limit, out);
     tr_layout_destroy(l);
     tr_orders_close(&orders);

@@ -20,8 +20,12 @@ typedef struct tr_run_plan {
     tr_memory_plan *memory; /* [ranks]: of each world rank */
     int64_t *parameters; /* [ranks]: parameters of each rank, tied ones on one rank counted once */
     size_t limit;        /* bytes that each rank may take */
-    size_t host_bytes;   /* most bytes that the offloads of a host's ranks take of its memory */
-    size_t host_limit;   /* that they may take; SIZE_MAX: not known, or they take none */
+    /* [pipeline ranks]: of the cut (tr_layout_desc.room); NULL: the fastest cut fits, or no other
+     * one is nearer */
+    double *room;
+    double fastest;    /* with room: the makespan of the fastest cut, as `time` has it */
+    size_t host_bytes; /* most bytes that the offloads of a host's ranks take of its memory */
+    size_t host_limit; /* that they may take; SIZE_MAX: not known, or they take none */
     /* One step with actions that take the layers' FLOPs, and transfers that take no time; times in
      * FLOPs of a rank. */
     tr_simulation *time;
@@ -30,12 +34,18 @@ typedef struct tr_run_plan {
     int steps;
 } tr_run_plan;
 
-/* Plans every rank of the config's layout, which all share this machine. Prepares their operators
- * on the device one by one, and allocates no device memory. With the same device and number of
- * threads as in training, the bytes are exactly those that training takes. Fails with TR_ERR_CONFIG
- * when training would refuse the config. A plan over the limit is not an error. The caller releases
- * *out with tr_run_plan_destroy. */
+/* Plans every rank of the config's layout, which all share this machine. When the fastest cut of
+ * the layers does not fit, takes the fastest of those found that do, or the one that needs least.
+ * Prepares their operators on the device one by one, and allocates no device memory. With the same
+ * device and number of threads as in training, the bytes are exactly those that training takes.
+ * Fails with TR_ERR_CONFIG when training would refuse the config. A plan over the limit is not an
+ * error. The caller releases *out with tr_run_plan_destroy. */
 tr_status tr_run_plan_make(const tr_config *config, tr_device *device, tr_run_plan **out);
+/* The same with a limit other than the config's (tr_request_memory). */
+tr_status tr_run_plan_make_within(const tr_config *config, tr_device *device, size_t limit,
+                                  tr_run_plan **out);
+/* The same as tr_run_plan_make with the fastest cut, whether it fits or not. */
+tr_status tr_run_plan_make_fastest(const tr_config *config, tr_device *device, tr_run_plan **out);
 void tr_run_plan_destroy(tr_run_plan *plan);
 
 /* Returns the rank that takes most. */
@@ -52,6 +62,6 @@ bool tr_run_plan_fits(const tr_run_plan *plan);
 void tr_run_plan_limit_host(const tr_run_plan *plan, tr_config *config);
 
 /* Sets *out to true when some rank's parameters, gradients, moments, and what its actions hold at
- * one time, exceed the limit, so that a full plan is not needed. A plan that fits is never called
- * hopeless. Fails like tr_run_plan_make. */
+ * one time, exceed the limit in the fastest cut, so that a full plan of it is not needed. One that
+ * fits is never called hopeless. Fails like tr_run_plan_make. */
 tr_status tr_run_plan_is_hopeless(const tr_config *config, tr_device *device, bool *out);

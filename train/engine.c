@@ -170,6 +170,10 @@ void tr_engine_plan(const tr_engine *e, tr_memory_plan *out) {
     tr_memory_sum(out);
 }
 
+bool tr_engine_cut_for_room(const tr_engine *e) {
+    return e->layout->for_room;
+}
+
 void tr_engine_cut(const tr_engine *e, char *text, size_t size) {
     tr_layout_cut(e->layout, text, size);
 }

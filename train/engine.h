@@ -37,6 +37,7 @@ typedef struct tr_engine_desc {
     tr_reduce reduce;                      /* how ranks sum gradients: parallel.reduce */
     int64_t offload_first, offload_stages; /* as in tr_layout_desc */
     size_t memory;                         /* bytes that this rank may plan; 0: no limit */
+    const double *room;                    /* as in tr_layout_desc; used while it is created */
     /* Reads the step inputs that the layers of this rank ask for. A thread of the engine calls it
      * for the next training step, until the engine is destroyed, and never at the same time as
      * another thread. */
@@ -121,6 +122,8 @@ const tr_stage_table *tr_engine_table(const tr_engine *engine);
 /* Returns true when NCCL adds gradients of three or more ranks in an order of its own, which then
  * depends on parallel.zero and the cut. */
 bool tr_engine_sums_freely(const tr_engine *engine);
+/* Returns true when the layers are cut for the ranks' room (tr_engine_desc.room). */
+bool tr_engine_cut_for_room(const tr_engine *engine);
 /* Fills *out with the plan by which memory was allocated, including NCCL's memory. */
 void tr_engine_plan(const tr_engine *engine, tr_memory_plan *out);
 /* Writes the layers of each stage to text[size]: "0-3 | 4-6 | ...". */

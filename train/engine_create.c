@@ -218,6 +218,7 @@ static tr_status make_layout(tr_engine *e) {
                            .forward_only = d->forward_only,
                            .decodes = d->decodes,
                            .schedule = d->schedule,
+                           .room = d->room,
                            .smaller = e->smaller,
                            .smaller_count = d->smaller_count};
     TR_TRY(tr_layout_create(&desc, &e->layout));

@@ -153,6 +153,8 @@ void tr_recorder_show_plan(tr_recorder *r, const tr_engine *engine, const tr_mes
             c->model.sequence && mesh->degree[TR_AXIS_TP] > 1 ? " (sequence)" : "",
             tr_config_dp_text(c, dp, sizeof dp), tr_config_data_text(c), c->parallel.schedule,
             (long long)(c->train.batch / c->parallel.dp / c->train.micro_batch), cut);
+    if (tr_engine_cut_for_room(engine))
+        fprintf(out, "cut      for the memory of a rank, in which the fastest cut does not fit\n");
     if (tr_config_batches_text(c, batches, sizeof batches)[0])
         fprintf(out, "batch    %s\n", batches);
     tr_memory_print_plan(&plan, out);

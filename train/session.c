@@ -11,6 +11,7 @@
 #include "pipeline/orders/csv.h"
 #include "train/data_options.h"
 #include "train/origin.h"
+#include "train/room.h"
 #include "train/same_data.h"
 #include "train/same_given.h"
 #include "train/saved_step.h"
@@ -122,12 +123,19 @@ static tr_status open_origin(tr_session *s) {
     return tr_start_open(s->config, &s->start);
 }
 
+static tr_device_options device_options(const tr_session *s) {
+    return (tr_device_options){.threads = (int)s->config->train.threads,
+                               .host_rank = tr_world_host_rank(s->world),
+                               .ranks = tr_world_size(s->world)};
+}
+
 /* Replaces train.recompute auto by its choice. The operators of all ranks are prepared for it, on
  * another device than the run's, which counts those that it runs. */
-static tr_status choose_recompute(tr_session *s, const tr_device_options *options) {
+static tr_status choose_recompute(tr_session *s) {
+    const tr_device_options options = device_options(s);
     tr_device *device;
     if (strcmp(s->own.model.recompute, TR_RECOMPUTE_AUTO) != 0) return TR_OK;
-    TR_TRY(tr_device_open(s->own.device.name, options, &device));
+    TR_TRY(tr_device_open(s->own.device.name, &options, &device));
     tr_status status = tr_request_recompute(&s->own, device);
     tr_device_close(device);
     return status;
@@ -141,12 +149,10 @@ static tr_status open_local(tr_session *s) {
                         tr_world_rank(s->world), tr_world_size(s->world), &s->mesh));
     s->mesh.near = tr_config_near(c);
     TR_TRY(open_origin(s)); /* before anything as large as the config's model is made */
-    tr_device_options device = {.threads = (int)c->train.threads,
-                                .host_rank = tr_world_host_rank(s->world),
-                                .ranks = tr_world_size(s->world)};
+    const tr_device_options device = device_options(s);
     TR_TRY(tr_device_open(c->device.name, &device, &s->device));
     tr_session_begin(s, TR_ACTIVITY_SCHEDULE, 0);
-    TR_TRY(choose_recompute(s, &device));
+    TR_TRY(choose_recompute(s));
     TR_TRY(open_schedule(s));
     tr_session_begin(s, TR_ACTIVITY_OPEN, 0);
     return TR_OK;
@@ -160,6 +166,21 @@ static tr_status choose_transport(tr_session *s) {
     tr_world_set_own_sums(s->world, tr_request_own_sums(s->config));
     if (tr_world_uses_nccl(s->world)) tr_world_nccl_text(s->transport, sizeof s->transport);
     return TR_OK;
+}
+
+/* Creates the engine; when the fastest cut does not fit, with one that is made for the ranks'
+ * memory. */
+static tr_status create_engine(tr_session *s, tr_engine_desc *desc) {
+    const tr_device_options device = device_options(s);
+    double *room;
+    tr_status status = tr_engine_create(desc, &s->engine);
+    if (status != TR_ERR_FIT || !tr_error_is_agreed() || s->config->parallel.pp == 1) return status;
+    tr_error_clear();
+    TR_TRY(tr_room_agree(s->world, s->config, &device, desc->memory, &room));
+    desc->room = room;
+    status = tr_engine_create(desc, &s->engine);
+    free(room);
+    return status;
 }
 
 static tr_status make_engine(tr_session *s) {
@@ -198,7 +219,7 @@ static tr_status make_engine(tr_session *s) {
                               tr_first_fault_open(tr_world_rank(s->world), s->device, &s->fault)));
     TR_TRY(tr_world_agree(
         s->world, tr_request_memory(c, s->device, tr_world_sharers(s->world), &desc.memory)));
-    TR_TRY(tr_engine_create(&desc, &s->engine));
+    TR_TRY(create_engine(s, &desc));
     tr_board_set_stop_word(s->options->board, tr_engine_stop_word(s->engine));
     return TR_OK;
 }

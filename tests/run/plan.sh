@@ -33,6 +33,30 @@ plan 0 zbv.plan model.width=96 parallel.pp=2 parallel.schedule=zbv train.precisi
 train 0 2 zbv model.width=96 parallel.pp=2 parallel.schedule=zbv train.precision=bf16 train.steps=1
 same_memory zbv 0
 
+# When the fastest cut does not fit, the plan and the run have another one, which does, and the losses stay.
+layout=(model.layers=12 model.context=128 parallel.pp=4 train.batch=8 train.steps=2 optim.warmup=1)
+plan 0 fastest.plan "${layout[@]}" device.memory=1GiB
+grep -q '^cut' "$scratch/fastest.plan.out" && fail "fastest: another cut"
+need=$(sed -n 's/^fits .* needs most: \([0-9.]*\) of .*/\1/p' "$scratch/fastest.plan.out")
+train 0 4 fastest "${layout[@]}"
+plan 0 fitting.plan "${layout[@]}" device.memory="$(awk "BEGIN { print int($need * 1024 * 0.93) }")KiB"
+grep -q '^cut .* the fastest cut, which does not fit, is [0-9.]*% shorter$' "$scratch/fitting.plan.out" || fail "fitting: does not say so"
+train 0 4 fitting "${layout[@]}" device.memory="$(awk "BEGIN { print int($need * 1024 * 0.93) }")KiB"
+grep -q '^cut .* in which the fastest cut does not fit$' "$scratch/fitting.out" || fail "fitting: the run does not say so"
+same_memory fitting 0
+as_planned fitting
+diff <(field fastest loss) <(field fitting loss) >"$scratch/diff" || fail "fitting: losses: $(<"$scratch/diff")"
+# stages NAME: prints the layers of the stages of a plan, or of a run.
+stages() { awk '/^stage/ {for (on = 1; getline && NF > 0;) printf "%s ", $3}' "$scratch/$1.plan.out"; }
+trained() { sed -n 's/.*; stages of layers \(.*\)/\1 /p' "$scratch/$1.out" | tr -d '|' | tr -s ' '; }
+for run in fastest fitting; do
+    [[ $(stages $run) == "$(trained $run)" ]] || fail "$run: planned $(stages $run), trained $(trained $run)"
+done
+[[ $(stages fastest) != "$(stages fitting)" ]] || fail "fitting: the fastest cut"
+plan 76 none.plan "${layout[@]}" device.memory=1MiB
+train 76 4 none "${layout[@]}" device.memory=1MiB
+says none 'rank . of the pipeline needs .* and a rank may use 1\.0 MiB \(device\.memory\).*'
+
 # Data ranks that own one block more than others have rows of their own, and every rank is in one row. Stages that
 # follow each other are a range.
 plan 0 rows model.width=96 model.heads=2 model.layers=4 parallel.dp=8 parallel.zero=1 train.batch=16 train.micro_batch=1 parallel.schedule=bfs parallel.virtual=4

@@ -30,7 +30,8 @@ enum { SCHEDULES = sizeof schedules / sizeof schedules[0] };
 static void make_table(const tr_model *model, const tr_schedule *s, tr_stage_table *t) {
     int first[MOST_STAGES + 1];
     assert_true(s->stages <= MOST_STAGES);
-    if (tr_cut_for_schedule(model, s, (tr_optim_memory){.kind = TR_OPTIM_ADAMW}, first) != TR_OK)
+    if (tr_cut_for_schedule(model, s, &(tr_cut_memory){.optimizer.kind = TR_OPTIM_ADAMW}, first) !=
+        TR_OK)
         fail_msg("%s", tr_error_message());
     if (tr_layer_table_make(model, first, s->stages, t) != TR_OK)
         fail_msg("%s", tr_error_message());

@@ -124,6 +124,50 @@ static void test_random_instances(void **state) {
     }
 }
 
+/* Tries every cut in which stage t, the next, and those after it have room. */
+static double search_within(const double *cost, const tr_cut_room *room, int t, int from, int n,
+                            int p) {
+    double best = INFINITY, sum = 0, need = 0;
+    if (t == p) return from == n ? 0 : INFINITY;
+    for (int to = from; to < n; to++) {
+        sum += cost[to];
+        need += room->need[t * n + to];
+        if (need > room->room[t]) break;
+        best = fmin(best, fmax(sum, search_within(cost, room, t + 1, to + 1, n, p)));
+    }
+    return best;
+}
+
+static void test_room(void **state) {
+    (void)state;
+    uint64_t r = tr_test_seed(8);
+    int fit = 0, others = 0;
+    for (int t = 0; t < 500; t++) {
+        const int n = 2 + (int)(tr_mix64(r++) % 8), p = 1 + (int)(tr_mix64(r++) % (uint64_t)n);
+        double cost[MOST], need[MOST * MOST], room[MOST];
+        int first[MOST + 1];
+        bool found;
+        for (int k = 0; k < n; k++) cost[k] = (double)(tr_mix64(r++) % 20);
+        for (int k = 0; k < n * p; k++) need[k] = (double)(tr_mix64(r++) % 10);
+        for (int k = 0; k < p; k++) room[k] = (double)(tr_mix64(r++) % 40);
+        const tr_cut_room of = {.need = need, .room = room};
+        const double best = search_within(cost, &of, 0, 0, n, p);
+        assert_int_equal(tr_cut_within(cost, NULL, n, p, &of, first, &found), TR_OK);
+        assert_true(found == !isinf(best));
+        fit += found;
+        others += !found;
+        if (!found) continue;
+        assert_true(first[0] == 0 && first[p] == n);
+        assert_true(largest_stage(cost, first, p) == best);
+        for (int k = 0; k < p; k++) {
+            double mine = 0;
+            for (int i = first[k]; i < first[k + 1]; i++) mine += need[k * n + i];
+            assert_true(mine <= room[k]);
+        }
+    }
+    assert_true(fit > 100 && others > 100);
+}
+
 static void expect_cut(int n, const double *cost, int p, const int *want) {
     int first[MOST + 1];
     assert_int_equal(tr_cut_balanced(cost, NULL, n, p, first), TR_OK);
@@ -159,6 +203,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_known_instances),
         cmocka_unit_test(test_random_instances),
+        cmocka_unit_test(test_room),
         cmocka_unit_test(test_ties),
         cmocka_unit_test(test_too_many_stages),
     };

@@ -64,8 +64,8 @@ static void test_auto_is_made_for_the_model(void **state) {
 }
 
 /* auto stays within device.memory: where 1f1b just fits, auto is faster; with a quarter less for
- * activations, auto fits and 1f1b does not; when activations are offloaded, auto is faster there.
- */
+ * activations, auto fits, and 1f1b only with a slower cut; when activations are offloaded, auto is
+ * faster there. */
 static void test_auto_keeps_to_the_memory(void **state) {
     (void)state;
     tr_device *device;
@@ -86,15 +86,18 @@ static void test_auto_keeps_to_the_memory(void **state) {
                        most->total - (part ? most->of[TR_MEMORY_ACTIVATIONS] / (size_t)part : 0));
         with_limit[OVERRIDES] = limit;
         read_config(&config, OVERRIDES + 1, with_limit);
-        assert_int_equal(tr_run_plan_make(&config, device, &other), TR_OK);
+        assert_int_equal(tr_run_plan_make_fastest(&config, device, &other), TR_OK);
         assert_int_equal(tr_run_plan_fits(other), part == 0);
+        tr_run_plan_destroy(other);
+        assert_int_equal(tr_run_plan_make(&config, device, &other), TR_OK); /* with another cut */
+        const double of_1f1b = other->time->makespan;
         tr_run_plan_destroy(other);
         with_limit[0] = "parallel.schedule=auto";
         read_config(&config, OVERRIDES + 1, with_limit);
         assert_int_equal(tr_run_plan_make(&config, device, &other), TR_OK);
         assert_true(tr_run_plan_fits(other));
         const double makespan = other->time->makespan;
-        if (!part) assert_true(makespan < plan->time->makespan);
+        assert_true(makespan < of_1f1b);
         tr_run_plan_destroy(other);
         if (!part) continue;
         (void)strcpy(config.device.name, "guarded");

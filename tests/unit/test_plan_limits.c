@@ -111,6 +111,62 @@ static void test_what_fits(void **state) {
     tr_device_close(device);
 }
 
+/* Plans in ever less memory: those that fit have another cut than the fastest, and are no faster.
+ * Returns how many cuts fit. */
+static int fit_below(int count, const char *const *overrides, tr_device *device) {
+    int cuts = 0;
+    tr_config c;
+    tr_run_plan *fastest, *plan;
+    read_config(&c, count, overrides);
+    assert_int_equal(tr_run_plan_make_fastest(&c, device, &fastest), TR_OK);
+    const tr_layout *l = fastest->layout;
+    const size_t bytes = ((size_t)l->placement.stages + 1) * sizeof *l->first;
+    size_t limit = fastest->memory[tr_run_plan_largest(fastest)].total;
+    assert_int_equal(tr_run_plan_make_within(&c, device, limit, &plan), TR_OK);
+    assert_true(tr_run_plan_fits(plan) && !plan->room);
+    assert_memory_equal(plan->layout->first, l->first, bytes);
+    for (bool fits = true; fits; cuts += fits) {
+        tr_run_plan_destroy(plan);
+        limit--; /* the fullest rank's bytes do not fit any more */
+        assert_int_equal(tr_run_plan_make_within(&c, device, limit, &plan), TR_OK);
+        const size_t most = plan->memory[tr_run_plan_largest(plan)].total;
+        fits = tr_run_plan_fits(plan);
+        assert_true(fits == (most <= limit));
+        if (!fits) continue;
+        assert_non_null(plan->room);
+        assert_true(memcmp(plan->layout->first, l->first, bytes) != 0);
+        assert_true(plan->fastest == fastest->time->makespan);
+        assert_true(plan->time->makespan >= plan->fastest * (1 - 1e-9));
+        limit = most;
+    }
+    tr_run_plan_destroy(fastest);
+    tr_run_plan_destroy(plan);
+    return cuts;
+}
+
+static void test_cuts_that_fit(void **state) {
+    (void)state;
+    static const char *const overrides[][6] = {
+        {"parallel.pp=4", "model.layers=12", "train.batch=8", "parallel.schedule=1f1b"},
+        {"parallel.pp=2", "model.layers=12", "train.batch=8", "parallel.schedule=interleaved",
+         "parallel.virtual=2", "model.vocab=3000"},
+        {"parallel.pp=3", "model.layers=12", "train.batch=12", "parallel.schedule=zb-h1",
+         "parallel.tp=2", "model.vocab=3000"},
+        {"parallel.pp=4", "model.layers=12", "train.batch=24", "parallel.dp=3", "parallel.zero=1",
+         "optim.name=muon"},
+        {"parallel.pp=2", "model.layers=12", "train.batch=6", "parallel.schedule=zb-2p"},
+        {"parallel.pp=2", "model.layers=12", "train.batch=6", "parallel.schedule=auto"},
+    };
+    tr_device *device;
+    assert_int_equal(tr_device_open("cpu", &one_thread, &device), TR_OK);
+    for (size_t k = 0; k < sizeof overrides / sizeof *overrides; k++) {
+        const int count = overrides[k][4] ? 6 : 4, cuts = fit_below(count, overrides[k], device);
+        printf("%s: %d other cuts fit\n", overrides[k][3], cuts);
+        assert_true(cuts >= 2);
+    }
+    tr_device_close(device);
+}
+
 /* The advice to offload activations names the stages of the ranks that need more than the limit,
  * and those between them: of four ranks the last one, and then also the first one. */
 static void test_which_stages_to_offload(void **state) {
@@ -290,7 +346,7 @@ static bool lower_last_stage(tr_config *c, const tr_layout *l, int rank) {
 
 static size_t need_of(const tr_config *c, tr_device *device) {
     tr_run_plan *plan;
-    assert_int_equal(tr_run_plan_make(c, device, &plan), TR_OK);
+    assert_int_equal(tr_run_plan_make_fastest(c, device, &plan), TR_OK);
     const size_t need = plan->memory[tr_run_plan_largest(plan)].total;
     tr_run_plan_destroy(plan);
     return need;
@@ -378,6 +434,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_what_fits),
         cmocka_unit_test(test_advice_of_several_degrees),
+        cmocka_unit_test(test_cuts_that_fit),
         cmocka_unit_test(test_which_stages_to_offload),
         cmocka_unit_test(test_host_memory),
         cmocka_unit_test(test_advice_leaves_the_host_its_memory),
