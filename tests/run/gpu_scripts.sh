@@ -72,6 +72,12 @@ if [[ -e $build/tests/test_op_cuda ]]; then
     program "$scratch/bin/compute-sanitizer" 'echo "asked: $*"'
     TRIREME_TEST_DEVICE=guarded scripts 0 judged well tests/gpu.sh memcheck
     row judged judged.out '^\| memcheck +\| ok .*asked: --tool memcheck .*--report-api-errors no '
+    # Races are looked for in other operators before products.
+    program "$scratch/bin/compute-sanitizer" 'echo "$TRIREME_TEST_ONLY" >>'"$scratch"'/raced; echo "asked: $*"'
+    TRIREME_TEST_DEVICE=guarded scripts 0 raced well tests/gpu.sh racecheck
+    row raced raced.out '^\| racecheck +\| ok .*asked: --tool racecheck '
+    row raced raced '^test_ways: \* bf16$' '^test_table: attention\* bf16$' '^test_table: matmul\* bf16$'
+    [[ $(tail -n 1 "$scratch/raced") == *matmul* ]] || fail "the last cases of racecheck are of: $(tail -n 1 "$scratch/raced")"
     program "$scratch/bin/compute-sanitizer" 'echo "Error: Device not supported"; exit 1'
     TRIREME_TEST_DEVICE=guarded scripts 77 virtual well tests/gpu.sh memcheck
     row virtual virtual.out '^\| memcheck +\| skipped .*Device not supported'
