@@ -345,8 +345,7 @@ static void write_waits(const tr_report *r, FILE *out) {
 static double exposed_of(const tr_timeline *t, int rank) {
     double sum = 0;
     for (size_t k = 0; k < t->count; k++)
-        if (t->bar[k].rank == rank && (t->bar[k].action.type == TR_ACTION_REDUCE_WAIT ||
-                                       t->bar[k].action.type == TR_ACTION_GATHER_WAIT))
+        if (t->bar[k].rank == rank && tr_bar_awaits_ranks(&t->bar[k]))
             sum += t->bar[k].end - t->bar[k].start;
     return sum;
 }

@@ -68,7 +68,7 @@ static tr_status find_steps(tr_timeline *t, double least) {
     for (size_t k = 0; k < t->count; k++) {
         const tr_bar *bar = &t->bar[k];
         tr_timeline_step *step = &t->step[bar->step];
-        if (!tr_action_computes(bar->action)) continue;
+        if (!tr_action_computes(bar->action) && !tr_bar_awaits_ranks(bar)) continue;
         step->begin = fmin(step->begin, bar->start);
         step->end = fmax(step->end, bar->end);
     }
@@ -105,10 +105,11 @@ tr_status tr_timeline_finish(tr_timeline *t, double least) {
         const tr_bar *bar = &t->bar[k];
         tr_rank_time *time = &of[(size_t)bar->step * ranks + (size_t)bar->rank];
         double begin = t->step[bar->step].begin, start = bar->start - begin;
-        if (!tr_action_computes(bar->action)) continue;
-        if (time->busy <= 0 || start < time->first) time->first = start;
+        const bool computes = tr_action_computes(bar->action);
+        if (!computes && bar->action.type != TR_ACTION_GATHER_WAIT) continue;
+        if (time->last <= 0 || start < time->first) time->first = start;
         time->last = fmax(time->last, bar->end - begin);
-        time->busy += bar->end - bar->start;
+        if (computes) time->busy += bar->end - bar->start;
     }
     for (int s = 0; s < t->steps; s++)
         add_step(t, of + (size_t)s * ranks, t->step[s].end - t->step[s].begin);

@@ -43,8 +43,14 @@ static inline bool tr_bar_waits(const tr_bar *bar) {
            type == TR_ACTION_OFFLOAD_WAIT || type == TR_ACTION_FETCH_WAIT;
 }
 
-/* The pipeline's part of a step: from the start of its first action to the end of its last one, on
- * any rank, without the optimizer and the time between steps. */
+/* Returns true for a wait for a reduction or a gather. */
+static inline bool tr_bar_awaits_ranks(const tr_bar *bar) {
+    return bar->action.type == TR_ACTION_REDUCE_WAIT || bar->action.type == TR_ACTION_GATHER_WAIT;
+}
+
+/* The pipeline's part of a step: from the start of its first action to the end of its last one, or
+ * of its last wait for a reduction, on any rank, without the optimizer and the time between steps.
+ * An action begins with its first wait for a gather. */
 typedef struct tr_timeline_step {
     double begin, end;
 } tr_timeline_step;

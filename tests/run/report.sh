@@ -40,6 +40,15 @@ train 0 2 data parallel.dp=2 train.steps=5
 waits pipe | awk '!($1 > 0 && $1 < 100 && $2 == 0 && $3 == 0) { exit 1 } END { exit NR != 2 }' || fail "pipe: waits: $(waits pipe)"
 waits tensor | awk '!($1 == 0 && $2 == 0 && $3 > 0 && $3 < 100) { exit 1 } END { exit NR != 2 }' || fail "tensor: waits: $(waits tensor)"
 waits data | awk '$1 != 0 || $3 != 0 || $2 >= 100 { exit 1 } { all += $2 } END { exit !(NR == 2 && all > 0) }' || fail "data: waits: $(waits data)"
+# How much of a planned step a rank waits for sums of gradients and gathers of parameters: nothing, a part, and over slow
+# links nearly all of it.
+# exposed RUN: prints the percentage of each rank of the pipeline.
+exposed() { sed -n 's/<td class="number">\([0-9.]*\)%<\/td>/ \1/g; s/^<tr><th>rank [0-9]<\/th>\( [0-9.]*\)\{6\} \([0-9.]*\)<\/tr>$/\2/p' "$scratch/$1/report.html"; }
+train 0 2 slow parallel.dp=2 parallel.zero=1 train.steps=2 device.link=0.001
+train 0 2 staged parallel.pp=2 train.steps=2
+[[ $(exposed staged | sort -u) == 0.0 ]] || fail "staged: exposed: $(exposed staged)"
+awk -v part="$(exposed data)" -v most="$(exposed slow)" 'BEGIN { exit !(part > 0 && part < 50 && most > 90 && most <= 100) }' ||
+    fail "exposed: $(exposed data) and $(exposed slow) %"
 train 0 1 alone train.steps=2
 grep -q Waiting "$scratch/alone/report.html" && fail "alone: it waits for other ranks"
 # Each checkpoint leaves a report, also of a run that is lost after it.
