@@ -1,6 +1,7 @@
 /* Tests data ranks that divide the updates (parallel.zero) with every optimizer: owners of whole
- * tensors are balanced; on every layout the bits are those of data ranks that divide nothing, and
- * planned bytes those taken; a checkpoint continues with another parallel.zero. */
+ * tensors are balanced; on every layout, and with every schedule, the bits are those of data ranks
+ * that divide nothing, and planned bytes those taken; a checkpoint continues with another
+ * parallel.zero. */
 #include "base/memory.h"
 #include "base/philox.h"
 #include "partition/owners.h"
@@ -108,8 +109,9 @@ static void test_balance(void **state) {
 
 typedef struct layout {
     const char *schedule;
-    int pp, dp, tp, chunks;
-    int near; /* data ranks that divide and sum first; 0: all */
+    int pp, dp, tp;
+    int chunks; /* 0: the schedule's own number */
+    int near;   /* data ranks that divide and sum first; 0: all */
 } layout;
 
 typedef struct optimizer {
@@ -124,6 +126,7 @@ typedef struct job {
     layout layout;
     optimizer optimizer;
     int zero;
+    int layers; /* 0: gpt2's */
     const char *load, *save;
     const tr_schedule *schedule;
 } job;
@@ -222,6 +225,7 @@ static tr_status train(engine_rank *r, void *state) {
                            .zero = j->zero,
                            .fetch = fetch};
     tr_memory_plan plan;
+    if (j->layers) desc.model.layers = j->layers;
     if (j->optimizer.freeze)
         (void)snprintf(desc.model.tuning.freeze, sizeof desc.model.tuning.freeze, "%s",
                        j->optimizer.freeze);
@@ -259,10 +263,8 @@ static tr_status train_and_name(engine_rank *r, void *state) {
 static void run(job j, member of[MOST_RANKS]) {
     const layout *l = &j.layout;
     const int ranks = l->pp * l->dp * l->tp;
-    const tr_schedule_request request = {.name = l->schedule,
-                                         .ranks = l->pp,
-                                         .micro_batches = BATCH / l->dp,
-                                         .chunks = l->chunks ? l->chunks : 1};
+    const tr_schedule_request request = {
+        .name = l->schedule, .ranks = l->pp, .micro_batches = BATCH / l->dp, .chunks = l->chunks};
     tr_schedule *schedule;
     must(tr_schedule_make(&request, &schedule));
     j.schedule = schedule;
@@ -375,6 +377,29 @@ static void test_bits(void **state) {
         }
 }
 
+/* Every schedule has the losses and norms of the first one, and with every parallel.zero the values
+ * that it has without. */
+static void test_every_schedule(void **state) {
+    (void)state;
+    static member first[MOST_RANKS], plain[MOST_RANKS], divided[MOST_RANKS];
+    int ran = 0;
+    bool trains;
+    for (int k = 0; tr_schedule_name(k, &trains); k++) {
+        job j = {.layout = {.schedule = tr_schedule_name(k, NULL), .pp = 2, .dp = 2, .tp = 1},
+                 .optimizer = {.kind = TR_OPTIM_ADAMW},
+                 .layers = 8};
+        if (!trains) continue;
+        run(j, ran == 0 ? first : plain);
+        if (ran++ == 0) memcpy(plain, first, sizeof plain);
+        compare(&j, plain, first, false);
+        for (j.zero = 1; j.zero <= 3; j.zero++) {
+            run(j, divided);
+            compare(&j, divided, plain, true);
+        }
+    }
+    assert_true(ran > 12);
+}
+
 /* Checkpoints of all values of parallel.zero, continued with all of them on other data ranks. */
 static void test_continue(void **state) {
     (void)state;
@@ -410,6 +435,7 @@ static void test_continue(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_balance), cmocka_unit_test(test_bits),
+                                       cmocka_unit_test(test_every_schedule),
                                        cmocka_unit_test(test_continue)};
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }
