@@ -80,6 +80,43 @@ static void no_warmup_and_only_warmup(void **state) {
     assert_true(tr_lr_at(&none, 1) < 1);
 }
 
+/* With every shape a part between two restarts is a schedule of its own, with its warm-up. */
+static void parts_begin_again(void **state) {
+    (void)state;
+    static const int64_t ends[] = {20, 50, 75};
+    for (tr_lr_shape shape = 0; shape < TR_LR_SHAPES; shape++)
+        for (int given = 0; given < 2; given++) { /* and the usual milestones, decay and cycle */
+            tr_lr lr = {.shape = shape,
+                        .highest = 1,
+                        .lowest = 0.01,
+                        .factor = 0.5,
+                        .warmup = 5,
+                        .horizon = ends[2],
+                        .restarts = 2,
+                        .restart = {ends[0], ends[1]}};
+            if (given) {
+                lr.milestones = 2;
+                lr.milestone[0] = 3;
+                lr.milestone[1] = 11;
+                lr.decay = 4;
+                lr.cycle = 6;
+            }
+            for (int part = 0; part < 3; part++) {
+                const int64_t begin = part > 0 ? ends[part - 1] : 0;
+                tr_lr alone = lr;
+                alone.restarts = 0;
+                alone.horizon = ends[part] - begin;
+                double least = 1;
+                for (int64_t s = 1; s <= ends[part] - begin; s++) {
+                    assert_true(tr_lr_at(&lr, begin + s) == tr_lr_at(&alone, s));
+                    if (s > lr.warmup) least = fmin(least, tr_lr_at(&alone, s));
+                }
+                near(tr_lr_at(&lr, begin + 1), 0.2);
+                assert_true((least < 1) == (shape != TR_LR_CONSTANT));
+            }
+        }
+}
+
 /* train.steps does not move a curve that has a horizon, and is the horizon of one without. */
 static void steps_do_not_move_the_horizon(void **state) {
     (void)state;
@@ -115,6 +152,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(equals_the_schedulers),
                                        cmocka_unit_test(follows_the_cosine),
                                        cmocka_unit_test(no_warmup_and_only_warmup),
+                                       cmocka_unit_test(parts_begin_again),
                                        cmocka_unit_test(steps_do_not_move_the_horizon),
                                        cmocka_unit_test(knows_which_shapes_have_a_horizon)};
     return cmocka_run_group_tests(tests, NULL, NULL);
