@@ -56,6 +56,7 @@ static tr_status verify(const char *run, int64_t step) {
     if (status == TR_OK) status = tr_ckpt_verify(root, state->step);
     bool valid = true;
     if (status == TR_OK) status = is_valid(root, state->step, &valid);
+    if (status == TR_OK && step < 0) cli_warn_of_skipped(run);
     if (status == TR_OK)
         printf("step %lld: all blocks of all shards are intact%s\n", (long long)state->step,
                valid ? ""

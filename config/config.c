@@ -397,6 +397,14 @@ static tr_status check_ranks(const tr_config *c, int started) {
            started == 1 ? "was" : "were", ranks, change);
 }
 
+static tr_status check_guard(const tr_config *c) {
+    if (!strcmp(c->guard.action, "rollback") && c->guard.sigma == 0)
+        REFUSE("guard.action",
+               "guard.action rollback needs guard.sigma above 0, from which a step is out of line: "
+               "set it (for example 6), or leave guard.action out");
+    return TR_OK;
+}
+
 tr_status tr_config_check(const tr_config *c, int world_size) {
     TR_TRY(check_base(c));
     TR_TRY(check_model(c));
@@ -407,6 +415,7 @@ tr_status tr_config_check(const tr_config *c, int world_size) {
     TR_TRY(check_recompute(c));
     TR_TRY(tr_config_check_optim(c));
     TR_TRY(check_reduce(c));
+    TR_TRY(check_guard(c));
     TR_TRY(tr_config_check_offload(c));
     return world_size > 0 ? check_ranks(c, world_size) : TR_OK;
 }

@@ -34,14 +34,18 @@ int64_t tr_config_horizon(const tr_config *c) {
     return c->optim.horizon ? c->optim.horizon : c->train.steps;
 }
 
-/* Keys that only some optimizers read. */
+/* Keys that only some values of the key `choice` read. */
 static const struct {
-    const char *key, *readers;
-} own[] = {{"optim.momentum", "sgd muon"},
-           {"optim.nesterov", "sgd muon"},
-           {"optim.beta1", "adamw adam lion lamb muon"},
-           {"optim.beta2", "adamw adam lion lamb muon"},
-           {"optim.eps", "adamw adam lamb muon"}};
+    const char *choice, *key, *readers;
+} own[] = {{"optim.name", "optim.momentum", "sgd muon"},
+           {"optim.name", "optim.nesterov", "sgd muon"},
+           {"optim.name", "optim.beta1", "adamw adam lion lamb muon"},
+           {"optim.name", "optim.beta2", "adamw adam lion lamb muon"},
+           {"optim.name", "optim.eps", "adamw adam lamb muon"},
+           {"optim.schedule", "optim.milestones", "steps"},
+           {"optim.schedule", "optim.milestone_factor", "steps"},
+           {"optim.schedule", "optim.decay", "wsd"},
+           {"optim.schedule", "optim.cycle", "cycles"}};
 
 static bool is_word_of(const char *text, const char *word) {
     const size_t length = strlen(word);
@@ -52,20 +56,23 @@ static bool is_word_of(const char *text, const char *word) {
 
 /* Returns true when the key has another value than without being set. */
 static bool is_changed(const tr_config *c, const tr_key *key) {
+    const char *fallback = key->fallback ? key->fallback : "";
     tr_config usually = *c;
-    return tr_config_is_set(c, key->name) && tr_key_set(key, key->fallback, &usually) == TR_OK &&
+    return tr_config_is_set(c, key->name) && tr_key_set(key, fallback, &usually) == TR_OK &&
            !tr_config_same_value(key, c, &usually);
 }
 
-/* Refuses keys that have no effect with this optim.name. Defaults do not count: the recorded config
- * of a run has every key. */
+/* Refuses keys that have no effect with this optim.name or optim.schedule. Defaults do not count:
+ * the recorded config of a run has every key. */
 static tr_status check_own_keys(const tr_config *c) {
     for (size_t i = 0; i < sizeof own / sizeof *own; i++) {
         const tr_key *key = &tr_schema[tr_schema_find(own[i].key)];
-        if (is_word_of(own[i].readers, c->optim.name) || !is_changed(c, key)) continue;
-        REFUSE(own[i].key,
-               "optim.name %s does not read %s: leave %s out, or set optim.name to one of: %s",
-               c->optim.name, own[i].key, own[i].key, own[i].readers);
+        const bool of_name = !strcmp(own[i].choice, "optim.name");
+        const char *chosen = of_name ? c->optim.name : c->optim.schedule;
+        if (is_word_of(own[i].readers, chosen) || !is_changed(c, key)) continue;
+        REFUSE(own[i].key, "%s %s does not read %s: leave %s out, or set %s to %s%s", own[i].choice,
+               chosen, own[i].key, own[i].key, own[i].choice,
+               strchr(own[i].readers, ' ') ? "one of: " : "", own[i].readers);
     }
     return TR_OK;
 }

@@ -236,7 +236,8 @@ const tr_key tr_schema[] = {
     {"optim.milestones", TR_KEY_POINTS, AT(optim.milestones), .example = "500 750",
      .help = "For optim.schedule steps: the steps from which on the learning rate is multiplied by "
              "optim.milestone_factor once more. They count from the last restart. In a file also a "
-             "list. Default, and with an empty value: half and three quarters of the horizon."},
+             "list. Default, and with an empty value: half and three quarters of "
+             "each part between restarts."},
     {"optim.milestone_factor", FLOAT(optim.milestone_factor, 0, 1), .fallback = "0.1",
      .help = "For optim.schedule steps: factor of the learning rate at each milestone."},
     {"optim.decay", INT(optim.decay, 0, BIG), .fallback = "0",
@@ -343,11 +344,13 @@ const tr_key tr_schema[] = {
 
     {"guard.action", TR_KEY_CHOICE, AT(guard.action), .fallback = "warn",
      .choices = "warn skip rollback",
-     .help = "When the loss or gradient norm of a step is beyond guard.sigma: warn; "
-             "skip (it changes no parameter); or rollback (the run goes back to its newest "
-             "checkpoint and steps over the data read since; without one the step is skipped). A "
-             "loss or norm that is not finite ends the run (exit code 65); with skip, and in fp16, "
-             "the step is skipped."},
+     .help =
+         "When the loss or gradient norm of a step is beyond guard.sigma: warn; "
+         "skip (it changes no parameter); or rollback, which needs guard.sigma (the run goes back "
+         "to its newest checkpoint and steps over the data read since; without one the step is "
+         "skipped). A loss or norm that is not finite ends the run (exit code 65); with skip, and "
+         "in fp16, "
+         "the step is skipped."},
     {"guard.sigma", FLOAT(guard.sigma, 0, 1e9), .fallback = "0", .example = "6",
      .help = "Standard deviations above its running mean from which a step's loss or gradient "
              "norm is out of line; 0: never."},

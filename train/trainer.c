@@ -167,6 +167,10 @@ static const char *steps_before(const tr_session *s, const tr_step_result *resul
     return text;
 }
 
+static const char *clip_remedy(const tr_config *c) {
+    return c->optim.clip > 0 ? "set a smaller optim.clip" : "set optim.clip (for example 1)";
+}
+
 /* Ends a run that has diverged, or a step of which has no label, for the reason in `text`. */
 static tr_status diverged(const tr_session *s, int64_t step, const tr_step_result *result,
                           const char *text) {
@@ -174,9 +178,9 @@ static tr_status diverged(const tr_session *s, int64_t step, const tr_step_resul
     if (result->tokens == 0) return no_label(s, step);
     return TR_FAIL(TR_ERR_DATA,
                    "training has diverged: %sat step %lld %s; lower optim.lr, lengthen "
-                   "optim.warmup, or set a smaller optim.clip (%s)",
+                   "optim.warmup, or %s (%s)",
                    steps_before(s, result, before, sizeof before), (long long)step, text,
-                   saved_text(s, saved, sizeof saved));
+                   clip_remedy(s->config), saved_text(s, saved, sizeof saved));
 }
 
 /* Makes the texts of train.sample_every, unless the run is to stop. Collective. */
@@ -194,11 +198,11 @@ static tr_status sample(tr_session *s, bool *stop) {
     if (status == TR_ERR_DATA && tr_error_is_agreed()) { /* the logits are not finite */
         tr_recorder_write_report(&s->recorder);
         return tr_world_agree(
-            s->world, TR_FAIL(TR_ERR_DATA,
-                              "training has diverged: after step %lld the logits of a sample are "
-                              "not finite; lower optim.lr, lengthen optim.warmup, or set a smaller "
-                              "optim.clip (%s)",
-                              (long long)step, saved_text(s, saved, sizeof saved)));
+            s->world,
+            TR_FAIL(TR_ERR_DATA,
+                    "training has diverged: after step %lld the logits of a sample are "
+                    "not finite; lower optim.lr, lengthen optim.warmup, or %s (%s)",
+                    (long long)step, clip_remedy(s->config), saved_text(s, saved, sizeof saved)));
     }
     TR_TRY(status);
     if (tr_session_leads(s)) tr_recorder_samples(&s->recorder, step, &s->samples);

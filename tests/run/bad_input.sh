@@ -245,6 +245,11 @@ for ranks in 1 2; do
     command_fails 65 ".*$cause" ckpt verify $run 20
     "$trireme" ckpt ls $run >command.out || fail "$run: ckpt ls failed"
     grep -Eq "^20 .*/shard-00002-of-00004.h5 has .*: it is truncated" command.out || fail "$run: ckpt ls: $(<command.out)"
+    # Without a step, verify reads the newest valid one, and says why that is not the newest.
+    "$trireme" ckpt verify $run >command.out 2>command.err || fail "$run: ckpt verify: $(<command.err)"
+    grep -q "^step 10: all blocks of all shards are intact$" command.out || fail "$run: ckpt verify: $(<command.out)"
+    grep -Eq "^trireme: warning: using step 10, because a newer one is not valid: .*$cause" command.err ||
+        fail "$run: ckpt verify is silent about step 20: $(<command.err)"
     passed_over $run $ranks "$cause"
     damaged $run cut
     rm -r "$(step_dir $run 10)"

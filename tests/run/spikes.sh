@@ -171,7 +171,7 @@ same_tensors half-again half 40
 forged over 262144 1
 forged over-pp 262144 2 parallel.pp=2
 forged over-dp 262144 2 parallel.dp=2
-forged over-zero 262144 2 parallel.dp=2 parallel.zero=1 guard.action=rollback
+forged over-zero 262144 2 parallel.dp=2 parallel.zero=1 guard.action=rollback guard.sigma=1e9
 forged over-tp 262144 2 parallel.tp=2 guard.action=skip
 [[ $(skipped over) == "21 22 "* && $(field over loss_scale | sed -n 23p) == 65536 ]] ||
     fail "over: steps $(skipped over)were skipped, then the scale is $(field over loss_scale | sed -n 23p)"

@@ -334,6 +334,23 @@ static void checks_name_place_and_remedy(void **state) {
         {"optim: {name: lion, eps: 1e-6}\n", 1,
          "x.yaml:2:26: optim.name lion does not read optim.eps: leave optim.eps out, or set "
          "optim.name to one of: adamw adam lamb muon"},
+        {"optim: {milestones: [10, 20], schedule: linear}\n", 1,
+         "x.yaml:2:21: optim.schedule linear does not read optim.milestones: leave "
+         "optim.milestones "
+         "out, or set optim.schedule to steps"},
+        {"optim: {schedule: wsd, milestone_factor: 0.5}\n", 1,
+         "x.yaml:2:42: optim.schedule wsd does not read optim.milestone_factor: leave "
+         "optim.milestone_factor out, or set optim.schedule to steps"},
+        {"optim.decay: 10\n", 1,
+         "x.yaml:2:14: optim.schedule cosine does not read optim.decay: leave optim.decay out, or "
+         "set optim.schedule to wsd"},
+        {"optim.cycle: 10\n", 1,
+         "x.yaml:2:14: optim.schedule cosine does not read optim.cycle: leave optim.cycle out, or "
+         "set optim.schedule to cycles"},
+        {"guard.action: rollback\n", 1,
+         "x.yaml:2:15: guard.action rollback needs guard.sigma above 0, from which a step is out "
+         "of "
+         "line: set it (for example 6), or leave guard.action out"},
         {"device: {name: cuda, offload: [optimizer, activations:2-1]}\n", 1,
          "x.yaml:2:31: device.offload must be none, optimizer, activations, activations:FIRST-LAST "
          "with numbers of stages, or a list of both, not 'optimizer activations:2-1'"},
@@ -394,7 +411,8 @@ static void paths_may_be_lists(void **state) {
     assert_true(c.optim.weight_decay == 0.2);
     assert_int_equal(parse("optim.name: lion\n", &c), TR_OK);
     assert_true(c.optim.weight_decay == 0.1 && c.optim.beta2 == 0.99);
-    assert_int_equal(parse("optim: {restarts: [10, 20], milestones: '3  5 '}\n", &c), TR_OK);
+    assert_int_equal(
+        parse("optim: {schedule: steps, restarts: [10, 20], milestones: '3  5 '}\n", &c), TR_OK);
     assert_string_equal(c.optim.restarts, "10 20");
     assert_string_equal(c.optim.milestones, "3 5");
     for (const char *const *wrong = (const char *const[]){"10 10", "0", "5 x", "-3", "1.5", NULL};
