@@ -47,6 +47,9 @@ target_link_options(test_no_thread PRIVATE -Wl,--wrap=pthread_create)
 # A file system that cannot lock.
 target_link_options(test_rundir PRIVATE -Wl,--wrap=fcntl,--wrap=mkdir)
 
+# What a rank does while a sum travels.
+target_link_options(test_tensor_sums PRIVATE -Wl,--wrap=tr_op_run,--wrap=tr_group_start,--wrap=tr_group_wait)
+
 # Unit tests that also run under ThreadSanitizer: streams, threads and the local transport.
 set(trireme_tsan_tests test_stream test_comm_local test_board test_lower test_runner
   test_layer_stage test_flow test_progress test_heartbeat test_families)

@@ -1,5 +1,5 @@
-/* Tests the planned sums over tensor ranks: they are those that a step makes, and what stays
- * exposed of them follows the formula. */
+/* Tests the planned sums over tensor ranks: they are those that a step makes, operators run during
+ * those for which the plan has other work, and what stays exposed of them follows the formula. */
 #include "partition/request.h"
 #include "partition/run_plan.h"
 #include "partition/tensor_sums.h"
@@ -27,6 +27,46 @@ static void read_config(tr_config *config, int count, const char *const *overrid
         fail_msg("%s", tr_error_message());
 }
 
+/* --- what runs during a sum ------------------------------------------------------------------ */
+
+/* Of this thread's rank: operators that have run, and of the sum over the tensor ranks that it
+ * started last, its ticket and the operators before. hidden: waits before which others have run. */
+static _Thread_local struct {
+    int operators, before, hidden;
+    int64_t ticket;
+    bool travels; /* that sum has not been waited for */
+} during;
+
+tr_status __real_tr_op_run(tr_op *op, tr_stream *stream, const tr_op_args *args);
+tr_status __wrap_tr_op_run(tr_op *op, tr_stream *stream, const tr_op_args *args);
+tr_status __wrap_tr_op_run(tr_op *op, tr_stream *stream, const tr_op_args *args) {
+    during.operators++;
+    return __real_tr_op_run(op, stream, args);
+}
+
+tr_status __real_tr_group_start(tr_group *group, tr_stream *stream, void *buffer, int64_t count,
+                                tr_dtype dtype, tr_reduce op, int64_t *ticket);
+tr_status __wrap_tr_group_start(tr_group *group, tr_stream *stream, void *buffer, int64_t count,
+                                tr_dtype dtype, tr_reduce op, int64_t *ticket);
+tr_status __wrap_tr_group_start(tr_group *group, tr_stream *stream, void *buffer, int64_t count,
+                                tr_dtype dtype, tr_reduce op, int64_t *ticket) {
+    const tr_status status = __real_tr_group_start(group, stream, buffer, count, dtype, op, ticket);
+    during.before = during.operators;
+    during.ticket = *ticket;
+    during.travels = true;
+    return status;
+}
+
+tr_status __real_tr_group_wait(tr_group *group, tr_stream *stream, int64_t ticket);
+tr_status __wrap_tr_group_wait(tr_group *group, tr_stream *stream, int64_t ticket);
+tr_status __wrap_tr_group_wait(tr_group *group, tr_stream *stream, int64_t ticket) {
+    if (during.travels && ticket == during.ticket) {
+        during.hidden += during.operators > during.before;
+        during.travels = false; /* until the first wait */
+    }
+    return __real_tr_group_wait(group, stream, ticket);
+}
+
 /* --- the sums of a step ----------------------------------------------------------------------- */
 
 typedef struct rank_state {
@@ -40,6 +80,7 @@ typedef struct rank_state {
     double before, waited; /* seconds, before the step and in it until its end */
     int64_t count;
     double bytes;
+    int hidden; /* of these, those during which operators ran */
     tr_status status;
 } rank_state;
 
@@ -57,6 +98,7 @@ static void on_observe(void *context, const tr_instr *instr, bool begin) {
     if (instr->action.type != TR_ACTION_FINISH || !begin) return;
     r->ends = true;
     r->waited = tr_engine_tensor_waited(r->engine) - r->before;
+    r->hidden = during.hidden;
 }
 
 static tr_status fetch_tokens(void *context, bool validation, int64_t sample,
@@ -158,6 +200,22 @@ static tr_sum_times sums_of(const tr_run_plan *plan, int pp_rank, tr_link link) 
                            link);
 }
 
+/* Returns the sums of the rank's program during which other work of B is planned. */
+static int planned_hidden(const tr_run_plan *plan, int pp_rank) {
+    const tr_layout *l = plan->layout;
+    const tr_program *program = &l->program[TR_LAYOUT_TRAIN]->program[pp_rank];
+    int hidden = 0;
+    for (int k = 0; k < program->count; k++) {
+        const tr_action a = program->instr[k].action;
+        if (a.type != TR_ACTION_B) continue;
+        for (int i = l->placement.first[a.stage]; i < l->placement.first[a.stage + 1]; i++)
+            for (int n = 0; n < l->model->layers[i]->sums; n++)
+                if (l->model->layers[i]->sum[n].hides > 0)
+                    hidden += l->model->layers[i]->sum[n].count;
+    }
+    return hidden;
+}
+
 /* Takes a step in which every sum is delayed. Fails unless every rank made the planned sums, of the
  * planned bytes; with orders that hide none, unless it waited for all of them. */
 static void compare_delayed(double delay, int count, const char *const *overrides) {
@@ -181,6 +239,8 @@ static void compare_delayed(double delay, int count, const char *const *override
             fail_msg("rank %d: planned %d sums of %.0f bytes, made %d of %.0f", r, (int)want.count,
                      want.bytes, (int)rank[r].count, rank[r].bytes);
         assert_true(want.count > 0);
+        if (!config.model.sequence)
+            assert_int_equal(rank[r].hidden, planned_hidden(p.plan, pp_rank));
         /* Half: a thread that is interrupted after it has started a sum waits less for it. */
         if (rank[r].waited < 0.5 * delay * (double)want.count)
             fail_msg("rank %d: waited %.3f s for %d sums of %.3f s", r, rank[r].waited,
