@@ -77,8 +77,9 @@ static tr_status choose_model(const tr_config *c, const tr_device *device, doubl
     }
 }
 
-/* Measures the rate by two steps that differ by one micro-batch; the optimizer's time is in
- * both. */
+/* Measures the rate by two steps that differ by one micro-batch; the optimizer's time is in both.
+ * A micro-batch takes no longer than the step of one, so a longer difference is other processes'
+ * time, and that step counts. */
 static tr_status measure(const tr_config *c, tr_device *device, tr_rate_time_fn time_step,
                          double *rate) {
     const double most = BATCH_S * tr_device_speed_of(device->name)->flops_per_s;
@@ -93,7 +94,7 @@ static tr_status measure(const tr_config *c, tr_device *device, tr_rate_time_fn 
     TR_TRY(time_step(device, &step, &one));
     step.micro_batches = 2;
     TR_TRY(time_step(device, &step, &two));
-    *rate = flops / (two > one ? two - one : one);
+    *rate = flops / (two > one && two < 2 * one ? two - one : one);
     return TR_OK;
 }
 
