@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Tests the memory of a rank outside of its plan: little anonymous memory, and no GPU library unless it opens
-# a GPU.
+# Tests a rank outside of its plan: little anonymous memory, no GPU library unless it opens
+# a GPU, and the run directory in its command line.
 # usage: footprint.sh TRIREME SCRATCH_DIR
 set -euo pipefail
 trireme=$1 scratch=$2
@@ -20,6 +20,8 @@ for rank in 0 1; do
     # Both ranks are compared with rank 0's plan; with such a small model all plans are a few MiB.
     awk -v a="$anonymous" -v p="$planned" -v most="$most" 'BEGIN { exit !(a < p * 1024 + most) }' ||
         fail "rank $rank has $anonymous KiB of anonymous memory; its plan is $planned MiB"
+    # Those who look for the ranks of a run find them by its directory.
+    grep -qzFx "log.dir=$scratch/run" "/proc/$process/cmdline" || fail "rank $rank: $(tr '\0' ' ' <"/proc/$process/cmdline")"
     libraries=$(grep -oE '[^/]*(cublas|cudnn|nccl|libcuda)[^/]*$' "/proc/$process/maps" | sort -u || true)
     [[ -z $libraries ]] || fail "rank $rank, which uses no GPU, has loaded $libraries"
 done
