@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Exhaustive runs: the suite with all cases, of which tests/run.sh draws a part, every random test and every
+# Exhaustive runs: the suite with all cases, and the unit tests with the address sanitizer, of which tests/run.sh draws a part, a build by clang, every random test and every
 # trial of tests/trials.sh with many seeds, a save that is killed at every file-system call, jobs that race for
 # one directory, and the equivalence suite on memory that the host cannot access, with staged messages and over
 # NCCL's calls. A stopped script continues when it is started again: build/long/done lists what has passed.
@@ -67,18 +67,18 @@ for transport in mpi nccl; do
   once $transport-placements "${checked[@]}" bash tests/run/placements.sh build/release/trireme "$tests/$transport-placements"
 done
 once races env TRIREME_RACES=200 bash tests/run/races.sh build/release/trireme "$tests/run-races-long"
-# Damaged files of weights, tokenizers, tokens and questions, with the address sanitizer, which is built for this.
+# What tests/run.sh draws or leaves to this script: all unit tests with the address sanitizer, then damaged files of
+# weights, tokenizers, tokens and questions; and everything built by clang.
 fuzzers=(test_weights test_tokenizer_damage test_tokenizer_back test_data_formats test_textfile test_choices)
-build_asan() { cmake --preset asan -DBUILD_TESTING=ON && cmake --build build/asan --target "${fuzzers[@]}"; }
-for name in "${fuzzers[@]}"; do
-  grep -qxF "fuzz-$name" "$work/done" && continue
-  if build_asan >"$work/build-asan.log" 2>&1; then
-    once "fuzz-$name" env TRIREME_ROUNDS=100000 "build/asan/tests/$name"
-  else
-    echo "long: FAILED fuzz-$name: the build with the address sanitizer failed: see $work/build-asan.log"
-    failed=1
-  fi
-done
+build_by() { cmake --preset "$1" -DBUILD_TESTING=ON -DTRIREME_WERROR=ON && cmake --build "build/$1" --target "${@:2}"; }
+once build-clang build_by clang all benches
+if build_by asan unit_tests >"$work/build-asan.log" 2>&1; then
+  once unit-asan ctest --test-dir build/asan -L '^unit$' --output-on-failure --timeout 3600
+  for name in "${fuzzers[@]}"; do once "fuzz-$name" env TRIREME_ROUNDS=100000 "build/asan/tests/$name"; done
+else
+  echo "long: FAILED: the build with the address sanitizer failed: see $work/build-asan.log"
+  failed=1
+fi
 once kill-everywhere env TRIREME_LONG=1 "$tests/test_ckpt_kill"
 for ((seed = first; seed < first + count; seed++)); do
   for name in "${random[@]}"; do seeded "$name" "$seed"; done

@@ -104,19 +104,30 @@ one_of() {
     echo "${words[$((16#$(printf %s "$commit $*" | sha256sum | cut -c1-7) % $#))]}"
 }
 
-# The release build runs all tests. Of those that take longest with the sanitizers, and of the emulated GPU's, one of
-# each kind runs, by the commit.
-suite_asan() {
-    local kinds left_out emulated kind words
-    kinds=("arena auto generators mutations program_mutations" "zero offload pace" "op_cpu op_cpu.avx2"
-        "op_rounded op_rounded_emulated" "text_cut decoder" "tokenize tokenizer_golden" "layer_stage families"
-        "ownership tensor_sums" "tuning model_order" "loss_scale gradients")
-    left_out=$(for kind in "${kinds[@]}"; do
+# The release build runs all tests. With the sanitizers one of each kind of those that take long runs, and about half of
+# the others, by the commit; tests/long.sh runs all. Words with a comma run together.
+draw_asan() {
+    local kinds kind words word
+    kinds=("arena auto generators mutations program_mutations" "zero offload pace" "ckpt ckpt_kill"
+        "op_cpu op_cpu.avx2 op_rounded op_rounded_emulated op_cuda_emulated,device_emulated"
+        "text_cut decoder tokenize tokenizer_golden" "layer_stage families" "ownership tensor_sums" "tuning model_order"
+        "loss_scale gradients")
+    asan_tests=()
+    for kind in "${kinds[@]}"; do
         read -ra words <<<"$kind"
-        printf '%s\n' "${words[@]}" | grep -vxF "$(one_of "${words[@]}")"
-    done | paste -sd'|')
+        asan_tests+=("$(one_of "${words[@]}")")
+    done
+    kinds+=(op_cuda cuda_graphs) # need the toolkit
+    while read -r word; do
+        [[ " ${kinds[*]//,/ } " == *" $word "* || $(one_of "$word" no) == no ]] || asan_tests+=("$word")
+    done < <(printf '%s\n' tests/unit/test_*.c | sed 's/.*test_//; s/\.c$//')
+    read -ra asan_tests <<<"$(tr , ' ' <<<"${asan_tests[*]}")"
+}
+
+suite_asan() {
+    local emulated
     mapfile -t emulated < <(grep -oE '(cmocka_unit_test\(|\{")test_[a-z]+' tests/unit/test_op_cuda.c | sed 's/.*[("]//')
-    TRIREME_TEST_ONLY=$(one_of "${emulated[@]}") suite asan 2 -L '^unit$' -E "^unit\.test_($left_out)$"
+    TRIREME_TEST_ONLY=$(one_of "${emulated[@]}") suite asan 2 -L '^unit$' -R "^unit\.test_($(paste -sd'|' <(printf '%s\n' "${asan_tests[@]}")))\$"
 }
 
 # ThreadSanitizer cannot place its shadow memory where the kernel randomises addresses widely.
@@ -132,7 +143,9 @@ suite_tsan() {
 others() {
     step build-tsan "build (thread)" build_beside tsan tsan_tests &&
         step test-tsan "stream and thread tests (thread)" suite_tsan || true
-    step build-asan "build (address, undefined)" build_beside asan unit_tests &&
+    draw_asan
+    # shellcheck disable=SC2046 # a word for each target
+    step build-asan "build (address, undefined)" build_beside asan $(printf 'test_%s ' "${asan_tests[@]%.avx2}") &&
         step test-asan "unit tests (address, undefined)" suite_asan || true
     step check-clang "warnings of clang" check_clang || true
 }
