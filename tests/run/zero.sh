@@ -45,7 +45,7 @@ less dp4 0.35
 same_as_zero0 1 pp2 4 parallel.pp=2 parallel.dp=2
 drawn_as_zero0 2 pp2-near 8 parallel.pp=2 parallel.dp=2x2 parallel.schedule=gpipe
 # Neither the order nor the cut changes a bit.
-same_bits 3 zbv pp2-0 4 parallel.pp=2 parallel.dp=2 parallel.schedule=zbv
+drawn zbv && same_bits 3 zbv pp2-0 4 parallel.pp=2 parallel.dp=2 parallel.schedule=zbv
 drawn interleaved && same_bits 1 interleaved pp2-0 4 parallel.pp=2 parallel.dp=2 parallel.schedule=interleaved parallel.virtual=2
 drawn interleaved-dp2 && same_bits 3 interleaved-dp2 dp2-0 2 parallel.dp=2 parallel.schedule=interleaved parallel.virtual=4
 drawn_as_zero0 1 tp2 4 parallel.tp=2 parallel.dp=2
@@ -102,15 +102,18 @@ continued() {
     rm -r "$(step_dir "$run" 20)"
     train 0 "$ranks" "$run" --resume "${options[@]}" "${@:4}"
 }
-continued from-0 dp2-0 2 parallel.dp=2 parallel.zero=1
-continued from-1 dp2-1 2 parallel.dp=2 parallel.zero=0
-continued again dp2-1 2 parallel.dp=2 parallel.zero=1
-continued from-2 bfs-dp2-2 2 parallel.dp=2 parallel.zero=3 "${bfs[@]}"
-continued from-3 bfs-dp2-3 2 parallel.dp=2 parallel.zero=1
-for run in from-0 from-1 again from-2 from-3; do
-    same_curve "$run" dp2-0
-    same_tensors "$run" dp2-0 20
-done
+# as_dp2 RUN REFERENCE RANKS ARGUMENTS...: the same, if it is drawn; the bits must be those of dp2-0.
+as_dp2() {
+    drawn "$1" || return 0
+    continued "$@"
+    same_curve "$1" dp2-0
+    same_tensors "$1" dp2-0 20
+}
+as_dp2 from-0 dp2-0 2 parallel.dp=2 parallel.zero=1
+as_dp2 from-1 dp2-1 2 parallel.dp=2 parallel.zero=0
+as_dp2 again dp2-1 2 parallel.dp=2 parallel.zero=1
+as_dp2 from-2 bfs-dp2-2 2 parallel.dp=2 parallel.zero=3 "${bfs[@]}"
+as_dp2 from-3 bfs-dp2-3 2 parallel.dp=2 parallel.zero=1
 # both NAME REFERENCE RANKS ARGUMENTS...: continues REFERENCE-0, and REFERENCE-1 with parallel.zero=$zero, as NAME-0 and -1.
 both() {
     drawn "$1" || return 0
@@ -209,10 +212,9 @@ if [[ $precision == fp32 ]]; then
     train 0 4 reduced-0 "${options[@]}" parallel.dp=2x2 $bf16
     diff <(field reduced-0 loss) <(field near-0 loss) >/dev/null && fail "reduced-0 has the losses of sums in FP32"
     same_bits 1 reduced reduced-0 4 parallel.dp=2x2 $bf16
-    same_bits 2 reduced-bfs reduced-0 4 parallel.dp=2x2 "${bfs[@]}" $bf16 device.name=guarded
-    train 0 4 reduced-dp2-0 "${options[@]}" parallel.dp=2 parallel.tp=2 parallel.sequence=true $bf16
-    same_bits 2 reduced-dp2 reduced-dp2-0 4 parallel.dp=2 parallel.tp=2 parallel.sequence=true $bf16
-    same_bits 1 reduced-pp2 reduced-0 8 parallel.pp=2 parallel.dp=2x2 parallel.schedule=zbv $bf16
+    drawn reduced-bfs && same_bits 2 reduced-bfs reduced-0 4 parallel.dp=2x2 "${bfs[@]}" $bf16 device.name=guarded
+    drawn_as_zero0 2 reduced-dp2 4 parallel.dp=2 parallel.tp=2 parallel.sequence=true $bf16
+    drawn reduced-pp2 && same_bits 1 reduced-pp2 reduced-0 8 parallel.pp=2 parallel.dp=2x2 parallel.schedule=zbv $bf16
     grep -q '^layout   pp 1 x tp 1 x dp 2x2 (zero 1, reduce bf16), ' "$scratch/reduced-1.out" || fail "reduced-1: $(grep '^layout' "$scratch/reduced-1.out")"
     drawn_as_zero0 2 fp64 2 parallel.dp=2 train.precision=fp64 device.name=ref model.width=32 model.vocab=300
     train 78 1 reduced-fp64 parallel.reduce=bf16 train.precision=fp64 device.name=ref
