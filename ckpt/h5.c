@@ -3,6 +3,7 @@
 #include "ckpt/ckpt_impl.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 void tr_h5_begin(void) {
@@ -12,19 +13,37 @@ void tr_h5_begin(void) {
     (void)H5PLset_loading_state(0);
 }
 
+enum { REASON = 1024 };
+
 static herr_t innermost(unsigned n, const H5E_error2_t *error, void *context) {
     char *reason = context;
-    if (n == 0) (void)snprintf(reason, 200, "%s", error->desc ? error->desc : "unknown reason");
+    if (n == 0) (void)snprintf(reason, REASON, "%s", error->desc ? error->desc : "unknown reason");
     return 0;
 }
 
-tr_status tr_h5_fail(tr_status code, const char *what, const char *name) {
-    char reason[200] = "unknown reason";
+/* Writes the innermost reason of HDF5's last failure to reason[REASON]. */
+static void last_reason(char *reason) {
+    (void)strcpy(reason, "unknown reason");
     (void)H5Ewalk2(H5E_DEFAULT, H5E_WALK_UPWARD, innermost, reason);
-    return TR_FAIL(code, "HDF5 cannot %s %s: %s", what, name, reason);
 }
 
-tr_status tr_h5_create(const char *path, hid_t *file) {
+tr_status tr_h5_fail(tr_status code, const char *what, const char *name) {
+    char reason[REASON];
+    last_reason(reason);
+    return TR_FAIL(code, "HDF5 cannot %s %s: %.200s", what, name, reason);
+}
+
+/* Fails as tr_io_fail does, if HDF5's reason names an errno. */
+static tr_status fail_io(const char *what, const char *path, int64_t needed) {
+    static const char before[] = "errno = ";
+    char reason[REASON];
+    last_reason(reason);
+    const char *at = strstr(reason, before);
+    const int error = at ? atoi(at + sizeof before - 1) : 0;
+    return error > 0 ? tr_io_fail(what, path, error, needed) : tr_h5_fail(TR_ERR_IO, what, path);
+}
+
+tr_status tr_h5_create(const char *path, int64_t needed, hid_t *file) {
     tr_h5_begin();
     *file = -1;
     hid_t access = H5Pcreate(H5P_FILE_ACCESS), create = H5Pcreate(H5P_FILE_CREATE);
@@ -36,15 +55,14 @@ tr_status tr_h5_create(const char *path, hid_t *file) {
                 /* A file has one writer, and network file systems may lack locks. */
                 H5Pset_file_locking(access, false, true) >= 0;
     if (good) *file = H5Fcreate(path, H5F_ACC_TRUNC, create, access);
-    tr_status status = *file >= 0 ? TR_OK : tr_h5_fail(TR_ERR_IO, "lay out", path);
+    tr_status status = *file >= 0 ? TR_OK : fail_io("lay out", path, needed);
     if (access >= 0) (void)H5Pclose(access);
     if (create >= 0) (void)H5Pclose(create);
     return status;
 }
 
-tr_status tr_h5_finish(const char *name, hid_t file) {
-    if (H5Fclose(file) < 0) return tr_h5_fail(TR_ERR_IO, "finish the layout of", name);
-    return TR_OK;
+tr_status tr_h5_finish(const char *path, int64_t needed, hid_t file) {
+    return H5Fclose(file) < 0 ? fail_io("finish the layout of", path, needed) : TR_OK;
 }
 
 hid_t tr_h5_dataset_list(void) {

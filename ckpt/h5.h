@@ -10,6 +10,7 @@
 
 #include <hdf5.h>
 #include <stdbool.h>
+#include <stdint.h>
 
 /* Turns off HDF5's printing, exit handler and plugins for this thread. Cheap; every function calls
  * it before it uses HDF5. */
@@ -18,10 +19,11 @@ void tr_h5_begin(void);
  * handles. */
 tr_status tr_h5_fail(tr_status code, const char *what, const char *name);
 /* Creates a file, or takes an empty one. It has no time stamps and checksummed metadata; payload of
- * 64 KiB or more is aligned to pages. */
-tr_status tr_h5_create(const char *path, hid_t *file);
-/* Closes the file and all objects in it. */
-tr_status tr_h5_finish(const char *name, hid_t file);
+ * 64 KiB or more is aligned to pages. A failure of the file system is that of tr_io_fail, with
+ * `needed`. */
+tr_status tr_h5_create(const char *path, int64_t needed, hid_t *file);
+/* Closes the file and all objects in it; fails likewise. */
+tr_status tr_h5_finish(const char *path, int64_t needed, hid_t file);
 /* Returns a dataset creation list without time stamps; negative on failure. */
 hid_t tr_h5_dataset_list(void);
 /* Returns the type on disk of a tr_ckpt_type; negative on failure. The caller closes it. */

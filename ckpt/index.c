@@ -453,9 +453,9 @@ tr_status tr_index_write(const char *path, const tr_manifest *m, int64_t *bytes,
                       m->blocks * (int64_t)sizeof *m->block;
     hid_t file;
     TR_TRY(tr_file_try(path, at_most, needed));
-    TR_TRY(tr_h5_create(path, &file));
+    TR_TRY(tr_h5_create(path, needed, &file));
     tr_status status = put_all(file, m);
-    tr_status finished = tr_h5_finish(path, file);
+    tr_status finished = tr_h5_finish(path, needed, file);
     TR_TRY(status);
     TR_TRY(finished);
     TR_TRY(read_back(path, m, bytes, hash));

@@ -46,9 +46,9 @@ static tr_status lay_out_part(hid_t file, const tr_manifest *m, tr_ckpt_part *pa
 }
 
 /* Makes the file at path without payload, and sets the parts' offsets. */
-static tr_status lay_out(const char *path, tr_manifest *m, int64_t shard) {
+static tr_status lay_out(const char *path, tr_manifest *m, int64_t shard, int64_t needed) {
     hid_t file;
-    TR_TRY(tr_h5_create(path, &file));
+    TR_TRY(tr_h5_create(path, needed, &file));
     tr_status status = TR_OK;
     if (!tr_h5_set_i64(file, "step", 1, &m->state.step))
         status = tr_h5_fail(TR_ERR_INTERNAL, "lay out", path);
@@ -57,7 +57,7 @@ static tr_status lay_out(const char *path, tr_manifest *m, int64_t shard) {
         number = p > 0 && m->part[p - 1].tensor == m->part[p].tensor ? number + 1 : 0;
         if (m->part[p].file == shard) status = lay_out_part(file, m, &m->part[p], number);
     }
-    tr_status finished = tr_h5_finish(path, file);
+    tr_status finished = tr_h5_finish(path, needed, file);
     return status != TR_OK ? status : finished;
 }
 
@@ -183,7 +183,7 @@ tr_status tr_shard_write(tr_world *world, const char *dir, tr_manifest *m, int64
     TR_TRY(tr_path_join(dir, name, &w.path));
     TR_TRY_OUT(tr_calloc(TR_CKPT_BLOCK, 1, &w.buffer));
     TR_TRY_OUT(tr_file_try(path, bytes_at_most(m, shard), w.needed));
-    TR_TRY_OUT(lay_out(path, m, shard));
+    TR_TRY_OUT(lay_out(path, m, shard, w.needed));
     struct stat info;
     w.fd = open(path, O_RDWR | O_CLOEXEC);
     if (w.fd < 0 || fstat(w.fd, &info) != 0) {

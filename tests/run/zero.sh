@@ -71,6 +71,7 @@ drawn bfs-pp2 && same_bits 3 bfs-pp2 pp2-0 4 parallel.pp=2 parallel.dp=2 paralle
 
 # Data ranks in two factors: sums in another order than those of 4 data ranks, within the tolerance of FP32.
 same_as_zero0 1 near 4 parallel.dp=2x2
+drawn_as_zero0 2 near4 8 parallel.dp=2x4 train.batch=16
 less near 0.6
 same_bits 3 bfs-near near-0 4 parallel.dp=2x2 "${bfs[@]}"
 # Three runs of one rank are three data ranks.

@@ -1,0 +1,53 @@
+/* HDF5's failures to write a layout are said as those of other writes. */
+#include "ckpt/ckpt_impl.h"
+#include "ckpt/h5.h"
+
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+/* A limit on a file's size stands for a disk that becomes full: HDF5 writes a layout when the file
+ * is closed. */
+static void test_no_room_for_a_layout(void **state) {
+    (void)state;
+    static const char path[] = "layout.h5";
+    const int64_t steps[4] = {1, 2, 3, 4};
+    struct rlimit before, small;
+    hid_t file;
+    (void)signal(SIGXFSZ, SIG_IGN);
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &before), 0);
+    small = before;
+    small.rlim_cur = 128;
+    assert_int_equal(tr_h5_create(path, 5000, &file), TR_OK);
+    assert_true(tr_h5_set_i64(file, "step", 4, steps));
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &small), 0);
+    const tr_status status = tr_h5_finish(path, 5000, file);
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &before), 0);
+    assert_int_equal(status, TR_ERR_IO);
+    assert_string_equal(tr_error_message(),
+                        "cannot finish the layout of layout.h5: File too large; a checkpoint of "
+                        "this run takes at least 5000 bytes: raise the limit on a file's size "
+                        "(ulimit -f) (older checkpoints are untouched)");
+    (void)unlink(path);
+}
+
+static void test_no_folder(void **state) {
+    (void)state;
+    hid_t file;
+    assert_int_equal(tr_h5_create("no/such/folder.h5", 5000, &file), TR_ERR_IO);
+    assert_string_equal(tr_error_message(), "cannot lay out no/such/folder.h5: No such file or "
+                                            "directory (older checkpoints are untouched)");
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_no_room_for_a_layout),
+                                       cmocka_unit_test(test_no_folder)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
