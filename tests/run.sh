@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Runs the whole suite: set-up, release build and every test; meanwhile the tests of streams and threads with
+# Runs the whole suite: set-up, release build and every test; then the tests of streams and threads with
 # ThreadSanitizer, the unit tests with AddressSanitizer and UndefinedBehaviorSanitizer, and the warnings of clang about
-# every source. Logs stay in build/log, with the names of failed steps in build/log/failed. The exit code is not 0 when a step fails.
+# every source. Not at the same time, because waiting ranks poll. Logs stay in build/log, with the names of failed steps
+# in build/log/failed. The exit code is not 0 when a step fails.
 # shellcheck disable=SC2317 # functions are called through step
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -76,15 +77,8 @@ build() {
     cmake --preset "$preset" -DBUILD_TESTING=ON -DTRIREME_WERROR=ON && cmake --build "build/$preset" --target "$@"
 }
 
-# build_beside PRESET TARGETS...: the same with what other work leaves of the processors.
-build_beside() (
-    renice -n 19 "$BASHPID" >/dev/null 2>&1 || true
-    build "$@"
-)
-
 # check_clang: lets clang warn about every source; tests/long.sh also generates and links its code.
 check_clang() {
-    renice -n 19 "$BASHPID" >/dev/null 2>&1 || true
     cmake --preset clang -DBUILD_TESTING=ON -DTRIREME_WERROR=ON || return 1
     ninja -C build/clang -t commands all benches | awk '/ -c / { gsub(/ -M[DTF]( [^ ]+\.(o|d))?/, ""); print $0 " -fsyntax-only" }' >build/clang/checks
     echo "$(wc -l <build/clang/checks) sources"
@@ -139,17 +133,6 @@ suite_tsan() {
     fi
 }
 
-# The sanitizers and the second compiler, while the tests of the release build run.
-others() {
-    step build-tsan "build (thread)" build_beside tsan tsan_tests &&
-        step test-tsan "stream and thread tests (thread)" suite_tsan || true
-    draw_asan
-    # shellcheck disable=SC2046 # a word for each target
-    step build-asan "build (address, undefined)" build_beside asan $(printf 'test_%s ' "${asan_tests[@]%.avx2}") &&
-        step test-asan "unit tests (address, undefined)" suite_asan || true
-    step check-clang "warnings of clang" check_clang || true
-}
-
 finish() {
     if [[ -f $logs/test.log ]]; then
         sed -n '/tests passed/,$p' "$logs/test.log" | grep -v '^Errors while' || true
@@ -166,12 +149,16 @@ step setup "set-up" bash tools/setup.sh clang libomp-dev || finish
 step build "build (release)" build release all || finish
 step build-bench "build of the benchmarks" build release benches || true
 commit=$(git rev-parse HEAD 2>/dev/null || echo none)
-others &
-others=$!
 TRIREME_DRAW=$commit step test "tests (release)" suite release 3 || true # on two processors: whole runs wait for more than half of their time
 step long "a sample of tests/long.sh for commit ${commit:0:12}" bash tests/long.sh --sample "$commit" || true
 gpu=$(ctest --test-dir build/release -N -L '^gpu$' | sed -n 's/^Total Tests: //p')
 skipped=$(grep -c '\(Skipped\|Not Run\)' <(grep -E '^ *[0-9]+/[0-9]+ Test +#[0-9]+: gpu\.' "$logs/test.log") || true)
 echo "GPU tests: ${skipped:-0} skipped of ${gpu:-0}"
-wait "$others"
+step build-tsan "build (thread)" build tsan tsan_tests &&
+    step test-tsan "stream and thread tests (thread)" suite_tsan || true
+draw_asan
+# shellcheck disable=SC2046 # a word for each target
+step build-asan "build (address, undefined)" build asan $(printf 'test_%s ' "${asan_tests[@]%.avx2}") &&
+    step test-asan "unit tests (address, undefined)" suite_asan || true
+step check-clang "warnings of clang" check_clang || true
 finish
