@@ -74,7 +74,7 @@ train() {
         >"$scratch/$run.out" 2>"$scratch/$run.err" || code=$?
     [[ $code == "$want" ]] && return
     fail "$run ($ranks ranks, $*): exit code $code, not $want"
-    tail -n 5 "$scratch/$run.out" "$scratch/$run.err"
+    tail -n 40 "$scratch/$run.out" "$scratch/$run.err"
 }
 
 # plain_mpirun ARGUMENTS...: mpirun without `trireme run`, also as root and with more ranks than cores.

@@ -20,6 +20,7 @@
 #include "device/device_impl.h"
 
 #include <fcntl.h>
+#include <inttypes.h>
 #include <limits.h>
 #include <linux/futex.h>
 #include <nccl.h>
@@ -29,6 +30,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/random.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -66,7 +68,7 @@ typedef struct box {
 } box;
 
 typedef struct meeting {
-    atomic_int ranks, attached, leaving, present[MOST];
+    atomic_int ranks, open, attached, leaving, present[MOST];
     desk desk[MOST];
     box box[MOST][MOST];
 } meeting;
@@ -496,9 +498,10 @@ ncclResult_t ncclGetVersion(int *version) {
 }
 
 ncclResult_t ncclGetUniqueId(ncclUniqueId *id) {
-    static atomic_int next;
+    uint64_t random; /* a killed run may leave its memory to a process of the same number */
+    if (getrandom(&random, sizeof random, 0) != sizeof random) violation(NULL, "no random bits");
     memset(id, 0, sizeof *id);
-    (void)snprintf(id->internal, sizeof id->internal, "/nccl-mock-%ld-%d", (long)getpid(), next++);
+    (void)snprintf(id->internal, sizeof id->internal, "/nccl-mock-%016" PRIx64, random);
     return ncclSuccess;
 }
 
@@ -524,8 +527,9 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *out, int n, ncclUniqueId id, int
         violation(c, "another rank says that there are %d", others);
     if (rank < 0 || rank >= n || atomic_exchange(&c->shared->present[rank], 1))
         violation(c, "a rank is out of range or has been opened already");
+    if (++c->shared->open == n) (void)shm_unlink(c->name);
     if (fault_is_due("NCCL_MOCK_STUCK", 0)) (void)sleep(3600);
-    if (++c->shared->attached == n) (void)shm_unlink(c->name);
+    c->shared->attached++;
     while (c->shared->attached < n) nap();
     live++;
     *out = c;
