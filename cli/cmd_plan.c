@@ -368,7 +368,6 @@ static tr_status print_speed(const tr_config *c, tr_device *device, const tr_run
                  given != 0 ? "--rate" : "measured here");
     double with;
     TR_TRY(cli_plan_traffic(c, p, rate, &with));
-    with += cli_plan_offload_seconds(c, p);
     if (with > seconds)
         (void)printf(
             "in all   about %s a step, %.0f tok/s, %s for %lld steps, with these transfers "

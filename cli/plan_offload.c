@@ -6,7 +6,7 @@
 #include "base/text.h"
 #include "device/speed.h"
 #include "partition/network.h"
-#include "partition/offload.h"
+#include "partition/traffic.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,22 +14,9 @@
 
 static const double MIB = 1 << 20;
 
-/* Returns what the steps on the host move of the rank that they take longest. */
-static tr_offload_traffic longest_steps(const tr_config *c, const tr_layout *l) {
-    const tr_mesh *mesh = &l->desc.mesh;
-    tr_offload_traffic most = {0};
-    for (int pp = 0; pp < mesh->degree[TR_AXIS_PP]; pp++)
-        for (int dp = 0; dp < mesh->degree[TR_AXIS_DP]; dp++) {
-            const tr_param_memory memory = tr_layout_params(l, pp, dp);
-            const tr_offload_traffic own = tr_offload_traffic_of(&memory, l->desc.dtype);
-            if (tr_offload_seconds(c, own) > tr_offload_seconds(c, most)) most = own;
-        }
-    return most;
-}
-
 static void print_steps(const tr_config *c, const tr_layout *l) {
     const bool directs = tr_optim_row_of(l->desc.optimizer.kind)->by_tensor;
-    const tr_offload_traffic most = longest_steps(c, l);
+    const tr_offload_traffic most = tr_traffic_host_steps(c, l);
     char time[32];
     (void)printf(
         "         at the end of a step %.1f MiB of gradients%s and parameters go there and "
@@ -61,11 +48,6 @@ void cli_plan_offload(const tr_config *c, const tr_run_plan *p) {
             "%s no activations: in this order no micro-batch of these stages waits for its "
             "backward for more than two actions\n",
             bytes > 0 ? "        " : "\noffload ");
-}
-
-double cli_plan_offload_seconds(const tr_config *c, const tr_run_plan *p) {
-    const tr_layout *l = p->layout;
-    return l->desc.optimizer.offload ? tr_offload_seconds(c, longest_steps(c, l)) : 0;
 }
 
 typedef struct remedies {

@@ -6,8 +6,6 @@
 /* Prints the bytes in a host's memory, what the optimizer's steps there take, and whether the
  * order offloads no activations; nothing without the key. */
 void cli_plan_offload(const tr_config *config, const tr_run_plan *plan);
-/* Returns by how much the optimizer's steps in the host's memory make a step longer; 0 without. */
-double cli_plan_offload_seconds(const tr_config *config, const tr_run_plan *plan);
 
 /* Writes a sentence to text[size] about a plan that exceeds the limit of a host's memory: by how
  * much, and which changes of this config take less of it. */

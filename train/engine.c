@@ -156,8 +156,8 @@ const tr_program_set *tr_engine_programs(const tr_engine *e, int64_t batch) {
     return tr_layout_step(e->layout, batch);
 }
 
-const tr_stage_table *tr_engine_table(const tr_engine *e) {
-    return &e->layout->table;
+const tr_layout *tr_engine_layout(const tr_engine *e) {
+    return e->layout;
 }
 
 bool tr_engine_sums_freely(const tr_engine *e) {
@@ -168,12 +168,4 @@ void tr_engine_plan(const tr_engine *e, tr_memory_plan *out) {
     *out = e->plan;
     out->of[TR_MEMORY_NCCL] = tr_device_peak(e->desc.device, TR_MEMORY_NCCL);
     tr_memory_sum(out);
-}
-
-bool tr_engine_cut_for_room(const tr_engine *e) {
-    return e->layout->for_room;
-}
-
-void tr_engine_cut(const tr_engine *e, char *text, size_t size) {
-    tr_layout_cut(e->layout, text, size);
 }

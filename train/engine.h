@@ -117,14 +117,10 @@ const tr_model *tr_engine_model(const tr_engine *engine);
 /* Returns the programs of all ranks of the pipeline of a training step with this batch; with
  * forward_only those of validation. */
 const tr_program_set *tr_engine_programs(const tr_engine *engine, int64_t batch);
-/* Returns the computed costs of the stages, and the edges between them. */
-const tr_stage_table *tr_engine_table(const tr_engine *engine);
+/* Returns the layout of the model; it is valid as long as the engine. */
+const tr_layout *tr_engine_layout(const tr_engine *engine);
 /* Returns true when NCCL adds gradients of three or more ranks in an order of its own, which then
  * depends on parallel.zero and the cut. */
 bool tr_engine_sums_freely(const tr_engine *engine);
-/* Returns true when the layers are cut for the ranks' room (tr_engine_desc.room). */
-bool tr_engine_cut_for_room(const tr_engine *engine);
 /* Fills *out with the plan by which memory was allocated, including NCCL's memory. */
 void tr_engine_plan(const tr_engine *engine, tr_memory_plan *out);
-/* Writes the layers of each stage to text[size]: "0-3 | 4-6 | ...". */
-void tr_engine_cut(const tr_engine *engine, char *text, size_t size);

@@ -128,7 +128,7 @@ void tr_recorder_show_plan(tr_recorder *r, const tr_engine *engine, const tr_mes
     char cut[512], costs[256], batches[MOST_LINE], dp[48];
     const tr_config *c = r->config;
     tr_engine_plan(engine, &plan);
-    tr_engine_cut(engine, cut, sizeof cut);
+    tr_layout_cut(tr_engine_layout(engine), cut, sizeof cut);
     r->planned_bytes = plan.total;
     char *text = NULL;
     size_t size;
@@ -153,7 +153,7 @@ void tr_recorder_show_plan(tr_recorder *r, const tr_engine *engine, const tr_mes
             c->model.sequence && mesh->degree[TR_AXIS_TP] > 1 ? " (sequence)" : "",
             tr_config_dp_text(c, dp, sizeof dp), tr_config_data_text(c), c->parallel.schedule,
             (long long)(c->train.batch / c->parallel.dp / c->train.micro_batch), cut);
-    if (tr_engine_cut_for_room(engine))
+    if (tr_engine_layout(engine)->for_room)
         fprintf(out, "cut      for the memory of a rank, in which the fastest cut does not fit\n");
     if (tr_config_batches_text(c, batches, sizeof batches)[0])
         fprintf(out, "batch    %s\n", batches);
@@ -227,10 +227,13 @@ tr_status tr_recorder_open_report(tr_recorder *r, tr_device *device, const tr_en
     TR_TRY(tr_world_agree(r->world, tr_calloc(ranks, sizeof *r->memory, &r->memory)));
     TR_TRY(tr_world_agree(r->world, tr_calloc(ranks, sizeof *r->waits, &r->waits)));
     TR_TRY(tr_recorder_gather_memory(r, device, engine));
+    if (!r->leads) return TR_OK;
+    const tr_layout *layout = tr_engine_layout(engine);
     const tr_simulated_links links = tr_network_links(r->config, mesh, 0);
-    if (r->leads && tr_report_plan(tr_engine_programs(engine, r->config->train.batch),
-                                   tr_engine_table(engine), &links, &r->planned) != TR_OK)
-        tr_recorder_warn(r, "the report has no timeline: %s", tr_error_message());
+    if (tr_report_plan(layout->program[TR_LAYOUT_TRAIN], &layout->table, &links, &r->planned) !=
+            TR_OK ||
+        tr_traffic_of(r->config, layout, 0, &r->traffic) != TR_OK)
+        tr_recorder_warn(r, "the report has no planned step: %s", tr_error_message());
     return TR_OK;
 }
 
@@ -370,6 +373,7 @@ void tr_recorder_write_report(tr_recorder *r) {
     const tr_report report = {.config = r->config,
                               .memory = r->memory,
                               .waits = r->waits,
+                              .traffic = r->traffic.makespan > 0 ? &r->traffic : NULL,
                               .ranks = tr_world_size(r->world),
                               .timelines = timelines,
                               .timelines_count = count};

@@ -7,6 +7,7 @@
 #include "comm/comm.h"
 #include "config/config.h"
 #include "partition/memory_plan.h"
+#include "partition/traffic.h"
 #include "train/append.h"
 #include "train/engine.h"
 #include "train/metrics.h"
@@ -43,8 +44,10 @@ typedef struct tr_recorder {
     double val_loss;        /* the last one; NAN: none yet */
     tr_memory_rank *memory; /* [ranks] */
     tr_waits *waits;        /* [ranks], so far; all 0: not gathered yet */
-    /* For the report; each may be NULL. measured: once a trace was recorded. */
+    /* For the report. The timelines may be NULL; measured: once a trace was recorded. traffic: of
+     * the planned step; makespan 0: not known. */
     tr_timeline *planned, *measured;
+    tr_step_traffic traffic;
     bool unreported; /* the last report could not be written */
 } tr_recorder;
 
@@ -57,7 +60,7 @@ tr_status tr_recorder_open(tr_recorder *recorder, int64_t done);
 /* Opens log.txt and the metrics again after step `done`, in a directory that was made again, or
  * when later steps no longer count. */
 void tr_recorder_reopen(tr_recorder *recorder, int64_t done);
-/* Gathers every rank's memory and simulates the planned timeline for the report. Collective. */
+/* Gathers every rank's memory, and simulates the planned step for the report. Collective. */
 tr_status tr_recorder_open_report(tr_recorder *recorder, tr_device *device, const tr_engine *engine,
                                   const tr_mesh *mesh);
 /* On rank 0 opens log.txt, to which a resumed run appends, and prints model, layout, memory, and

@@ -339,6 +339,42 @@ static void write_waits(const tr_report *r, FILE *out) {
     (void)fputs("</p>\n", out);
 }
 
+/* --- traffic ---------------------------------------------------------------------------------- */
+
+static const char *const traffic_names[TR_TRAFFIC_KINDS] = {
+    [TR_TRAFFIC_MESSAGES] = "messages between stages",
+    [TR_TRAFFIC_SUMS] = "sums of gradients over data ranks",
+    [TR_TRAFFIC_GATHERS] = "gathers of parameters from data ranks",
+    [TR_TRAFFIC_TENSOR] = "sums over tensor ranks",
+    [TR_TRAFFIC_COPIES] = "copies of activations to the host and back",
+    [TR_TRAFFIC_STEPS] = "the optimizer on the host"};
+
+/* A step in which nothing travels has no table. */
+static void write_traffic(const tr_step_traffic *all, FILE *out) {
+    int64_t count = 0;
+    for (int k = 0; all && k < TR_TRAFFIC_KINDS; k++) count += all->of[k].count;
+    if (count == 0) return;
+    (void)fputs("<h2>Traffic of a planned step</h2>\n<div class=\"scroll\"><table>\n<tr><th></th>"
+                "<th class=\"number\">count</th><th class=\"number\">MiB</th>"
+                "<th class=\"number\">moving</th><th class=\"number\">exposed</th></tr>\n",
+                out);
+    for (int k = 0; k < TR_TRAFFIC_KINDS; k++) {
+        const tr_traffic *t = &all->of[k];
+        if (t->count == 0) continue;
+        (void)fprintf(out,
+                      "<tr><th>%s</th><td class=\"number\">%" PRId64
+                      "</td><td class=\"number\">%.2f</td><td class=\"number\">%.1f%%</td>"
+                      "<td class=\"number\">%.1f%%</td></tr>\n",
+                      traffic_names[k], t->count, t->bytes / (1 << 20),
+                      100 * t->moving / all->makespan, 100 * t->exposed / all->makespan);
+    }
+    (void)fputs("</table></div>\n<p class=\"note\">Of the pipeline rank that waits longest for it, "
+                "in % of a step with all of it, at the device's usual rate and those of the links "
+                "(device.link, device.network). Messages: of the rank that sends longest; exposed "
+                "is by how much they make the step longer.</p>\n",
+                out);
+}
+
 /* --- the pipeline ----------------------------------------------------------------------------- */
 
 /* Returns the time in which a rank waited for sums of gradients and gathers of values. */
@@ -426,6 +462,7 @@ static tr_status write_page(const tr_report *r, const curves *c, FILE *out) {
     TR_TRY(write_curves(c, out));
     write_memory(r, out);
     write_waits(r, out);
+    write_traffic(r->traffic, out);
     TR_TRY(write_timelines(r, out));
     (void)fputs("</body>\n</html>\n", out);
     return TR_OK;

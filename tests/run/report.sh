@@ -49,8 +49,35 @@ train 0 2 staged parallel.pp=2 train.steps=2
 [[ $(exposed staged | sort -u) == 0.0 ]] || fail "staged: exposed: $(exposed staged)"
 awk -v part="$(exposed data)" -v most="$(exposed slow)" 'BEGIN { exit !(part > 0 && part < 50 && most > 90 && most <= 100) }' ||
     fail "exposed: $(exposed data) and $(exposed slow) %"
+# What travels in a planned step, in % of it, as `plan` says it at the CPU's usual rate.
+# traffic RUN NAME: prints count, MiB, percentage moving and exposed.
+traffic() { sed -n 's/<td class="number">\([0-9.]*\)%\{0,1\}<\/td>/ \1/g; s/^<tr><th>'"$2"'<\/th>\([ 0-9.]*\)<\/tr>$/\1/p' "$scratch/$1/report.html"; }
+# planned LINE KEY=VALUE...: prints the same of a line of the plan.
+planned() {
+    "$trireme" plan "$scratch/base.yaml" --rate 20 "${@:2}" >"$scratch/plan.out" || fail "plan ${*:2}: $(<"$scratch/plan.out")"
+    awk -v name="$1" '
+        function ms(value, unit) { return unit == "s" ? 1000 * value : value }
+        $1 == name { for (k = 1; k < NF; k++) {
+            if ($(k + 1) == "MiB") mib = $k
+            if ($k == "in") count = $(k + 1)
+            if ($k == "take") moving = ms($(k + 1), $(k + 2))
+            if ($k == "which" || $k == "step") exposed = ms($(k + 1), $(k + 2)) } }
+        /^in all/ { step = ms($4, $5) }
+        END { print count, mib, 100 * moving / step, 100 * exposed / step }' "$scratch/plan.out"
+}
+agrees() { # RUN NAME LINE KEY=VALUE...
+    local report plan
+    report=$(traffic "$1" "$2") plan=$(planned "${@:3}")
+    awk -v p="$plan" 'function near(a, b, by) { return a - b <= by && b - a <= by }
+        { split(p, x, " "); good = $1 == x[1] && near($2, x[2], 0.051) && near($3, x[3], 0.1 + x[3] / 100) && near($4, x[4], 0.1 + x[4] / 100) && $4 > 0 }
+        END { exit !(NR == 1 && good) }' <<<"$report" || fail "$1: the report's traffic: $report, the plan's: $plan"
+}
+agrees staged "messages between stages" messages parallel.pp=2
+agrees tensor "sums over tensor ranks" tensor parallel.tp=2
+agrees data "sums of gradients over data ranks" reduce parallel.dp=2
+agrees slow "gathers of parameters from data ranks" gather parallel.dp=2 parallel.zero=1 device.link=0.001
 train 0 1 alone train.steps=2
-grep -q Waiting "$scratch/alone/report.html" && fail "alone: it waits for other ranks"
+grep -Eq 'Waiting|Traffic' "$scratch/alone/report.html" && fail "alone: it waits for other ranks"
 # Each checkpoint leaves a report, also of a run that is lost after it.
 "$trireme" train "$scratch/base.yaml" log.dir="$scratch/lost" train.steps=100000 >/dev/null 2>&1 &
 lost=$!

@@ -233,15 +233,23 @@ static void numbers_are_there(void **state) {
                 "\"val_loss\":3.125}\n{\"step\":4,\"lo");
     const tr_waits waits[2] = {{.steps = 8, .messages = 1, .gradients = 0.24, .tensor = 3},
                                {.steps = 8, .messages = 0.1}};
+    const tr_step_traffic traffic = {
+        .of = {[TR_TRAFFIC_COPIES] = {12, 3.25 * (double)mib, 2, 1, TR_REACH_INSIDE_HOSTS},
+               [TR_TRAFFIC_STEPS] = {.count = 1, .exposed = 2}},
+        .makespan = 8};
     const tr_report report = {.config = &config,
                               .memory = memory,
                               .waits = waits,
                               .ranks = 2,
+                              .traffic = &traffic,
                               .timelines = timelines,
                               .timelines_count = 1};
     assert_int_equal(tr_report_write(&report), TR_OK);
     char *text = read_page();
-    const char *const words[] = {"num &lt;b&gt; &amp; bers",
+    const char *const words[] = {("the host and back</th><td class=\"number\">12</td><td "
+                                  "class=\"number\">3.25</td><td class=\"number\">25.0%</td><td "
+                                  "class=\"number\">12.5%</td></tr>\n<tr><th>the optimizer on"),
+                                 "num &lt;b&gt; &amp; bers",
                                  "3.2500 nats a token",
                                  "3.1250 nats a token after step 3",
                                  "3000 tokens/s",

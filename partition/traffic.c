@@ -1,0 +1,183 @@
+#include "partition/traffic.h"
+
+#include "device/speed.h"
+#include "partition/network.h"
+#include "partition/tensor_sums.h"
+
+#include <math.h>
+
+static tr_reach reach_of(bool far) {
+    return far ? TR_REACH_BETWEEN_HOSTS : TR_REACH_INSIDE_HOSTS;
+}
+
+/* Returns over which links data ranks sum gradients: with two factors first inside runs. */
+static tr_reach reach_of_sums(const tr_config *c, const tr_mesh *mesh) {
+    const bool far = tr_network_is_far(c, mesh, TR_AXIS_DP);
+    return far && tr_mesh_near(mesh) > 1 && !tr_network_near_is_far(c, mesh) ? TR_REACH_BOTH
+                                                                             : reach_of(far);
+}
+
+/* --- messages --------------------------------------------------------------------------------- */
+
+static tr_traffic messages_of(const tr_program *program, const tr_simulated_links *links) {
+    tr_traffic all = {0};
+    bool far = false;
+    for (int k = 0; k < program->count; k++) {
+        const tr_instr *instr = &program->instr[k];
+        if (instr->action.type != TR_ACTION_SEND) continue;
+        const tr_link link = tr_simulated_link(links, program->rank, instr->peer);
+        all.count++;
+        all.bytes += (double)instr->bytes;
+        all.moving += link.latency + link.per_byte * (double)instr->bytes;
+        far |= link.per_byte == links->far.per_byte;
+    }
+    all.over = reach_of(far);
+    return all;
+}
+
+/* alone: the makespan of a step in which nothing travels. */
+static tr_status find_messages(const tr_layout *l, const tr_simulated_links *all, double alone,
+                               tr_traffic *out) {
+    const tr_program_set *set = l->program[TR_LAYOUT_TRAIN];
+    tr_simulated_links links = *all;
+    tr_simulation *t;
+    for (int r = 0; r < set->ranks; r++) {
+        const tr_traffic own = messages_of(&set->program[r], all);
+        if (own.moving > out->moving) *out = own;
+    }
+    if (out->count == 0) return TR_OK;
+    links.sum = links.gather = links.copy = (tr_link){0};
+    TR_TRY(tr_simulate(set, l->table.cost, &links, &t));
+    out->exposed = t->makespan - alone;
+    tr_simulation_destroy(t);
+    return TR_OK;
+}
+
+/* --- sums of gradients and gathers of values -------------------------------------------------- */
+
+static tr_traffic collectives_of(const tr_program *program, const tr_instr_time *time,
+                                 tr_action_type start, tr_action_type wait) {
+    tr_traffic all = {0};
+    for (int k = 0; k < program->count; k++) {
+        const tr_instr *instr = &program->instr[k];
+        if (instr->action.type == wait) all.exposed += time[k].end - time[k].start;
+        if (instr->action.type != start) continue;
+        all.count++;
+        all.bytes += (double)instr->bytes;
+        all.moving += time[k].complete - time[k].begin;
+    }
+    return all;
+}
+
+static tr_traffic longest_collectives(const tr_program_set *set, const tr_simulation *t,
+                                      tr_action_type start, tr_action_type wait) {
+    tr_traffic most = {0};
+    for (int r = 0; r < t->ranks; r++) {
+        const tr_traffic own = collectives_of(&set->program[r], t->instr[r], start, wait);
+        if (r == 0 || own.exposed > most.exposed) most = own;
+    }
+    return most;
+}
+
+static tr_status find_collectives(const tr_config *c, const tr_layout *l,
+                                  const tr_simulated_links *all, tr_traffic *sums,
+                                  tr_traffic *gathers) {
+    const tr_program_set *set = l->program[TR_LAYOUT_TRAIN];
+    const tr_simulated_links links = {.sum = all->sum, .gather = all->gather};
+    tr_simulation *t;
+    TR_TRY(tr_simulate(set, l->table.cost, &links, &t));
+    *sums = longest_collectives(set, t, TR_ACTION_REDUCE_START, TR_ACTION_REDUCE_WAIT);
+    sums->over = reach_of_sums(c, &l->desc.mesh);
+    *gathers = longest_collectives(set, t, TR_ACTION_GATHER_START, TR_ACTION_GATHER_WAIT);
+    gathers->over = reach_of(tr_network_near_is_far(c, &l->desc.mesh));
+    tr_simulation_destroy(t);
+    return TR_OK;
+}
+
+/* --- sums over tensor ranks ------------------------------------------------------------------- */
+
+static tr_traffic find_tensor_sums(const tr_config *c, const tr_layout *l, double rate) {
+    const tr_program_set *set = l->program[TR_LAYOUT_TRAIN];
+    const tr_mesh *mesh = &l->desc.mesh;
+    const tr_link link = tr_network_sum(c, mesh, TR_AXIS_TP, rate);
+    tr_sum_times most = {0};
+    if (mesh->degree[TR_AXIS_TP] == 1) return (tr_traffic){0};
+    for (int r = 0; r < set->ranks; r++) {
+        const tr_sum_times sums = tr_sum_times_of(l->model, &l->placement, &set->program[r], link);
+        if (r == 0 || sums.exposed > most.exposed) most = sums;
+    }
+    return (tr_traffic){.count = most.count,
+                        .bytes = most.bytes,
+                        .moving = most.moving,
+                        .exposed = most.exposed,
+                        .over = reach_of(tr_network_is_far(c, mesh, TR_AXIS_TP))};
+}
+
+/* --- to the host ------------------------------------------------------------------------------ */
+
+static tr_status find_copies(const tr_layout *l, const tr_simulated_links *all, tr_traffic *out) {
+    const tr_program_set *set = l->program[TR_LAYOUT_TRAIN];
+    const tr_simulated_links links = {.copy = all->copy};
+    int rank = 0;
+    tr_simulation *t;
+    TR_TRY(tr_simulate(set, l->table.cost, &links, &t));
+    for (int r = 1; r < t->ranks; r++)
+        if (t->copying[r] > t->copying[rank] ||
+            (t->copying[rank] <= 0 && set->program[r].copies > set->program[rank].copies))
+            rank = r;
+    for (int k = 0; k < set->program[rank].count; k++) {
+        const tr_action_type type = set->program[rank].instr[k].action.type;
+        if (type != TR_ACTION_OFFLOAD && type != TR_ACTION_FETCH) continue;
+        out->count++;
+        out->bytes += (double)set->program[rank].instr[k].bytes;
+        out->moving += t->instr[rank][k].complete - t->instr[rank][k].begin;
+    }
+    out->exposed = t->copying[rank];
+    tr_simulation_destroy(t);
+    return TR_OK;
+}
+
+tr_offload_traffic tr_traffic_host_steps(const tr_config *c, const tr_layout *l) {
+    const tr_mesh *mesh = &l->desc.mesh;
+    tr_offload_traffic most = {0};
+    for (int pp = 0; pp < mesh->degree[TR_AXIS_PP]; pp++)
+        for (int dp = 0; dp < mesh->degree[TR_AXIS_DP]; dp++) {
+            const tr_param_memory memory = tr_layout_params(l, pp, dp);
+            const tr_offload_traffic own = tr_offload_traffic_of(&memory, l->desc.dtype);
+            if (tr_offload_seconds(c, own) > tr_offload_seconds(c, most)) most = own;
+        }
+    return most;
+}
+
+static tr_traffic find_steps(const tr_config *c, const tr_layout *l, double rate) {
+    const tr_offload_traffic steps = tr_traffic_host_steps(c, l);
+    const tr_link link = tr_network_message(c, false, rate);
+    const double per_s = link.per_byte * tr_network_bytes(c, false);
+    if (!l->desc.optimizer.offload) return (tr_traffic){0};
+    return (tr_traffic){.count = 1,
+                        .bytes = steps.down + steps.up,
+                        .moving = fmax(steps.down, steps.up) * link.per_byte,
+                        .exposed = tr_offload_seconds(c, steps) * per_s};
+}
+
+/* --- all of it -------------------------------------------------------------------------------- */
+
+tr_status tr_traffic_of(const tr_config *c, const tr_layout *l, double rate, tr_step_traffic *out) {
+    const tr_program_set *set = l->program[TR_LAYOUT_TRAIN];
+    const tr_simulated_links links = tr_network_links(c, &l->desc.mesh, rate);
+    tr_simulation *t;
+    *out = (tr_step_traffic){0};
+    TR_TRY(tr_simulate(set, l->table.cost, NULL, &t));
+    const double alone = t->makespan;
+    tr_simulation_destroy(t);
+    TR_TRY(tr_simulate(set, l->table.cost, &links, &t));
+    out->makespan = t->makespan;
+    tr_simulation_destroy(t);
+    TR_TRY(find_messages(l, &links, alone, &out->of[TR_TRAFFIC_MESSAGES]));
+    TR_TRY(find_collectives(c, l, &links, &out->of[TR_TRAFFIC_SUMS], &out->of[TR_TRAFFIC_GATHERS]));
+    out->of[TR_TRAFFIC_TENSOR] = find_tensor_sums(c, l, rate);
+    TR_TRY(find_copies(l, &links, &out->of[TR_TRAFFIC_COPIES]));
+    out->of[TR_TRAFFIC_STEPS] = find_steps(c, l, rate);
+    out->makespan += out->of[TR_TRAFFIC_TENSOR].exposed + out->of[TR_TRAFFIC_STEPS].exposed;
+    return TR_OK;
+}

@@ -1,0 +1,45 @@
+/* What travels between the ranks of a layout in a training step, and to their hosts, and how much
+ * longer that makes the step, before anything runs. */
+#pragma once
+
+#include "config/config.h"
+#include "partition/layout.h"
+#include "partition/offload.h"
+
+typedef enum tr_traffic_kind {
+    TR_TRAFFIC_MESSAGES, /* activations and their gradients between stages */
+    TR_TRAFFIC_SUMS,     /* of gradients over data ranks */
+    TR_TRAFFIC_GATHERS,  /* of parameters (parallel.zero) */
+    TR_TRAFFIC_TENSOR,   /* sums over tensor ranks, and gathers and scatters of rows */
+    TR_TRAFFIC_COPIES,   /* of activations to the host and back */
+    TR_TRAFFIC_STEPS,    /* of the optimizer on the host: gradients there, values back */
+    TR_TRAFFIC_KINDS
+} tr_traffic_kind;
+
+/* Over which links something travels. */
+typedef enum tr_reach { TR_REACH_INSIDE_HOSTS, TR_REACH_BETWEEN_HOSTS, TR_REACH_BOTH } tr_reach;
+
+/* One kind, of the pipeline rank that waits longest for it; messages: of the rank that sends
+ * longest. All 0: the layout has none. */
+typedef struct tr_traffic {
+    int64_t count;  /* messages, sums, gathers or copies of a step; of TR_TRAFFIC_STEPS 1 */
+    double bytes;   /* of the tensors that travel */
+    double moving;  /* time in which they do */
+    double exposed; /* time in which the rank waits; messages: by which they make the step longer */
+    tr_reach over;
+} tr_traffic;
+
+typedef struct tr_step_traffic {
+    tr_traffic of[TR_TRAFFIC_KINDS];
+    double makespan; /* of a step with all of it */
+} tr_step_traffic;
+
+/* Simulates the layout's training step with each kind alone, and with all of them, over the links
+ * of tr_network_links. Sums over tensor ranks and steps on the host are not in the simulation; what
+ * they expose is added to its makespan. Times are in the FLOPs that a rank computes meanwhile at
+ * flops_per_s; 0: at the device's usual rate. After tr_layout_lower. */
+tr_status tr_traffic_of(const tr_config *config, const tr_layout *layout, double flops_per_s,
+                        tr_step_traffic *out);
+
+/* Returns what the optimizer's steps on the host move of the rank that they take longest. */
+tr_offload_traffic tr_traffic_host_steps(const tr_config *config, const tr_layout *layout);
