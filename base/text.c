@@ -25,3 +25,10 @@ const char *tr_text_bytes(double bytes, char *text, size_t size) {
     (void)snprintf(text, size, "%.*f %s", digits, bytes, unit[u]);
     return text;
 }
+
+const char *tr_text_memory(size_t bytes, char *text, size_t size) {
+    if (bytes < 1 << 10) (void)snprintf(text, size, "%zu bytes", bytes);
+    else if (bytes < 1 << 20) (void)snprintf(text, size, "%.1f KiB", (double)bytes / (1 << 10));
+    else (void)snprintf(text, size, "%.1f MiB", (double)bytes / (1 << 20));
+    return text;
+}

@@ -1,3 +1,4 @@
+#include "base/nearest.h"
 #include "cli/cli.h"
 #include "config/schema.h"
 #include "layers/preset.h"
@@ -68,6 +69,33 @@ static void print_overview(void) {
     print_keys(NULL);
 }
 
+enum { MOST_WORDS = 32, WORD_SIZE = 24 };
+
+static const char *word_at(const void *words, int index) {
+    return ((const char(*)[WORD_SIZE])words)[index];
+}
+
+/* Fails with the command, section or key that the word probably means. */
+static tr_status unknown_word(const char *word) {
+    char words[MOST_WORDS][WORD_SIZE];
+    int count = 0;
+    for (int i = 0; i < cli_command_count && count < MOST_WORDS; i++)
+        (void)snprintf(words[count++], WORD_SIZE, "%s", cli_commands[i].name);
+    for (int i = 0; i < tr_schema_count && count < MOST_WORDS; i++) {
+        const char *name = tr_schema[i].name;
+        const int length = (int)strcspn(name, ".") + 1; /* with the dot */
+        if (i == 0 || strncmp(name, tr_schema[i - 1].name, (size_t)length) != 0)
+            (void)snprintf(words[count++], WORD_SIZE, "%.*s", length - 1, name);
+    }
+    const int near = strchr(word, '.') ? -1 : tr_nearest(word, word_at, words, count);
+    const int key = tr_schema_nearest(word);
+    if (near < 0 && key < 0)
+        return TR_FAIL(TR_ERR_USAGE, "unknown command or key '%s'; `trireme help` lists both",
+                       word);
+    return TR_FAIL(TR_ERR_USAGE, "unknown command or key '%s'; did you mean `trireme help %s`?",
+                   word, near >= 0 ? words[near] : tr_schema[key].name);
+}
+
 tr_status cli_help(cli_context *cli, int argc, char **argv) {
     (void)cli;
     if (argc > 2) return cli_usage("help", "help takes one word");
@@ -90,15 +118,5 @@ tr_status cli_help(cli_context *cli, int argc, char **argv) {
     if (index >= 0) print_key(&tr_schema[index]);
     bool section = tr_schema_is_section(word); /* train and data are commands and sections */
     if (section) print_keys(word);
-    if (known || section || index >= 0) return 0;
-    const cli_command *command = strchr(word, '.') ? NULL : cli_find_near(word);
-    int near = tr_schema_nearest(word);
-    if (command)
-        return TR_FAIL(TR_ERR_USAGE, "unknown command or key '%s'; did you mean `trireme help %s`?",
-                       word, command->name);
-    if (near < 0)
-        return TR_FAIL(TR_ERR_USAGE, "unknown command or key '%s'; `trireme help` lists both",
-                       word);
-    return TR_FAIL(TR_ERR_USAGE, "unknown command or key '%s'; did you mean `trireme help %s`?",
-                   word, tr_schema[near].name);
+    return known || section || index >= 0 ? TR_OK : unknown_word(word);
 }

@@ -105,7 +105,7 @@ static void print_zero(const tr_run_plan *p) {
 static void print_head(const tr_config *c, const tr_run_plan *p, bool here) {
     const tr_model *model = p->layout->model;
     const int64_t trained = tr_model_trained_parameters(model);
-    char costs[256], work[32], dp[48];
+    char costs[256], work[32], dp[48], limit[32];
     tr_request_costs(c, costs, sizeof costs);
     (void)printf("model    %s, %lld layers, width %lld, %.2f M parameters, %s; %s a token\n",
                  c->model.family, (long long)c->model.layers, (long long)c->model.width,
@@ -133,11 +133,11 @@ static void print_head(const tr_config *c, const tr_run_plan *p, bool here) {
             "fit, is %.1f%% shorter\n",
             100 * (1 - p->fastest / p->time->makespan));
     print_zero(p);
-    if (c->device.memory)
-        (void)printf("limit    %.1f MiB a rank (device.memory)\n\n", (double)p->limit / MIB);
+    tr_text_memory(p->limit, limit, sizeof limit);
+    if (c->device.memory) (void)printf("limit    %s a rank (device.memory)\n\n", limit);
     else
-        (void)printf("limit    %.1f MiB a rank (free memory here, divided among %d rank%s)\n\n",
-                     (double)p->limit / MIB, p->ranks, p->ranks > 1 ? "s" : "");
+        (void)printf("limit    %s a rank (free memory here, divided among %d rank%s)\n\n", limit,
+                     p->ranks, p->ranks > 1 ? "s" : "");
 }
 
 /* "0,3-5": ranges of numbers; "..." stands for those beyond the column's width. */
@@ -428,7 +428,7 @@ static tr_status print_recompute(const tr_config *c, tr_device *device, const tr
  * about the host's memory before that, or "". */
 static tr_status refuse_rank(const tr_config *c, tr_device *device, const tr_run_plan *p,
                              const char *host) {
-    char parts[TR_MEMORY_TEXT], advice[512];
+    char parts[TR_MEMORY_TEXT], advice[512], more[32], limit[32];
     const int rank = tr_run_plan_largest(p);
     const tr_memory_plan *m = &p->memory[rank];
     list stages, layers;
@@ -438,10 +438,10 @@ static tr_status refuse_rank(const tr_config *c, tr_device *device, const tr_run
     tr_memory_text(m, parts);
     return TR_FAIL(
         TR_ERR_FIT,
-        "%s%sstage %s (rank %d) needs %s, %.1f MiB more than the %.1f MiB that a rank may use "
-        "(%s); %s",
-        host, host[0] ? "; and " : "", stages.text, rank, parts,
-        (double)(m->total - p->limit) / MIB, (double)p->limit / MIB,
+        "%s%sstage %s (rank %d) needs %s, %s more than the %s that a rank may use (%s); %s", host,
+        host[0] ? "; and " : "", stages.text, rank, parts,
+        tr_text_memory(m->total - p->limit, more, sizeof more),
+        tr_text_memory(p->limit, limit, sizeof limit),
         c->device.memory ? "device.memory" : "free memory", advice);
 }
 

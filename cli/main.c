@@ -83,11 +83,13 @@ const cli_command *cli_find_near(const char *name) {
 }
 
 static tr_status unknown_command(const char *name) {
-    const cli_command *near = cli_find_near(name);
+    static const char options[][OPTION_SIZE] = {"--version", "--help", "--backtrace"};
+    const cli_command *command = cli_find_near(name);
+    const int option = tr_nearest(name, option_name, options, 3);
     const char *what = *name == '-' ? "option" : "command";
-    if (near && *name != '-')
-        return TR_FAIL(TR_ERR_USAGE, "unknown command '%s'; did you mean `trireme %s`?", name,
-                       near->name);
+    if (command || option >= 0)
+        return TR_FAIL(TR_ERR_USAGE, "unknown %s '%s'; did you mean `trireme %s`?", what, name,
+                       command ? command->name : options[option]);
     return TR_FAIL(TR_ERR_USAGE, "unknown %s '%s'; `trireme help` lists the commands", what, name);
 }
 

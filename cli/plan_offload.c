@@ -102,14 +102,16 @@ static void add_for_hosts(remedies *r, const tr_config *c, int ranks) {
 
 tr_status cli_plan_host_excess(const tr_config *c, const tr_run_plan *p, char *text, size_t size) {
     remedies r = {.count = 0};
+    char kept[32], more[32], limit[32];
     add_for_activations(&r, c, p->layout);
     if (p->layout->desc.optimizer.offload) TR_TRY(add_for_optimizer(&r, c));
     add_for_hosts(&r, c, p->ranks);
     (void)snprintf(text, size,
-                   "device.offload %s keeps %.1f MiB in the memory of a host, %.1f MiB more than "
-                   "the %.1f MiB that its ranks may take there (%s); ",
-                   c->device.offload, (double)p->host_bytes / MIB,
-                   (double)(p->host_bytes - p->host_limit) / MIB, (double)p->host_limit / MIB,
+                   "device.offload %s keeps %s in the memory of a host, %s more than the %s that "
+                   "its ranks may take there (%s); ",
+                   c->device.offload, tr_text_memory(p->host_bytes, kept, sizeof kept),
+                   tr_text_memory(p->host_bytes - p->host_limit, more, sizeof more),
+                   tr_text_memory(p->host_limit, limit, sizeof limit),
                    c->device.host_memory ? "device.host_memory" : "free memory");
     for (int k = 0; k < r.count; k++)
         tr_text_add(text, size, "%s%s", k == 0 ? "" : k + 1 < r.count ? ", " : ", or ", r.text[k]);

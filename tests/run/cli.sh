@@ -27,6 +27,9 @@ expect 64 "trireme: unknown command 'dta'; did you mean \`trireme data\`?" dta
 expect 64 "trireme: --trace before a command is now --backtrace; \`trireme train CONFIG --trace N\` records N steps" --trace data x.yaml
 expect 64 "trireme: --backtrace goes before the command: trireme --backtrace train" train x.yaml --backtrace
 expect 64 "trireme: unknown command 'xyzzy'; \`trireme help\` lists the commands" xyzzy
+expect 64 "trireme: unknown command 'version'; did you mean \`trireme --version\`?" version
+expect 64 "trireme: unknown option '--verison'; did you mean \`trireme --version\`?" --verison
+expect 64 "trireme: unknown command or key 'optmi'; did you mean \`trireme help optim\`?" help optmi
 expect 64 "trireme: unknown command or key 'stepz'; did you mean \`trireme help train.steps\`?" help stepz
 expect 64 "trireme: doctor takes no arguments; usage: trireme doctor" doctor now
 expect 64 "trireme: unknown option --fast; usage: trireme train CONFIG [--resume[=auto]] [--time-limit T] [--trace N] [--debug-nan] [key=value ...]" train x.yaml --fast
