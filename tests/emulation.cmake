@@ -37,7 +37,7 @@ if(TRIREME_SANITIZE)
 endif()
 target_link_libraries(emulated_cuda PUBLIC trireme_options PkgConfig::CMOCKA Threads::Threads m)
 
-add_executable(test_op_cuda_emulated unit/test_op_cuda.c unit/support/op_cases.c unit/support/op_check.c
+add_executable(test_op_cuda_emulated unit/test_op_cuda.c unit/support/op_cuda_cases.c unit/support/op_cases.c unit/support/op_check.c
   unit/support/op_data.c unit/support/op_tensors.c unit/support/cuda/device.c)
 add_executable(test_device_emulated unit/test_device.c unit/support/device_queue.c ${cuda_folder}/cuda.c)
 add_executable(test_op_rounded_emulated unit/test_op_rounded.c unit/support/cuda/device.c)

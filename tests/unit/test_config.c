@@ -279,112 +279,6 @@ static void overrides_win_and_are_checked(void **state) {
     }
 }
 
-static void checks_name_place_and_remedy(void **state) {
-    (void)state;
-    static const struct {
-        const char *text;
-        int world;
-        const char *message;
-    } bad[] = {
-        {"parallel.pp: 2\n", 1,
-         "x.yaml:2:14: parallel.pp * tp * dp = 2 * 1 * 1 needs 2 ranks, but 1 was started: use "
-         "`trireme run -n 2 train ...`, or change the degrees"},
-        {"parallel.pp: 2\n", 4,
-         "x.yaml:2:14: parallel.pp * tp * dp = 2 * 1 * 1 needs 2 ranks, but 4 were started: use "
-         "`trireme run -n 2 train ...`, or set parallel.dp=2"},
-        {"train.batch: 10\nparallel.dp: 2", 2,
-         "x.yaml:2:14: train.batch 10 is not a multiple of parallel.dp * train.micro_batch = 2 * "
-         "4: "
-         "the next multiple is 16"},
-        {"train.batch: 1099511627776\n", 1,
-         "x.yaml:2:14: train.batch 1099511627776 is 274877906944 micro-batches a step on each data "
-         "rank, more than 16384: raise train.micro_batch"},
-        {"parallel.tp: 3\n", 3,
-         "x.yaml:2:14: model.heads 4 is not divisible by parallel.tp 3: a tensor rank holds whole "
-         "heads, the same number on each; parallel.tp=2 works"},
-        {"parallel.pp: 5\n", 5,
-         "x.yaml:2:14: parallel.pp 5 with parallel.virtual 1 makes 5 stages, but model.layers is "
-         "4: "
-         "every stage needs a layer"},
-        {"parallel.pp: 2\nparallel.virtual: 3\n", 2,
-         "x.yaml:3:19: parallel.pp 2 with parallel.virtual 3 makes 6 stages, but model.layers is "
-         "4: "
-         "every stage needs a layer"},
-        {"model.width: 130\n", 1,
-         "x.yaml:2:14: model.width 130 is not divisible by model.heads 4: every head has the same "
-         "width, which model.head_size can set"},
-        {"model.family: llama\nparallel.tp: 3\nmodel.heads: 12\nmodel.width: 120\nmodel.kv_heads: "
-         "4\n",
-         3,
-         "x.yaml:6:17: model.kv_heads 4 and parallel.tp 3 do not divide each other: a tensor rank "
-         "holds whole key and value heads, or shares one with the next; parallel.tp=2 works"},
-        {"model.heads: 5\nparallel.tp: 2\nmodel.width: 130\n", 2,
-         "x.yaml:2:14: model.heads 5 is not divisible by parallel.tp 2: a tensor rank holds whole "
-         "heads, the same number on each; parallel.tp=1 works"},
-        {"optim.min_lr: 1\n", 1, "x.yaml:2:15: optim.min_lr 1 is above optim.lr 0.001"},
-        {"optim.nesterov: true\n", 1,
-         "x.yaml:2:17: optim.name adamw does not read optim.nesterov: leave optim.nesterov out, or "
-         "set optim.name to one of: sgd muon"},
-        {"optim: {name: sgd, nesterov: true, momentum: 0}\n", 1,
-         "x.yaml:2:30: optim.nesterov needs optim.momentum above 0: set it, or leave "
-         "optim.nesterov out"},
-        {"optim: {name: sgd, beta1: 0.8}\n", 1,
-         "x.yaml:2:27: optim.name sgd does not read optim.beta1: leave optim.beta1 out, or set "
-         "optim.name to one of: adamw adam lion lamb muon"},
-        {"optim: {name: lion, eps: 1e-6}\n", 1,
-         "x.yaml:2:26: optim.name lion does not read optim.eps: leave optim.eps out, or set "
-         "optim.name to one of: adamw adam lamb muon"},
-        {"optim: {milestones: [10, 20], schedule: linear}\n", 1,
-         "x.yaml:2:21: optim.schedule linear does not read optim.milestones: leave "
-         "optim.milestones "
-         "out, or set optim.schedule to steps"},
-        {"optim: {schedule: wsd, milestone_factor: 0.5}\n", 1,
-         "x.yaml:2:42: optim.schedule wsd does not read optim.milestone_factor: leave "
-         "optim.milestone_factor out, or set optim.schedule to steps"},
-        {"optim.decay: 10\n", 1,
-         "x.yaml:2:14: optim.schedule cosine does not read optim.decay: leave optim.decay out, or "
-         "set optim.schedule to wsd"},
-        {"optim.cycle: 10\n", 1,
-         "x.yaml:2:14: optim.schedule cosine does not read optim.cycle: leave optim.cycle out, or "
-         "set optim.schedule to cycles"},
-        {"guard.action: rollback\n", 1,
-         "x.yaml:2:15: guard.action rollback needs guard.sigma above 0, from which a step is out "
-         "of "
-         "line: set it (for example 6), or leave guard.action out"},
-        {"device: {name: cuda, offload: [optimizer, activations:2-1]}\n", 1,
-         "x.yaml:2:31: device.offload must be none, optimizer, activations, activations:FIRST-LAST "
-         "with numbers of stages, or a list of both, not 'optimizer activations:2-1'"},
-        {"device.offload: activations\n", 1,
-         "x.yaml:2:17: device.offload activations moves memory of the device to the host, where "
-         "device.name cpu has it anyway: leave device.offload out"},
-        {"optim.restarts: 10 900\ntrain.steps: 900\n", 1,
-         "x.yaml:2:17: optim.restarts has step 900, but the schedule ends at step 900 "
-         "(optim.horizon, which is train.steps unless it is set): raise optim.horizon, or leave "
-         "that step out"},
-    };
-    tr_config c;
-    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
-        char text[256];
-        (void)snprintf(text, sizeof text, "data.path: a\n%s", bad[i].text);
-        assert_int_equal(parse(text, &c), TR_OK);
-        assert_int_equal(tr_config_check(&c, bad[i].world), TR_ERR_CONFIG);
-        assert_string_equal(tr_error_message(), bad[i].message);
-    }
-    tr_config_offloads offload;
-    assert_int_equal(parse("device: {name: cuda, offload: [activations:1-2, optimizer]}\n", &c),
-                     TR_OK);
-    assert_true(tr_config_offload(&c, &offload) && offload.optimizer);
-    assert_true(offload.first == 1 && offload.stages == 2);
-    assert_int_equal(tr_config_check_offload_stages(&c, 3), TR_OK);
-    assert_int_equal(tr_config_check_offload_stages(&c, 2), TR_ERR_CONFIG);
-    assert_string_equal(tr_error_message(),
-                        "x.yaml:1:31: device.offload names stage 2, but parallel.schedule 1f1b has "
-                        "2 stages, numbered from 0");
-    /* Another optimizer's keys may have their defaults. */
-    assert_int_equal(parse("optim: {name: sgd, beta1: 0.90, eps: 1e-8}\n", &c), TR_OK);
-    assert_int_equal(tr_config_check(&c, 0), TR_OK);
-}
-
 /* Lists of files and mixtures become data.path's words; other keys take no list. */
 static void paths_may_be_lists(void **state) {
     (void)state;
@@ -451,54 +345,6 @@ static void paths_may_be_lists(void **state) {
     assert_string_equal(tr_error_message(),
                         "x.yaml:1:12: data.path has the weight 0.0000001: a weight is above 0, at "
                         "most 1000000, and has at most 6 decimals");
-}
-
-/* A plan needs no data; commands that read data do. */
-static void data_are_checked_where_they_are_read(void **state) {
-    (void)state;
-    tr_config c;
-    char *text;
-    assert_int_equal(parse("train.steps: 5\n", &c), TR_OK);
-    assert_int_equal(tr_config_check(&c, 0), TR_OK);
-    assert_int_equal(tr_config_check_data(&c), TR_ERR_CONFIG);
-    assert_string_equal(tr_error_message(), "x.yaml: data.path is missing: name the file to learn "
-                                            "from, like data.path: corpus.txt");
-    assert_int_equal(tr_config_text(&c, &text), TR_OK); /* without the key that has no value */
-    assert_int_equal(parse(text, &c), TR_OK);
-    free(text);
-    assert_int_equal(parse("data.path: a\nmodel.vocab: 100\n", &c), TR_OK);
-    assert_int_equal(tr_config_check_data(&c), TR_ERR_CONFIG);
-    assert_string_equal(tr_error_message(),
-                        "x.yaml:2:14: model.vocab 100 is too small: without a tokenizer "
-                        "(data.format bytes) there are 256 tokens");
-}
-
-/* data.document_end must be a token: of the model for a plan, of the file for a run. */
-static void documents_need_their_end(void **state) {
-    (void)state;
-    tr_config c;
-    assert_int_equal(parse("data: {path: a, document_end: 10}\n", &c), TR_OK);
-    assert_int_equal(tr_config_document_end(&c), -1);
-    assert_int_equal(parse("data: {path: a, documents: packed, document_end: 0}\n", &c), TR_OK);
-    assert_int_equal(tr_config_document_end(&c), 0);
-    assert_int_equal(tr_config_check(&c, 0), TR_OK);
-    assert_int_equal(tr_config_check_data(&c), TR_OK);
-    assert_int_equal(parse("data: {path: a, documents: packed}\n", &c), TR_OK);
-    assert_int_equal(tr_config_check(&c, 0), TR_ERR_CONFIG);
-    assert_string_equal(tr_error_message(),
-                        "x.yaml:1:28: data.documents packed needs data.document_end, the token "
-                        "that ends a document (10 for the end of a line in data.format bytes)");
-    assert_int_equal(tr_config_check_data(&c), TR_ERR_CONFIG);
-    assert_non_null(strstr(tr_error_message(), "packed needs data.document_end"));
-    assert_int_equal(parse("data: {path: a, document_end: 256}\n", &c), TR_OK);
-    assert_int_equal(tr_config_check(&c, 0), TR_ERR_CONFIG);
-    assert_string_equal(tr_error_message(), "x.yaml:1:31: data.document_end 256 is not a token: "
-                                            "model.vocab 256 has tokens 0 to 255");
-    assert_int_equal(parse("data: {path: a, document_end: 256}\nmodel.vocab: 300\n", &c), TR_OK);
-    assert_int_equal(tr_config_check(&c, 0), TR_OK);
-    assert_int_equal(tr_config_check_data(&c), TR_ERR_CONFIG);
-    assert_string_equal(tr_error_message(), "x.yaml:1:31: data.document_end 256 is not a token: "
-                                            "data.format bytes has tokens 0 to 255");
 }
 
 static void files_are_read_or_named(void **state) {
@@ -639,10 +485,7 @@ int main(void) {
         cmocka_unit_test(a_wrong_model_has_its_place),
         cmocka_unit_test(broken_yaml_has_its_place),
         cmocka_unit_test(overrides_win_and_are_checked),
-        cmocka_unit_test(checks_name_place_and_remedy),
         cmocka_unit_test(paths_may_be_lists),
-        cmocka_unit_test(data_are_checked_where_they_are_read),
-        cmocka_unit_test(documents_need_their_end),
         cmocka_unit_test(files_are_read_or_named),
         cmocka_unit_test(a_config_is_a_regular_file_of_at_most_a_mebibyte),
         cmocka_unit_test(a_byte_order_mark_is_passed_over),

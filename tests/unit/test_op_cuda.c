@@ -8,12 +8,12 @@
  * The same source tests the emulated device (support/cuda/): its cuda:1 runs threads in the
  * opposite order and must give the same bits, its cuda:2 has no aligned memory, and its cuda:3 has
  * an emulated cuBLASLt for products. */
-#include "bench/gpt2_products.h"
 #include "device/cuda/blas_layout.h"
 #include "device/device_impl.h"
 #include "device/op_table.h"
 #include "device/plan_book.h"
 #include "support/op_check.h"
+#include "support/op_cuda_cases.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -61,17 +61,7 @@ static bool leave_out(const tr_op_desc *d) {
            (a->head_size == 64 || a->head_size == 96 || a->head_size == 128);
 }
 
-/* The listed cases; a test's state is one of them. */
-typedef struct listed {
-    tr_op_case op;
-    tr_dtype storage;
-    char name[256]; /* "test_SET: the case" */
-} listed;
-
-enum { MOST = 4096 };
-static listed every_case[MOST];
-static int case_count;
-static const char *set; /* the name of the set that is listed */
+static tr_op_case_list list;
 
 /* On a GPU, cuBLASLt 13.1 rounds a narrow product before it adds C, and, where rows do not begin on
  * 16 bytes, before it adds a bias (seen on an H100). The emulated one rounds once. */
@@ -88,7 +78,7 @@ static void allow_rounding(const tr_matmul_desc *d, tr_op_tensor *t) {
 }
 
 static void check_listed(void **state) {
-    const listed *l = *state;
+    const tr_op_listed *l = *state;
     const tr_op_case *c = &l->op;
     tr_op_check check;
     tr_op_data got, other;
@@ -106,247 +96,6 @@ static void check_listed(void **state) {
         tr_op_data_free(&got);
     }
     tr_op_check_close(&check);
-}
-
-/* Lists a case in one storage type, and the one that adds to gradients. */
-static void list_storage(const tr_op_case *c, tr_dtype storage) {
-    if (case_count == MOST) {
-        printf("more than %d cases\n", MOST);
-        exit(1);
-    }
-    listed *l = &every_case[case_count++];
-    *l = (listed){.op = *c, .storage = storage};
-    const int begin = snprintf(l->name, sizeof l->name, "%s: ", set);
-    tr_op_case_describe(c, storage, l->name + begin, sizeof l->name - (size_t)begin);
-    tr_op_case adding;
-    if (tr_op_case_adding(c, &adding)) list_storage(&adding, storage);
-}
-
-static void list_case(const tr_op_case *c) {
-    for (int s = 0; s < TR_OP_STORAGES; s++) list_storage(c, tr_op_storages[s]);
-    if (tr_op_row_of(c->desc.kind)->fp64) list_storage(c, TR_F64);
-}
-
-/* The operators of GPT-2 124M in BF16, with fewer rows, because ref is slow, and a part of the
- * head's columns. The emulation, which runs on the host, has even fewer. */
-#ifdef TRIREME_EMULATED
-enum { ROWS = 24, WIDTH = 64, SEQ = 72, VOCAB = 192 };
-#else
-enum { ROWS = 128, WIDTH = 768, SEQ = 1024, VOCAB = 5632 };
-#endif
-
-static void list_models(void) {
-    const tr_op_desc list[] = {
-        {.kind = TR_OP_ATTENTION,
-         .attention = {.batch = 1,
-                       .seq = SEQ,
-                       .heads = 2,
-                       .kv_heads = 2,
-                       .head_size = 64,
-                       .dtype = TR_BF16}},
-        {.kind = TR_OP_ATTENTION_DGRAD,
-         .attention = {.batch = 1,
-                       .seq = SEQ,
-                       .heads = 2,
-                       .kv_heads = 2,
-                       .head_size = 64,
-                       .dtype = TR_BF16}},
-        {.kind = TR_OP_ATTENTION,
-         .attention = {.batch = 1,
-                       .seq = SEQ,
-                       .heads = 4,
-                       .kv_heads = 1,
-                       .head_size = 128,
-                       .dtype = TR_BF16}},
-        {.kind = TR_OP_ATTENTION_DGRAD,
-         .attention = {.batch = 1,
-                       .seq = SEQ,
-                       .heads = 4,
-                       .kv_heads = 1,
-                       .head_size = 128,
-                       .dtype = TR_BF16}},
-        {.kind = TR_OP_LAYERNORM, .layernorm = {ROWS, WIDTH, 1e-5f, TR_BF16}},
-        {.kind = TR_OP_LAYERNORM_DGRAD, .layernorm = {ROWS, WIDTH, 1e-5f, TR_BF16}},
-        {.kind = TR_OP_LAYERNORM_WGRAD, .layernorm = {ROWS, WIDTH, 1e-5f, TR_BF16}},
-        {.kind = TR_OP_DROPOUT_ADD, .dropout = {ROWS, WIDTH, ROWS, 0, 0.1f, 7, TR_BF16}},
-        {.kind = TR_OP_DROPOUT_DGRAD, .dropout = {ROWS, WIDTH, ROWS, 0, 0.1f, 7, TR_BF16}},
-        {.kind = TR_OP_ADD_NORM,
-         .add_norm = {{ROWS, WIDTH, ROWS, 0, 0.1f, 7, TR_BF16}, 1e-5f, false}},
-        {.kind = TR_OP_ADD_NORM, .add_norm = {{ROWS, WIDTH, ROWS, 0, 0, 7, TR_BF16}, 1e-5f, true}},
-        {.kind = TR_OP_EMBED, .embed = {.rows = ROWS, .width = WIDTH, .vocab = VOCAB}},
-        {.kind = TR_OP_EMBED_WGRAD, .embed = {.rows = ROWS, .width = WIDTH, .vocab = VOCAB}},
-        {.kind = TR_OP_POSITION, .embed = {.rows = ROWS, .width = WIDTH, .seq = ROWS}},
-        {.kind = TR_OP_POSITION_WGRAD, .embed = {.rows = ROWS, .width = WIDTH, .seq = ROWS}},
-        {.kind = TR_OP_XENT_MAX, .xent = {.rows = ROWS, .vocab = VOCAB}},
-        {.kind = TR_OP_XENT_SUM, .xent = {.rows = ROWS, .vocab = VOCAB}},
-        {.kind = TR_OP_XENT_LOSS, .xent = {.rows = ROWS, .vocab = VOCAB}},
-        {.kind = TR_OP_XENT_DGRAD, .xent = {.rows = ROWS, .vocab = VOCAB}},
-        {.kind = TR_OP_XENT, .xent = {.rows = ROWS, .vocab = VOCAB}},
-        {.kind = TR_OP_SUMSQ, .sumsq = {.count = 4 * WIDTH * WIDTH}},
-        {.kind = TR_OP_UPDATE,
-         .update = {.count = 4 * WIDTH * WIDTH,
-                    .beta1 = 0.9f,
-                    .beta2 = 0.95f,
-                    .eps = 1e-8f,
-                    .weight_decay = 0.1f,
-                    .dtype = TR_BF16,
-                    .lr_scale = 1}},
-    };
-    bench_product products[BENCH_PRODUCTS];
-    bench_products(ROWS, WIDTH, VOCAB, TR_BF16, products);
-    for (int i = 0; i < BENCH_PRODUCTS; i++) {
-        const unsigned out = products[i].desc.matmul.c == TR_F32 ? TR_CASE_F32_OUT : 0;
-        list_storage(&(tr_op_case){products[i].desc, out}, TR_BF16);
-    }
-    for (size_t i = 0; i < sizeof list / sizeof *list; i++)
-        list_storage(&(tr_op_case){list[i], 0}, TR_BF16);
-}
-
-static void list_table(void) {
-    for (size_t i = 0; i < tr_op_case_count; i++) list_case(&tr_op_cases[i]);
-}
-
-static void list_large(void) {
-    for (size_t i = 0; i < tr_op_large_case_count; i++) list_case(&tr_op_large_cases[i]);
-}
-
-/* Shapes at which kernels take another path: chunks of more than 128 rows, several packs a thread,
- * a sort through global memory, more blocks of SUMSQ than are added at once, the same token in
- * every row. */
-static void list_ways(void) {
-    const tr_op_case cases[] = {
-        {{.kind = TR_OP_BIAS_GRAD, .rows = {.rows = 66000, .width = 3}}, 0},
-        {{.kind = TR_OP_BIAS_GRAD, .rows = {.rows = 140, .width = 520}}, 0},
-        {{.kind = TR_OP_LAYERNORM_WGRAD, .layernorm = {.rows = 140, .width = 520, .eps = 1e-5f}},
-         0},
-        {{.kind = TR_OP_EMBED_WGRAD, .embed = {.rows = 4099, .width = 8, .vocab = 40}}, 0},
-        {{.kind = TR_OP_EMBED_WGRAD, .embed = {.rows = 2049, .width = 3, .vocab = 1}}, 0},
-        {{.kind = TR_OP_EMBED_WGRAD, .embed = {.rows = 70, .width = 264, .vocab = 1000}}, 0},
-        {{.kind = TR_OP_XENT_MAX, .xent = {.rows = 3, .vocab = 9005}}, 0},
-        {{.kind = TR_OP_XENT_SUM, .xent = {.rows = 3, .vocab = 9005}}, 0},
-        {{.kind = TR_OP_XENT_DGRAD, .xent = {.rows = 3, .vocab = 9005}}, 0},
-        {{.kind = TR_OP_XENT_LOSS, .xent = {.rows = 1100, .vocab = 5}}, 0},
-        {{.kind = TR_OP_XENT, .xent = {.rows = 4, .vocab = 9005}}, 0},
-        {{.kind = TR_OP_XENT, .xent = {.rows = 2, .vocab = 60001}}, 0},
-        {{.kind = TR_OP_SUMSQ, .sumsq = {.count = 4096 * 1025 + 13}}, 0},
-        {{.kind = TR_OP_DROPOUT_ADD,
-          .dropout = {.rows = 9, .width = 520, .seq = 4, .p = 0.3f, .site = 3}},
-         0},
-    };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) list_case(&cases[i]);
-}
-
-static uint64_t random_state;
-static int64_t up_to(int64_t n) {
-    return tr_up_to(&random_state, n);
-}
-
-static void list_kinds(tr_op_desc desc, tr_op_kind first, tr_op_kind last) {
-    for (tr_op_kind kind = first; kind <= last; kind++) {
-        desc.kind = kind;
-        list_case(&(tr_op_case){desc, 0});
-    }
-}
-
-/* Fewer where they take long: on the host, and there with the address sanitizer six times as long.
- */
-#if defined(__SANITIZE_ADDRESS__)
-enum { ROUNDS = 2 };
-#elif defined(TRIREME_EMULATED)
-enum { ROUNDS = 4 };
-#else
-enum { ROUNDS = 8 };
-#endif
-
-static void list_random(void) {
-    random_state = seed;
-    for (int i = 0; i < ROUNDS; i++) {
-        int64_t rows = up_to(150), width = up_to(2) == 1 ? up_to(400) : 8 * up_to(50);
-        list_kinds((tr_op_desc){.rows = {.rows = rows, .width = width}}, TR_OP_BIAS_GRAD,
-                   TR_OP_BIAS_GRAD);
-        const tr_activation activation = (tr_activation)(up_to(TR_ACTIVATION_COUNT) - 1);
-        list_kinds((tr_op_desc){.rows = {rows, width, TR_F32, TR_F32, activation}},
-                   TR_OP_ACTIVATION, TR_OP_ACTIVATION_DGRAD);
-        list_kinds((tr_op_desc){.rows = {.rows = rows, .width = width}}, TR_OP_ADD, TR_OP_ADD_ROWS);
-        list_kinds((tr_op_desc){.layernorm = {rows, width + 1, 1e-5f, TR_F32}}, TR_OP_LAYERNORM,
-                   TR_OP_LAYERNORM_WGRAD);
-        list_kinds((tr_op_desc){.rmsnorm = tr_random_rmsnorm(&random_state)}, TR_OP_RMSNORM,
-                   TR_OP_RMSNORM_WGRAD);
-        list_kinds((tr_op_desc){.glu = {rows, width, activation, TR_F32}}, TR_OP_GLU,
-                   TR_OP_GLU_DGRAD);
-        list_kinds((tr_op_desc){.rope = tr_random_rope(&random_state)}, TR_OP_ROPE, TR_OP_ROPE);
-        tr_norm_rope_desc norm_rope = {.rope = tr_random_rope(&random_state), .eps = 1e-6};
-        norm_rope.rope.inverse = false;
-        list_kinds((tr_op_desc){.norm_rope = norm_rope}, TR_OP_NORM_ROPE, TR_OP_NORM_ROPE_DGRAD);
-        tr_attention_desc attention = tr_random_attention(&random_state);
-        list_kinds((tr_op_desc){.attention = attention}, TR_OP_ATTENTION, TR_OP_ATTENTION_DGRAD);
-        attention.documents = false;
-        attention.decode = (attention.seq + 1) / 2;
-        list_kinds((tr_op_desc){.attention = attention}, TR_OP_ATTENTION_DECODE,
-                   TR_OP_ATTENTION_DECODE);
-        /* On a GPU, cuDNN computes this in BF16. */
-        attention = (tr_attention_desc){.batch = 1,
-                                        .seq = 63 + up_to(70),
-                                        .heads = 2,
-                                        .kv_heads = up_to(2),
-                                        .head_size = 32 + 32 * up_to(3)};
-        list_kinds((tr_op_desc){.attention = attention}, TR_OP_ATTENTION, TR_OP_ATTENTION_DGRAD);
-        list_kinds((tr_op_desc){.embed = {.rows = rows,
-                                          .width = width,
-                                          .vocab_begin = up_to(9) - 1,
-                                          .vocab = up_to(60)}},
-                   TR_OP_EMBED, TR_OP_EMBED_WGRAD);
-        int64_t seq = up_to(30);
-        list_kinds((tr_op_desc){.embed = {.rows = seq * up_to(4),
-                                          .width = width,
-                                          .seq = seq,
-                                          .documents = up_to(2) == 1}},
-                   TR_OP_POSITION, TR_OP_POSITION_WGRAD);
-        const int64_t first = up_to(40) - 1;
-        list_kinds((tr_op_desc){.dropout = {rows, width, seq, first, 0.25f, 7, TR_F32}},
-                   TR_OP_DROPOUT_ADD, TR_OP_DROPOUT_DGRAD);
-        const tr_dropout_desc add = {rows, width + 7, seq, first, 0.25f, 7, TR_F32};
-        list_kinds((tr_op_desc){.add_norm = {add, 1e-5, i % 2}}, TR_OP_ADD_NORM, TR_OP_ADD_NORM);
-        list_kinds((tr_op_desc){.xent = {.rows = rows / 8 + 1,
-                                         .vocab = 8 * width,
-                                         .ld = up_to(2) == 1 ? 0 : 8 * width + up_to(70)}},
-                   TR_OP_XENT_MAX, TR_OP_XENT);
-        list_kinds((tr_op_desc){.update = {.count = up_to(5000),
-                                           .beta1 = 0.9f,
-                                           .beta2 = 0.95f,
-                                           .eps = 1e-8f,
-                                           .weight_decay = 0.1f,
-                                           .dtype = TR_F32,
-                                           .lr_scale = 2}},
-                   TR_OP_UPDATE, TR_OP_UPDATE);
-    }
-}
-
-/* Sets the other fields of a product to values that one of the fusions allows. */
-static void fuse(tr_matmul_desc *d) {
-    const int64_t which = up_to(5);
-    d->fused = (tr_fusion){.bias = d->fused.bias && (which == 1 || which == 3),
-                           .activate = which == 1,
-                           .activate_grad = which == 2,
-                           .residual = which == 3,
-                           .bias_grad = which >= 4,
-                           .bias_grad_of_a = which == 5};
-    if (which < 3) d->fused.activation = (tr_activation)(up_to(TR_ACTIVATION_COUNT) - 1);
-    if (which == 4) d->trans_b = false, d->ldb = 0;
-    else if (which == 5) d->trans_a = true, d->lda = 0;
-    else d->accumulate = false, d->ldc = 0, d->n *= 8, d->ldb *= 8;
-}
-
-/* Products with random leading dimensions and fusions. */
-static void list_products(void) {
-    random_state = seed;
-    for (int i = 0; i < 12 * ROUNDS; i++) {
-        tr_op_desc m = {.kind = TR_OP_MATMUL};
-        m.matmul = tr_random_matmul(&random_state, 20, 20, 20);
-        list_case(&(tr_op_case){m, up_to(3) == 1 ? TR_CASE_F32_OUT : 0});
-        fuse(&m.matmul);
-        list_case(&(tr_op_case){m, m.matmul.fused.bias_grad ? TR_CASE_F32_OUT : 0});
-    }
 }
 
 /* All products of layers/ run in the library; those with types that the library does not document
@@ -615,16 +364,17 @@ static int open_devices(void) {
 
 static const struct {
     const char *name;
-    void (*list)(void);
+    void (*list)(tr_op_case_list *l);
 } sets[] = {
-    {"test_models", list_models}, {"test_table", list_table},   {"test_large", list_large},
-    {"test_ways", list_ways},     {"test_random", list_random}, {"test_products", list_products},
+    {"test_models", tr_op_list_models}, {"test_table", tr_op_list_table},
+    {"test_large", tr_op_list_large},   {"test_ways", tr_op_list_ways},
+    {"test_random", tr_op_list_random}, {"test_products", tr_op_list_products},
 };
 
 /* Runs the listed cases, then the other tests; returns the number of failures. cmocka passes over
  * entries without a name. */
 static int run_groups(void) {
-    static struct CMUnitTest listed_tests[MOST];
+    static struct CMUnitTest listed_tests[TR_OP_LISTED];
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_types),  cmocka_unit_test(test_positions),
         cmocka_unit_test(test_shared), cmocka_unit_test(test_fallbacks),
@@ -632,15 +382,16 @@ static int run_groups(void) {
         cmocka_unit_test(test_plans),
     };
     for (size_t i = 0; i < sizeof sets / sizeof *sets; i++) {
-        set = sets[i].name;
-        sets[i].list();
+        list.set = sets[i].name;
+        list.random = seed;
+        sets[i].list(&list);
     }
-    for (int i = 0; i < case_count; i++)
+    for (int i = 0; i < list.count; i++)
         listed_tests[i] = (struct CMUnitTest){
-            .name = every_case[i].name, .test_func = check_listed, .initial_state = &every_case[i]};
+            .name = list.op[i].name, .test_func = check_listed, .initial_state = &list.op[i]};
     const int failed = cmocka_run_group_tests(listed_tests, NULL, NULL) +
                        cmocka_run_group_tests(tests, NULL, NULL);
-    printf("%d of %d cases, or other tests, failed\n", failed, case_count);
+    printf("%d of %d cases, or other tests, failed\n", failed, list.count);
     return failed;
 }
 

@@ -1,6 +1,6 @@
-/* Files of weights and configs of other programs: parts of tensors are those of the whole, every
- * value of 16 bits survives, configs come back as they were; headers and configs that break a rule,
- * and random damage, get one sentence. */
+/* Files of weights of other programs: parts of tensors are those of the whole, every value of 16
+ * bits survives; headers that break a rule, and random damage, also of configs, get one sentence.
+ */
 #include "base/half.h"
 #include "base/philox.h"
 #include "base/text.h"
@@ -317,164 +317,6 @@ static void other_formats_get_a_remedy(void **state) {
     remove_all(path_of("other"));
 }
 
-static tr_status parse_hf(const char *text, tr_hf *hf) {
-    cJSON *root;
-    tr_status status = tr_json_parse(text, strlen(text), "config.json", &root);
-    if (status == TR_OK) status = tr_hf_parse(root, "config.json", hf);
-    if (status == TR_OK || root) cJSON_Delete(root);
-    return status;
-}
-
-#define SIZES                                                                                      \
-    "\"vocab_size\":300,\"hidden_size\":64,\"num_hidden_layers\":4,\"num_attention_heads\":4,"     \
-    "\"num_key_value_heads\":2,\"intermediate_size\":96,\"max_position_embeddings\":32768"
-
-static void configs_ask_for_what_trireme_has(void **state) {
-    (void)state;
-    static const char *const bad[][2] = {
-        {"[]", "a config is an object"},
-        {"{}", "\"model_type\" is missing"},
-        {"{\"model_type\":\"gemma\"}", "\"model_type\" is 'gemma'"},
-        {"{\"model_type\":\"llama\",\"quantization_config\":{\"bits\":4}," SIZES "}",
-         "call dequantize()"},
-        {"{\"model_type\":\"llama\",\"attention_bias\":true," SIZES "}", "\"attention_bias\""},
-        {"{\"model_type\":\"llama\",\"mlp_bias\":true," SIZES "}", "\"mlp_bias\""},
-        {"{\"model_type\":\"qwen3\",\"num_experts\":8," SIZES "}", "\"num_experts\""},
-        {"{\"model_type\":\"llama\",\"hidden_act\":\"tanh\"," SIZES "}",
-         "\"hidden_act\" is 'tanh'"},
-        {"{\"model_type\":\"llama\",\"rope_scaling\":{\"type\":\"dynamic\",\"factor\":2.0}," SIZES
-         "}",
-         "\"rope_type\" is 'dynamic'"},
-        {"{\"model_type\":\"llama\",\"rope_parameters\":{\"full_attention\":{}}," SIZES "}",
-         "\"rope_parameters\""},
-        {"{\"model_type\":\"llama\",\"rope_parameters\":7," SIZES "}", "\"rope_parameters\""},
-        {"{\"model_type\":\"llama\",\"partial_rotary_factor\":0.5," SIZES "}",
-         "\"partial_rotary_factor\""},
-        {"{\"model_type\":\"llama\",\"head_dim\":7," SIZES "}", "odd"},
-        {"{\"model_type\":\"llama\",\"vocab_size\":-1}", "\"vocab_size\" must be"},
-        {"{\"model_type\":\"llama\",\"vocab_size\":1.5}", "\"vocab_size\" must be"},
-        {"{\"model_type\":\"qwen2\",\"use_sliding_window\":true,\"sliding_window\":8,\"max_window_"
-         "layers\":2," SIZES "}",
-         "\"max_window_layers\""},
-        {"{\"model_type\":\"mistral\",\"layer_types\":[\"full_attention\",\"sliding_attention\","
-         "\"full_attention\",\"full_attention\"]," SIZES "}",
-         "\"layer_types\""},
-        {"{\"model_type\":\"qwen3\",\"use_sliding_window\":true,\"sliding_window\":8,\"layer_"
-         "types\":[\"full_attention\",\"sliding_attention\",\"full_attention\",\"full_attention\"]"
-         "," SIZES "}",
-         "\"layer_types\""},
-        {"{\"model_type\":\"gpt2\",\"vocab_size\":9,\"n_embd\":8,\"n_layer\":1,\"n_head\":2,\"n_"
-         "positions\":4,\"scale_attn_weights\":false}",
-         "\"scale_attn_weights\""},
-    };
-    tr_hf hf;
-    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
-        refused(parse_hf(bad[i][0], &hf), TR_ERR_DATA, bad[i][1]);
-    must(parse_hf("{\"model_type\":\"mistral\"," SIZES "}", &hf));
-    assert_int_equal(hf.model.window, 4096); /* the class's default */
-    must(parse_hf("{\"model_type\":\"mistral\",\"sliding_window\":null," SIZES "}", &hf));
-    assert_int_equal(hf.model.window, 0);
-    must(parse_hf(
-        "{\"model_type\":\"mistral\",\"layer_types\":[\"full_attention\",\"full_attention\","
-        "\"full_attention\",\"full_attention\"]," SIZES "}",
-        &hf));
-    assert_int_equal(hf.model.window, 0);
-    must(parse_hf("{\"model_type\":\"qwen2\",\"use_sliding_window\":true,\"sliding_window\":8,"
-                  "\"max_window_layers\":0," SIZES "}",
-                  &hf));
-    assert_int_equal(hf.model.window, 8);
-    must(parse_hf("{\"model_type\":\"qwen2\",\"sliding_window\":8,\"rope_theta\":1e6," SIZES "}",
-                  &hf));
-    assert_true(hf.model.window == 0 && hf.model.rope_theta == 1e6 && hf.model.qkv_bias == TR_YES);
-    assert_true(hf.positions == 32768 && hf.model.context == 8192 && hf.model.tie == TR_NO);
-    must(parse_hf("{\"model_type\":\"llama\",\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":4."
-                  "0,\"original_max_position_embeddings\":8192,\"attention_factor\":1.5}," SIZES
-                  "}",
-                  &hf));
-    assert_string_equal(hf.model.rope_scaling, "yarn 4 8192 32 1 1.5");
-}
-
-/* Keys that are left out have the defaults of the classes: those that the config classes of
- * transformers 4.57.6 and 5.24.0 print. */
-static void configs_have_the_defaults_of_the_classes(void **state) {
-    (void)state;
-    static const struct {
-        const char *family;
-        int64_t vocab, layers, width, heads, kv_heads, head_size, mlp_width, positions, window;
-    } defaults[] = {
-        {"gpt2", 50257, 12, 768, 12, 12, 64, 3072, 1024, 0},
-        {"llama", 32000, 32, 4096, 32, 32, 128, 11008, 2048, 0},
-        {"mistral", 32000, 32, 4096, 32, 8, 128, 14336, 131072, 4096},
-        {"qwen2", 151936, 32, 4096, 32, 32, 128, 22016, 32768, 0},
-        {"qwen3", 151936, 32, 4096, 32, 32, 128, 22016, 32768, 0},
-    };
-    for (size_t i = 0; i < sizeof defaults / sizeof *defaults; i++) {
-        char text[64], *printed;
-        tr_hf hf, back;
-        cJSON *root;
-        (void)snprintf(text, sizeof text, "{\"model_type\":\"%s\"}", defaults[i].family);
-        must(tr_json_parse(text, strlen(text), "config.json", &root));
-        must(tr_hf_parse(root, "config.json", &hf));
-        assert_int_equal(hf.model.vocab, defaults[i].vocab);
-        assert_int_equal(hf.model.layers, defaults[i].layers);
-        assert_int_equal(hf.model.width, defaults[i].width);
-        assert_int_equal(hf.model.heads, defaults[i].heads);
-        assert_int_equal(hf.model.kv_heads, defaults[i].kv_heads);
-        assert_int_equal(hf.model.head_size, defaults[i].head_size);
-        assert_int_equal(hf.model.mlp_width, defaults[i].mlp_width);
-        assert_int_equal(hf.positions, defaults[i].positions);
-        assert_int_equal(hf.model.window, defaults[i].window);
-        assert_true(hf.model.norm_eps == (i ? 1e-6 : 1e-5));
-        must(tr_hf_print(&hf.model, root, "float32", &printed)); /* an export says the same */
-        must(parse_hf(printed, &back));
-        assert_memory_equal(&back, &hf, sizeof hf);
-        free(printed);
-        cJSON_Delete(root);
-    }
-}
-
-/* What is written is read as the same model, for random models of every family. */
-static void configs_come_back(void **state) {
-    (void)state;
-    static const char *const families[] = {"gpt2", "llama", "qwen2", "qwen3", "mistral"};
-    static const char *const scaling[] = {"none",      "linear 4",         "llama3 8 1 4 64",
-                                          "yarn 4 64", "yarn 2.5 64 16 2", "yarn 4 64 32 1 1.25"};
-    static const char *const activation[2][3] = {{"gelu_tanh", "gelu", "relu2"},
-                                                 {"swiglu", "geglu", "geglu_tanh"}};
-    uint64_t random = seed;
-    for (int round = 0; round < 200; round++) {
-        const int family = (int)tr_up_to(&random, 5) - 1;
-        tr_model_config m = {.layers = tr_up_to(&random, 4),
-                             .width = 64,
-                             .heads = 4,
-                             .context = 256,
-                             .vocab = 77,
-                             .mlp_width = 8 * tr_up_to(&random, 40),
-                             .norm_eps = (double)tr_up_to(&random, 9) * 1e-7,
-                             .tie = tr_up_to(&random, 2) == 1 ? TR_YES : TR_NO};
-        (void)snprintf(m.family, sizeof m.family, "%s", families[family]);
-        (void)snprintf(m.activation, sizeof m.activation, "%s",
-                       activation[family > 0][tr_up_to(&random, 3) - 1]);
-        if (family) {
-            m.kv_heads = tr_up_to(&random, 2) * 2;
-            m.head_size = 2 * tr_up_to(&random, 20);
-            m.rope_theta = 100.0 + (double)tr_up_to(&random, 1000000) / 7;
-            (void)snprintf(m.rope_scaling, sizeof m.rope_scaling, "%s",
-                           scaling[tr_up_to(&random, 6) - 1]);
-        }
-        if (family >= 2) m.window = tr_up_to(&random, 100) - 1;
-        must(tr_model_complete(&m));
-        char *text;
-        tr_hf hf;
-        must(tr_hf_print(&m, NULL, "bfloat16", &text));
-        must(parse_hf(text, &hf));
-        assert_true(hf.positions >= m.context); /* a scaling may reach further */
-        hf.model.context = m.context;
-        if (memcmp(&hf.model, &m, sizeof m)) fail_msg("round %d: %s", round, text);
-        free(text);
-    }
-}
-
 /* Changes a few bytes, or moves a part, of a text. */
 static size_t damage(uint64_t *random, char *text, size_t bytes, size_t most) {
     static const char words[] = "{}[]\",:0123456789-e.\\null";
@@ -647,9 +489,6 @@ int main(void) {
         cmocka_unit_test(indexes_stay_in_their_folder),
         cmocka_unit_test(files_are_opened_as_needed),
         cmocka_unit_test(other_formats_get_a_remedy),
-        cmocka_unit_test(configs_ask_for_what_trireme_has),
-        cmocka_unit_test(configs_have_the_defaults_of_the_classes),
-        cmocka_unit_test(configs_come_back),
         cmocka_unit_test(damaged_files_get_a_sentence),
         cmocka_unit_test(damaged_files_of_folders_get_a_sentence),
         cmocka_unit_test(bad_headers_of_llmc_are_refused),

@@ -1,5 +1,5 @@
-/* The rig of test_ckpt.c: random models and layouts, ranks that save and load as threads of a local
- * world, and their directories. */
+/* The rig of test_ckpt.c and test_ckpt_damage.c: random models and layouts, ranks that save and
+ * load as threads of a local world, and their directories. */
 #pragma once
 
 #include "base/philox.h"
