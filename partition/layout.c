@@ -1,6 +1,7 @@
 #include "partition/layout.h"
 
 #include "base/memory.h"
+#include "base/minmax.h"
 #include "base/text.h"
 #include "layers/cached.h"
 #include "layers/layer_stage.h"
@@ -273,29 +274,39 @@ size_t tr_layout_decoding(const tr_layout *l, int pp_rank) {
     return bytes;
 }
 
+/* Returns the rank's next program of those that were lowered, or NULL after the last one; *at
+ * begins with 0. */
+static const tr_program *next_program(const tr_layout *l, int pp_rank, int *at) {
+    while (*at < TR_LAYOUT_PROGRAMS + l->desc.smaller_count) {
+        const int k = (*at)++ - TR_LAYOUT_PROGRAMS;
+        const tr_program_set *set = k < 0 ? l->program[k + TR_LAYOUT_PROGRAMS] : l->smaller[k];
+        if (set) return &set->program[pp_rank];
+    }
+    return NULL;
+}
+
 size_t tr_layout_arena(const tr_layout *l, int pp_rank) {
     size_t most = tr_layout_decoding(l, pp_rank);
-    for (int k = 0; k < TR_LAYOUT_PROGRAMS; k++) {
-        if (!l->program[k]) continue;
-        size_t bytes = l->program[k]->program[pp_rank].arena_bytes;
-        if (bytes > most) most = bytes;
-    }
-    for (int k = 0; k < l->desc.smaller_count; k++) {
-        if (!l->smaller[k]) continue;
-        size_t bytes = l->smaller[k]->program[pp_rank].arena_bytes;
-        if (bytes > most) most = bytes;
-    }
+    int at = 0;
+    for (const tr_program *p; (p = next_program(l, pp_rank, &at));)
+        most = tr_max_size(most, p->arena_bytes);
+    return most;
+}
+
+/* Returns the most bytes of the arena that are alive at one time. */
+static size_t live_peak(const tr_layout *l, int pp_rank) {
+    size_t most = tr_layout_decoding(l, pp_rank);
+    int at = 0;
+    for (const tr_program *p; (p = next_program(l, pp_rank, &at));)
+        most = tr_max_size(most, p->live_peak_bytes);
     return most;
 }
 
 size_t tr_layout_host(const tr_layout *l, int pp_rank) {
-    const tr_program_set *set = l->program[TR_LAYOUT_TRAIN];
-    size_t most = set ? set->program[pp_rank].host_bytes : 0;
-    for (int k = 0; k < l->desc.smaller_count; k++) {
-        if (!l->smaller[k]) continue;
-        const size_t bytes = l->smaller[k]->program[pp_rank].host_bytes;
-        if (bytes > most) most = bytes;
-    }
+    size_t most = 0;
+    int at = 0;
+    for (const tr_program *p; (p = next_program(l, pp_rank, &at));)
+        most = tr_max_size(most, p->host_bytes);
     return most;
 }
 
@@ -380,13 +391,7 @@ tr_status tr_layout_memory(const tr_layout *l, tr_device *device, int pp_rank, i
         tr_links_bytes(&l->table, l->owner, mesh.degree[TR_AXIS_PP], pp_rank) + groups;
     out->of[TR_MEMORY_ACTIVATIONS] = tr_layout_arena(l, pp_rank);
     out->of[TR_MEMORY_OFFLOAD] += tr_align_up(tr_layout_host(l, pp_rank));
-    const int longest = l->desc.forward_only ? TR_LAYOUT_VALIDATE : TR_LAYOUT_TRAIN;
-    out->live_peak = l->program[longest]->program[pp_rank].live_peak_bytes;
-    for (int k = 0; k < l->desc.smaller_count && l->smaller[k]; k++)
-        if (out->live_peak < l->smaller[k]->program[pp_rank].live_peak_bytes)
-            out->live_peak = l->smaller[k]->program[pp_rank].live_peak_bytes;
-    if (out->live_peak < tr_layout_decoding(l, pp_rank))
-        out->live_peak = tr_layout_decoding(l, pp_rank);
+    out->live_peak = live_peak(l, pp_rank);
     tr_memory_sum(out);
     return TR_OK;
 }

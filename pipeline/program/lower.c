@@ -252,6 +252,24 @@ static bool may_wait_at(const tr_program *program, int j) {
     return program->instr[j].action.type != TR_ACTION_SEND && !program->instr[j - 1].action.overlap;
 }
 
+/* Messages of a stage that may be in flight, in a program that only runs F on a stage a rank. */
+enum { MOST_SENT = 2 };
+
+/* Returns the instruction before which the SEND at `at` must be complete at the latest: FINISH, or
+ * in such a program the F of the micro-batch MOST_SENT later. Without that limit the ranks before a
+ * slow one, which no backward holds up, run ahead of it, with the more buffers the more
+ * micro-batches there are. All ranks run F in ascending order, so the receiver takes a message
+ * before it can wait for that F. */
+static int last_wait_of(const builder *b, const tr_program *program, int at) {
+    const int later = program->instr[at].action.micro_batch + MOST_SENT;
+    int j = at + 1;
+    if (!b->s->forward_only || b->s->stages != b->s->ranks) return program->count - 1;
+    while (j < program->count - 1 && !(program->instr[j].action.type == TR_ACTION_F &&
+                                       program->instr[j].action.micro_batch >= later))
+        j++;
+    return j;
+}
+
 /* Rebuilds the rank's program with a WAIT_SENT for every SEND. before[j] starts a chain through
  * following[] of the SENDs to wait for before instruction j. */
 static tr_status insert_waits(const builder *b, tr_program *program, const tr_instr_time *time,
@@ -270,8 +288,9 @@ static tr_status insert_waits(const builder *b, tr_program *program, const tr_in
         if (send->action.type != TR_ACTION_SEND) continue;
         double taken = link_of(b, program->rank, send->peer)->message[send->message].taken;
         double earliest = time[k].complete + slack;
+        const int last = last_wait_of(b, program, k);
         int j = k + 1;
-        while (j < program->count - 1 &&
+        while (j < last &&
                !(may_wait_at(program, j) && time[j].start >= earliest && time[j].start > taken))
             j++;
         following[k] = before[j];

@@ -57,6 +57,15 @@ plan 76 none.plan "${layout[@]}" device.memory=1MiB
 train 76 4 none "${layout[@]}" device.memory=1MiB
 says none 'rank . of the pipeline needs .* and a rank may use 1\.0 MiB \(device\.memory\).*'
 
+# The arena, which validation shares, is at most 5% over the live peak on every rank, and does not grow with the
+# micro-batches of a pipeline with a slow head.
+for batch in 16 128; do
+    plan 0 peak$batch.plan model.layers=8 model.vocab=20000 parallel.pp=4 train.micro_batch=1 train.batch=$batch train.steps=1
+    awk '/^stage/ { on = 1; next } on && !NF { exit } on { gsub(/[()]/, ""); print $8, $9 }' "$scratch/peak$batch.plan.out" >"$scratch/peak$batch"
+    awk '!($1 <= 1.05 * $2) { exit 1 } END { exit NR != 4 }' "$scratch/peak$batch" || fail "activations and their peak: $(<"$scratch/peak$batch")"
+done
+diff "$scratch/peak16" "$scratch/peak128" >"$scratch/diff" || fail "activations of 16 and 128 micro-batches: $(<"$scratch/diff")"
+
 # Data ranks that own one block more than others have rows of their own, and every rank is in one row. Stages that
 # follow each other are a range.
 plan 0 rows model.width=96 model.heads=2 model.layers=4 parallel.dp=8 parallel.zero=1 train.batch=16 train.micro_batch=1 parallel.schedule=bfs parallel.virtual=4

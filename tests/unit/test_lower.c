@@ -257,6 +257,33 @@ static void test_forward_only_holds_little(void **state) {
     }
 }
 
+/* Where the last rank is slow, the ranks before it do not run ahead of it: what they hold does not
+ * grow with the micro-batches. The slow one is never idle. */
+static void test_forward_only_keeps_pace(void **state) {
+    (void)state;
+    enum { RANKS = 4, SLOW = 5 };
+    size_t arena[2][RANKS];
+    for (int k = 0; k < 2; k++) {
+        const int m = k ? 60 : 20;
+        tr_stage_table t;
+        tr_schedule *like = NULL, *s = NULL;
+        test_table_chain(RANKS, 4096, 8192, 2048, &t);
+        t.cost[RANKS - 1].f = SLOW;
+        assert_int_equal(generate_order("1f1b", RANKS, RANKS, m, &like), TR_OK);
+        assert_int_equal(tr_schedule_forward_of(like, NULL, m, &s), TR_OK);
+        tr_program_set *set = lowered(s, &t);
+        tr_simulation *sim = simulated(set, &t, 0);
+        assert_true(sim->makespan <= SLOW * m + RANKS - 1);
+        for (int r = 0; r < RANKS; r++) arena[k][r] = set->program[r].arena_bytes;
+        tr_simulation_destroy(sim);
+        tr_program_set_destroy(set);
+        tr_schedule_destroy(s);
+        tr_schedule_destroy(like);
+        tr_stage_table_free(&t);
+    }
+    for (int r = 0; r < RANKS; r++) assert_int_equal(arena[0][r], arena[1][r]);
+}
+
 static int gathers_in(const tr_program *p) {
     int count = 0;
     for (int k = 0; k < p->count; k++) count += p->instr[k].action.type == TR_ACTION_GATHER_START;
@@ -325,9 +352,12 @@ static void test_bad_tables(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_random_programs),           cmocka_unit_test(test_v_program),
-        cmocka_unit_test(test_buckets_follow_the_order),  cmocka_unit_test(test_bad_tables),
+        cmocka_unit_test(test_random_programs),
+        cmocka_unit_test(test_v_program),
+        cmocka_unit_test(test_buckets_follow_the_order),
+        cmocka_unit_test(test_bad_tables),
         cmocka_unit_test(test_forward_only_holds_little),
+        cmocka_unit_test(test_forward_only_keeps_pace),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
