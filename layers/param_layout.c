@@ -33,6 +33,7 @@ tr_status tr_param_layout_make(const tr_param *param, const tr_mesh *mesh, tr_pa
     l.savers = l.replicas;
     l.savers.count[TR_AXIS_TP] = 1;
     l.counted = param->use == 0 && tr_mesh_part_place(mesh, &l.replicas) == 0;
+    l.counted_in_tp = mesh->index[TR_AXIS_TP] % l.replicas.count[TR_AXIS_TP] == 0;
     l.saves = param->use == 0 && tr_mesh_part_place(mesh, &l.savers) >= 0;
     l.saves_portion = l.saves && mesh->index[TR_AXIS_DP] % copies_of(param, mesh) < near;
     *out = l;

@@ -15,6 +15,7 @@ typedef struct tr_param_layout {
     tr_mesh_part savers; /* the replicas that may write it to a checkpoint: data ranks take turns */
     int parts, part;     /* the number of parts, and this rank's part, in rank order */
     bool counted;        /* this rank computes the squared norm of its part */
+    bool counted_in_tp;  /* likewise of a norm that only tensor ranks sum, on every data rank */
     bool saves;          /* this rank is one of the savers */
     bool saves_portion;  /* and one of the first owners, if the state is divided */
 } tr_param_layout;

@@ -226,7 +226,7 @@ static tr_status measure_tensor(measure *sum, const tr_param *param,
     const tr_optim_kind kind = tr_optim_kind_for(sum->optimizer.kind, param);
     const int64_t own = tr_param_portion(param, sum->divided).extent;
     const int64_t norms = tr_step_end_tensor_norms(sum->optimizer.kind, param, layout);
-    const bool counted = sum->mesh->index[TR_AXIS_TP] % layout->replicas.count[TR_AXIS_TP] == 0;
+    const bool counted = layout->counted_in_tp;
     const bool alone = !sum->divided || tr_optim_row_of(sum->optimizer.kind)->whole;
     if (norms == 0) return TR_OK;
     sum->norms += norms;

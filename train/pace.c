@@ -81,7 +81,7 @@ static tr_status prepare_slot(const tr_store *store, const tr_optim_config *conf
         return TR_FAIL(TR_ERR_INTERNAL, "%s has parts that cannot be stepped as one tensor",
                        tr_param_name(param));
     out->norms = norms;
-    out->counted = mesh->index[TR_AXIS_TP] % layout->replicas.count[TR_AXIS_TP] == 0;
+    out->counted = layout->counted_in_tp;
     if (slot->portion.extent == 0) return TR_OK;
     if (slot->optimizer == TR_OPTIM_MUON) TR_TRY(prepare_muon(store, slot, scratch, out));
     if (slot->optimizer == TR_OPTIM_ADAFACTOR)

@@ -55,16 +55,14 @@ static tr_status fetch(void *context, bool validation, int64_t sample, const tr_
 
 /* Sums the squares of the gradients of every use of every parameter that this rank is the first to
  * hold. A step adds the gradient of a tied parameter's second use to that of the first. */
-static double squares_of(const tr_store *store, const tr_mesh *mesh) {
+static double squares_of(const tr_store *store) {
     double sum = 0;
     for (int i = 0; i < store->slots; i++) {
         const tr_store_slot *slot = &store->slot[i];
         const double *second = NULL, *grad = slot->param->grad;
         for (int k = 0; k < store->slots; k++)
             if (store->slot[k].shares == i) second = store->slot[k].param->grad;
-        if (slot->layout.sum.count[TR_AXIS_TP] > 1 ||
-            mesh->index[TR_AXIS_TP] % slot->layout.replicas.count[TR_AXIS_TP] != 0)
-            continue;
+        if (slot->layout.sum.count[TR_AXIS_TP] > 1 || !slot->layout.counted_in_tp) continue;
         for (int64_t e = 0; e < slot->param->count; e++) {
             const double g = grad[e] - (second ? second[e] : 0);
             sum += g * g;
@@ -97,7 +95,7 @@ static tr_status train(engine_rank *r, void *state) {
     TR_TRY(tr_engine_create(&desc, &r->engine));
     TR_TRY(tr_store_init(tr_engine_store(r->engine), 1, NULL));
     TR_TRY(tr_engine_step(r->engine, 1, 1, 0, 1e-3, &m->step));
-    m->squares = squares_of(tr_engine_store(r->engine), &desc.mesh);
+    m->squares = squares_of(tr_engine_store(r->engine));
     return check_planned_memory(r);
 }
 
