@@ -147,12 +147,16 @@ void cli_report(cli_context *cli, tr_status code) {
 /* Limits how long OpenMP's threads spin at the end of a parallel loop. By default they spin for
  * milliseconds, and when another process takes one of their cores, all wait for it; training was
  * measured 20 times slower. A thousand turns bridge the gap between two loops and cost little.
- * libgomp reads the number once, while the program is loaded, so a trainer starts itself again with
- * it; ranks inherit it from `run`. A value that the user has set stays. */
+ * libgomp reads the number once, while the program is loaded, so a command that computes starts
+ * itself again with it; ranks inherit it from `run`. A value that the user has set stays. */
 static void limit_spinning(const char *command, char **argv) {
-    bool trains = !strcmp(command, "train"), launches = !strcmp(command, "run");
+    static const char *const computing[] = {"train", "plan", "sample", "eval"};
+    const bool launches = !strcmp(command, "run");
+    bool computes = false;
     char self[4096];
-    if (!(trains || launches) || getenv("GOMP_SPINCOUNT") || getenv("OMP_WAIT_POLICY")) return;
+    for (size_t i = 0; i < sizeof computing / sizeof *computing; i++)
+        computes |= !strcmp(command, computing[i]);
+    if (!(computes || launches) || getenv("GOMP_SPINCOUNT") || getenv("OMP_WAIT_POLICY")) return;
     ssize_t length = readlink("/proc/self/exe", self, sizeof self - 1);
     if (length <= 0 || setenv("GOMP_SPINCOUNT", "1000", 1) || launches) return;
     self[length] = '\0';

@@ -138,10 +138,12 @@ for command in help "schedule 1f1b -p 64 -m 1000" doctor "run -n 2 help"; do
     [[ ! -w /dev/full ]] || { "$trireme" $command >/dev/full 2>err && fail "$command: a full disk went unseen" || [[ $? == 74 ]]; }
 done
 
-# Threads of `train` spin only briefly between loops, unless the user has set how long.
-code=0
-spin=$(env -u GOMP_SPINCOUNT -u OMP_WAIT_POLICY OMP_DISPLAY_ENV=verbose "$trireme" train none.yaml 2>&1) || code=$?
-[[ $code == 66 && $spin == *"GOMP_SPINCOUNT = '1000'"* ]] || fail "train spins: $spin"
+# Threads of a command that computes spin only briefly between loops, unless the user has set how long.
+for command in train plan sample eval; do
+    code=0
+    spin=$(env -u GOMP_SPINCOUNT -u OMP_WAIT_POLICY OMP_DISPLAY_ENV=verbose "$trireme" $command none.yaml 2>&1) || code=$?
+    [[ $code == 66 && $spin == *"GOMP_SPINCOUNT = '1000'"* ]] || fail "$command spins: $spin"
+done
 code=0
 spin=$(env GOMP_SPINCOUNT=77 OMP_DISPLAY_ENV=verbose "$trireme" train none.yaml 2>&1) || code=$?
 [[ $code == 66 && $spin == *"GOMP_SPINCOUNT = '77'"* && $spin != *"'1000'"* ]] || fail "GOMP_SPINCOUNT is lost: $spin"
