@@ -2,7 +2,7 @@
 # Fine-tunes a small model from beginning to end with Trireme's own commands: trains a base model on the dialogue
 # of examples/finetune_base.txt, exports it as a folder of transformers, trains examples/finetune.yaml from there
 # with half of the parameters frozen, samples, and exports the result. All files are in build/finetune and runs/finetune
-# of the working directory. About half a minute. usage: finetune.sh [TRIREME]
+# of the working directory. A few seconds on two cores. usage: finetune.sh [TRIREME]
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 trireme=${1:-build/release/trireme}

@@ -113,7 +113,7 @@ done
 "$trireme" help >help.txt
 mentions() { grep -hoE -- "$1" "${documents[@]}" "$root"/examples/*.yaml | sort -u; }
 
-sections='model|data|train|optim|parallel|checkpoint|log|device'
+sections='model|data|train|optim|parallel|checkpoint|guard|log|device'
 known=$(sed -nE "s/^  (($sections)\.(lora\.)?[a-z_0-9]+) .*/\1/p" help.txt)
 # Files like data/data.c, log.txt and model.safetensors are not keys; train.stepz is the documents' example of a wrong key.
 for key in $(mentions "(^|[^/a-z_.-])($sections)\.(lora\.)?[a-z_0-9]+" | grep -oE "($sections)\.(lora\.)?[a-z_0-9]+" | sort -u); do
@@ -122,6 +122,12 @@ done
 diff <(bash "$root/tools/config_table.sh" "$trireme") \
     <(sed '1,/^<!-- from here: /d; /^<!-- to here -->/,$d' "$root/docs/config.md" | sed '$d') >table.diff ||
     fail "docs/config.md is old: run tools/config_table.sh build/release/trireme --write"
+
+# The sample of a plan in docs/schedules.md has the lines that the command before it prints.
+lines_of_plan() { awk '/^[a-z]/ { print $1 }'; }
+printed=$(grep -l '^in all ' schedules.md.*.sh.out | head -n 1)
+diff <(sed -n '/^```text$/,/^```$/p' "$root/docs/schedules.md" | lines_of_plan) <(lines_of_plan <"$printed") >lines.diff ||
+    fail "the plan in docs/schedules.md has other lines than $printed: $(<lines.diff)"
 
 # Options of this program's commands; those of mpirun and srun come before its name.
 for option in $(for d in "${documents[@]}"; do blocks sh "$d"; blocks console "$d"; done |
