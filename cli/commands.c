@@ -78,9 +78,8 @@ const cli_command cli_commands[] = {
      "                           (the speed of this machine, which is measured)\n"
      "For GPUs of another machine set device.name and device.memory. Ends with exit code 76 when a "
      "rank\n"
-     "needs more than it may use, and names changes that fit. docs/schedules.md explains the "
-     "output,\n"
-     "docs/memory.md what takes how many bytes.\n"},
+     "needs more than it may use, and names changes that fit. docs/layout.md compares layouts,\n"
+     "docs/schedules.md explains the output, docs/memory.md what takes how many bytes.\n"},
     {"run", "-n RANKS [--hostfile FILE] [--mpi \"OPTIONS\"] [--restarts N] COMMAND [ARGUMENTS]",
      "runs a command on several ranks, under mpirun", cli_run,
      "  -n RANKS                 number of ranks; train needs parallel.pp * tp * dp of them\n"
