@@ -15,8 +15,8 @@ typedef struct tr_arena_item {
 /* Gives every item an offset so that items alive at one position never overlap; *bytes is the
  * arena's size, *live_peak the most bytes alive at one position, a lower bound of every packing.
  * Deterministic. Sweeps through time forwards and backwards, gives each item the
- * lowest offset that is free during its live range, and keeps the smaller arena, in nearly linear
- * time. Tests check that the arena is at most 5% over the live peak with every schedule that ships
- * and every model preset; arbitrary items have no such bound. `plan` prints both sizes. Fails with
- * TR_ERR_FIT when sizes overflow. */
+ * lowest offset that is free during its live range, or, where that packs badly, the tightest free
+ * room, and keeps the smallest arena, in nearly linear time. Tests check that the arena is at most
+ * 5% over the live peak with every schedule that ships and every model preset; arbitrary items have
+ * no such bound. `plan` prints both sizes. Fails with TR_ERR_FIT when sizes overflow. */
 tr_status tr_arena_pack(tr_arena_item *items, int n, size_t *bytes, size_t *live_peak);
