@@ -17,7 +17,7 @@ typedef struct tr_metrics_record {
     tr_noise_estimate noise; /* NAN: none in this step */
     double noise_scale;      /* of the running means, in tokens; NAN: not known */
     bool skipped;            /* it changed no parameter */
-    double loss_scale;       /* of the gradients; 0: not recorded */
+    double loss_scale;       /* of the gradients, in FP16; 0: not recorded */
 } tr_metrics_record;
 
 /* Renames the metrics of a run that saved nothing to metrics.old.jsonl, and its eval.jsonl and

@@ -249,10 +249,29 @@ static tr_status add_fault(tr_session *s, char *text, size_t size) {
     return TR_OK;
 }
 
-/* Does what the guard decides about step `step`. Sets *counts to false when the step is to be taken
- * again, with the next data. Collective. */
-static tr_status apply_guard(tr_session *s, int64_t step, const tr_guard_limits *limits,
-                             const tr_step_result *result, bool *counts) {
+/* Returns the record of a step that has no validation yet. */
+static tr_metrics_record record_of(const tr_session *s, int64_t step, const tr_step_result *result,
+                                   double seconds) {
+    const tr_config *c = s->config;
+    const tr_lr lr = tr_lr_of(c);
+    return (tr_metrics_record){
+        .step = step,
+        .loss = result->loss,
+        .grad_norm = result->grad_norm,
+        .lr = tr_lr_at(&lr, step),
+        .tokens_per_s = (double)(tr_config_batch_at(c, step) * c->model.context) / seconds,
+        .val_loss = NAN,
+        .noise = result->noise,
+        .noise_scale = NAN,
+        .skipped = result->skipped,
+        .loss_scale = tr_loss_scaled(c) ? result->loss_scale : 0};
+}
+
+/* Does what the guard decides about the step of `line`. Sets *counts to false when the step is to
+ * be taken again, with the next data. Records a step that ends the run. Collective. */
+static tr_status apply_guard(tr_session *s, const tr_metrics_record *line,
+                             const tr_guard_limits *limits, const tr_step_result *result,
+                             bool *counts) {
     char text[TR_GUARD_TEXT + TR_FAULT_TEXT], saved[64];
     /* Only rank 0 knows of a run directory that was removed, and the checkpoints with it. */
     if (result->skipped)
@@ -261,12 +280,13 @@ static tr_status apply_guard(tr_session *s, int64_t step, const tr_guard_limits 
         tr_guard_judge(s->config, limits, s->saved_step >= 0, result, &s->state->guard, text);
     if (s->options->debug_nan && !result->finite) TR_TRY(add_fault(s, text, sizeof text));
     if (verdict == TR_VERDICT_DIVERGED || result->tokens == 0) {
+        if (tr_session_leads(s)) tr_recorder_step(&s->recorder, s->device, line);
         tr_recorder_write_report(&s->recorder);
-        return tr_world_agree(s->world, diverged(s, step, result, text));
+        return tr_world_agree(s->world, diverged(s, line->step, result, text));
     }
     const bool back = verdict == TR_VERDICT_ROLLED_BACK;
     if (text[0] && tr_session_leads(s))
-        tr_recorder_warn(&s->recorder, "step %lld: %s%s%s%s", (long long)step, text,
+        tr_recorder_warn(&s->recorder, "step %lld: %s%s%s%s", (long long)line->step, text,
                          back ? "; the run goes back, and steps over the data since: " : "",
                          back ? saved_text(s, saved, sizeof saved) : "",
                          !back && result->skipped ? "; the step is skipped" : "");
@@ -277,27 +297,14 @@ static tr_status apply_guard(tr_session *s, int64_t step, const tr_guard_limits 
 }
 
 /* Validates after a step if it is due, and records the step. Collective. */
-static tr_status record(tr_session *s, const tr_step_result *result, double lr, double seconds,
-                        bool *stop) {
+static tr_status record(tr_session *s, tr_metrics_record *line, bool *stop) {
     const tr_config *c = s->config;
-    const int64_t step = s->state->step;
     tr_step_result validation = {.loss = NAN};
-    if (validates(c, step) && tr_config_validates(c)) TR_TRY(validate(s, &validation));
+    if (validates(c, line->step) && tr_config_validates(c)) TR_TRY(validate(s, &validation));
     *stop |= validation.stop;
-    if (tr_session_leads(s)) {
-        tr_metrics_record line = {
-            .step = step,
-            .loss = result->loss,
-            .grad_norm = result->grad_norm,
-            .lr = lr,
-            .tokens_per_s = (double)(tr_config_batch_at(c, step) * c->model.context) / seconds,
-            .val_loss = validation.unread ? NAN : validation.loss,
-            .noise = result->noise,
-            .noise_scale = c->log.noise_scale ? tr_noise_scale(&s->state->noise) : NAN,
-            .skipped = result->skipped,
-            .loss_scale = result->skipped || tr_loss_scaled(c) ? result->loss_scale : 0};
-        tr_recorder_step(&s->recorder, s->device, &line);
-    }
+    if (validation.unread == TR_OK) line->val_loss = validation.loss;
+    if (c->log.noise_scale) line->noise_scale = tr_noise_scale(&s->state->noise);
+    if (tr_session_leads(s)) tr_recorder_step(&s->recorder, s->device, line);
     if (validation.unread != TR_OK)
         return tr_world_agree(s->world, end_unread(s, validation.unread));
     return TR_OK;
@@ -332,7 +339,8 @@ static tr_status take_step(tr_session *s, bool *stop) {
     const double seconds = tr_now_s() - begin;
     if (s->waits.on) s->waits.sum.steps += seconds;
     s->waits.on = false;
-    TR_TRY(apply_guard(s, step, &limits, &result, &counts));
+    tr_metrics_record line = record_of(s, step, &result, seconds);
+    TR_TRY(apply_guard(s, &line, &limits, &result, &counts));
     s->state->next_sample += batch;
     tr_same_data_advance(s->data, s->state);
     if (!counts) return TR_OK;
@@ -340,7 +348,7 @@ static tr_status take_step(tr_session *s, bool *stop) {
     if (s->trace) tr_record_step(s->trace, -1);
     (void)guard_directory(s); /* before the step's records; the next save reports a failure again */
     if (traced + 1 == s->options->trace) TR_TRY(write_trace(s));
-    TR_TRY(record(s, &result, tr_lr_at(&lr, step), seconds, stop));
+    TR_TRY(record(s, &line, stop));
     if (validates(c, step) && s->questions.count) TR_TRY(answer(s, stop));
     return due(c->train.sample_every, step) ? sample(s, stop) : TR_OK;
 }
