@@ -210,12 +210,24 @@ bool tr_progress_is_due(const tr_progress *p, int64_t step, int64_t steps) {
     return is_first_or_last(p, step, steps) || step % p->options.every == 0;
 }
 
+int64_t tr_progress_paced_from(const tr_progress *p, int64_t step) {
+    return p->first_step + (step > p->first_step + 1);
+}
+
+/* Returns the estimated seconds of the steps after this one; -1: not known. */
+static double time_left(tr_progress *p, const tr_progress_state *state, double now_s) {
+    const int64_t from = tr_progress_paced_from(p, state->step);
+    const double left = state->left > 0 ? state->left : (double)(state->steps - state->step);
+    if (state->step <= from) return -1;
+    if (from == p->first_step) p->paced_s = now_s;
+    const double begin = from == p->first_step ? p->first_s : p->paced_s;
+    return (now_s - begin) / (double)(state->step - from) * left;
+}
+
 static void show(tr_progress *p, const tr_progress_state *state, double now_s) {
     char line[TR_LINE_SIZE];
-    int64_t done = state->step - p->first_step;
     p->state = *state;
-    const double left = state->left > 0 ? state->left : (double)(state->steps - state->step);
-    p->state.eta_s = done > 0 ? (now_s - p->first_s) / (double)done * left : -1;
+    p->state.eta_s = time_left(p, state, now_s);
     p->step_s = p->said_s = now_s;
     p->phase = TR_ACTIVITY_NONE;
     if (job_ends(p)) return;

@@ -34,6 +34,7 @@ typedef struct tr_progress {
     tr_progress_state state; /* the last step shown; steps 0: none yet */
     int64_t first_step;      /* steps done before this process began, and when that was */
     double first_s;
+    double paced_s;    /* when the first step of this process ended */
     double said_s;     /* when the last step ended, or the last line was printed */
     double step_s;     /* when the last step ended */
     double shown_s;    /* when it was last refreshed */
@@ -55,14 +56,17 @@ void tr_progress_close(tr_progress *progress);
 void tr_progress_phase(tr_progress *progress, tr_activity_phase phase, int64_t step, double now_s);
 /* Sets the micro-batches of later steps. */
 void tr_progress_set_micro_batches(tr_progress *progress, int64_t micro_batches);
-/* Begins the steps after the first `done`; the time left is estimated from now on. */
+/* Begins the steps after the first `done`. */
 void tr_progress_start(tr_progress *progress, int64_t done, double now_s);
 /* Returns true when a pipe gets a line for this step: for the first one, every `every`-th, and the
  * last. */
 bool tr_progress_is_due(const tr_progress *progress, int64_t step, int64_t steps);
+/* Returns the step after which the time left is measured, once `step` has ended: the first one of
+ * this process, which also warms up, counts only while there is no other. */
+int64_t tr_progress_paced_from(const tr_progress *progress, int64_t step);
 /* Shows a finished step: on a terminal in the refreshed line, in a pipe as a line without control
- * codes if the step is due. Ignores state->eta_s, and computes the time left from the time since
- * the start. */
+ * codes if the step is due. Ignores state->eta_s, and computes the time left from the steps since
+ * tr_progress_paced_from. */
 void tr_progress_show(tr_progress *progress, const tr_progress_state *state, double now_s);
 /* Shows the work in progress when nothing has been shown for a while: on a terminal in the
  * refreshed line; in a pipe as a line, at most one in 10 s, and during a step after the first only

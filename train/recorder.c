@@ -246,9 +246,10 @@ void tr_recorder_start(tr_recorder *r, tr_device *device, int64_t done, bool res
     tr_progress_start(&r->progress, done, tr_now_s());
 }
 
-/* Returns the work of the steps after `step`, in steps like the mean of those since the start. */
+/* Returns the work of the steps after `step`, in steps like the mean of those that measure the time
+ * left. */
 static double work_left(const tr_recorder *r, int64_t step) {
-    const int64_t first = r->progress.first_step;
+    const int64_t first = tr_progress_paced_from(&r->progress, step);
     const double mean = tr_config_sequences(r->config, first + 1, step) / (double)(step - first);
     return step > first ? tr_config_sequences(r->config, step + 1, r->config->train.steps) / mean
                         : 0;

@@ -137,9 +137,10 @@ static void a_narrow_line_keeps_what_matters(void **state) {
     for (size_t k = 0; k < sizeof cases / sizeof *cases; k++)
         assert_string_equal(tr_line_step(&s, NULL, cases[k].columns, false, line), cases[k].want);
     s.noise_scale = 51234;
-    assert_string_equal(tr_line_step(&s, NULL, 100, false, line),
-                        "step 20/25 loss 3.2816 val 3.3100 noise 51.2k tok 18.4k tok/s mem 61/139 MiB "
-                        "eta 00:41:07");
+    assert_string_equal(
+        tr_line_step(&s, NULL, 100, false, line),
+        "step 20/25 loss 3.2816 val 3.3100 noise 51.2k tok 18.4k tok/s mem 61/139 MiB "
+        "eta 00:41:07");
     s.noise_scale = NAN;
     assert_string_equal(tr_line_step(&s, NULL, 40, true, line),
                         "loss \x1b[1m3.2816\x1b[0m 18.4k tok/s eta 00:41:07");
@@ -296,7 +297,28 @@ static void a_terminal_shows_what_goes_on(void **state) {
                         "\rstep 1/25 loss 3.2816 18.4k tok/s mem 61/139 MiB eta 00:00:11 | step "
                         "2, for 2 s\x1b[K"
                         "\rstep 2/25 loss 3.2816 gnorm 0.940 18.4k tok/s mem 61/139 MiB eta "
-                        "00:00:29\x1b[K\n");
+                        "00:00:46\x1b[K\n");
+}
+
+/* Each first step of a process takes a minute, the others a second. */
+static void the_first_step_does_not_count_in_the_time_left(void **state) {
+    (void)state;
+    for (int64_t done = 0; done <= 10; done += 5) {
+        tr_progress p;
+        char text[8192];
+        FILE *f = open_progress(NULL, false, &p);
+        tr_progress_start(&p, done, 100);
+        for (int64_t step = done + 1; step <= 25; step++) {
+            show(&p, step, 160 + (double)(step - done - 1));
+            const double left = (double)(25 - step) * (step == done + 1 ? 60 : 1);
+            assert_true(fabs(p.state.eta_s - left) < 1e-9);
+        }
+        /* A run that goes back has its first step again. */
+        show(&p, done + 1, 300);
+        show(&p, done + 2, 302);
+        assert_true(fabs(p.state.eta_s - 2 * (double)(23 - done)) < 1e-9);
+        (void)text_of(&p, f, text);
+    }
 }
 
 /* --- the board -------------------------------------------------------------------------------- */
@@ -417,6 +439,7 @@ int main(void) {
         cmocka_unit_test(long_work_in_a_pipe_is_a_line_in_ten_seconds),
         cmocka_unit_test(a_terminal_gets_one_refreshed_line),
         cmocka_unit_test(a_terminal_shows_what_goes_on),
+        cmocka_unit_test(the_first_step_does_not_count_in_the_time_left),
         cmocka_unit_test(the_board_tells_how_far_it_is),
         cmocka_unit_test(the_launcher_tells_the_columns),
         cmocka_unit_test(a_rank_believes_its_launcher_alone),
