@@ -203,7 +203,8 @@ static tr_status learn(reader *r, size_t memory, size_t *bytes) {
     for (size_t cut;;) {
         TR_TRY(read_part(r, &cut));
         if (!cut) return TR_OK;
-        TR_TRY(r->json ? add_lines(r, cut) : tr_bpe_trainer_add(r->trainer, r->rest.byte, cut));
+        TR_TRY(r->json ? tr_textfile_judge(r->input, add_lines(r, cut))
+                       : tr_bpe_trainer_add(r->trainer, r->rest.byte, cut));
         TR_TRY(check_memory(r, memory));
         memmove(r->rest.byte, r->rest.byte + cut, r->rest.count - cut);
         r->rest.count -= cut;

@@ -199,7 +199,7 @@ static tr_status read_file(reader *r, tr_textfile *input, tr_byte_list *text) {
         TR_TRY(tr_textfile_read(input, text->byte + before, PIECE, &got));
         text->count += got;
         at_end = got < PIECE;
-        TR_TRY(read_lines(r, text, before, at_end));
+        TR_TRY(tr_textfile_judge(input, read_lines(r, text, before, at_end)));
         if (o->progress &&
             !o->progress(o->progress_context, tr_textfile_used(input), tr_textfile_size(input)))
             return TR_FAIL(TR_ERR_STOPPED, "stopped by a signal");

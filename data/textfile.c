@@ -155,6 +155,35 @@ static tr_status unzstd(tr_textfile *in, char *to, size_t size, size_t *got) {
     return TR_OK;
 }
 
+/* Decodes the next bytes of compressed text; *got is 0 where none is left. */
+static tr_status decode(tr_textfile *in, char *to, size_t size, size_t *got) {
+    const bool end = in->at == in->end; /* text may be left inside the decoder */
+    TR_TRY(in->kind == GZIP ? unzip(in, to, size, got) : unzstd(in, to, size, got));
+    return end && *got == 0 && in->within ? damaged(in, "it was cut off") : TR_OK;
+}
+
+/* Decodes up to the next checksum. */
+static tr_status decode_rest(tr_textfile *in) {
+    char *piece;
+    size_t got = 0;
+    tr_status status = TR_OK;
+    TR_TRY(tr_calloc(RAW, 1, &piece));
+    while (status == TR_OK && in->within) {
+        status = refill(in);
+        if (status == TR_OK) status = decode(in, piece, RAW, &got);
+    }
+    free(piece);
+    return status;
+}
+
+tr_status tr_textfile_judge(tr_textfile *in, tr_status status) {
+    tr_error text;
+    if (status != TR_ERR_DATA || !in->within) return status;
+    tr_error_save(&text);
+    if (decode_rest(in) != TR_ERR_DATA) tr_error_restore(&text);
+    return status;
+}
+
 /* Checks the text that was read last; ends: no other follows. */
 static tr_status check(tr_textfile *in, const char *text, size_t count, bool ends) {
     if (tr_utf8_scan_add(&in->scan, (const uint8_t *)text, count) && !(ends && in->scan.have > 0))
@@ -177,15 +206,13 @@ tr_status tr_textfile_read(tr_textfile *in, char *to, size_t size, size_t *got) 
             n = in->end - in->at < size - *got ? in->end - in->at : size - *got;
             memcpy(to + *got, in->raw + in->at, n);
             use(in, n);
-        } else if (!end || in->within) { /* also at the end: text may be left inside the decoder */
-            TR_TRY(in->kind == GZIP ? unzip(in, to + *got, size - *got, &n)
-                                    : unzstd(in, to + *got, size - *got, &n));
-            if (end && n == 0 && in->within) return damaged(in, "it was cut off");
+        } else if (!end || in->within) {
+            TR_TRY(decode(in, to + *got, size - *got, &n));
         }
         *got += n;
         if (end && n == 0) break;
     }
-    return check(in, to, *got, *got < size);
+    return tr_textfile_judge(in, check(in, to, *got, *got < size));
 }
 
 tr_status tr_textfile_skip(tr_textfile *in, int64_t bytes) {

@@ -190,7 +190,9 @@ static tr_status write_item(work *w, const item *it) {
     size_t from = 0;
     if (it->status != TR_OK) {
         tr_error_restore(&it->error);
-        return it->status;
+        /* An earlier file was decoded to its end. */
+        const bool open = w->parts.input && it->file == w->file;
+        return open ? tr_textfile_judge(w->parts.input, it->status) : it->status;
     }
     for (size_t d = 0; d < it->ends_count; from = it->end[d++]) {
         TR_TRY(tr_token_output_add(w->output, it->tokens.id + from, (int64_t)(it->end[d] - from)));
