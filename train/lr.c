@@ -2,7 +2,9 @@
 
 #include "base/minmax.h"
 
+#include <inttypes.h>
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 static const char *const shape_name[TR_LR_SHAPES] = {
@@ -97,5 +99,29 @@ double tr_lr_at(const tr_lr *lr, int64_t step) {
     case TR_LR_WSD: return wsd(lr, at, whole);
     case TR_LR_CYCLES: return cycles(lr, at, whole);
     default: return lr->highest;
+    }
+}
+
+void tr_lr_note_warmup(const tr_lr *lr, int64_t steps, char *text) {
+    /* A run that ends before the horizon is a piece of a longer one. */
+    const int64_t last = lr->horizon > steps || tr_lr_has_horizon(lr) ? lr->horizon : steps;
+    text[0] = '\0';
+    for (int i = 0; i <= lr->restarts && !text[0]; i++) {
+        const int64_t begin = i > 0 ? lr->restart[i - 1] : 0;
+        const bool again = i < lr->restarts && lr->restart[i] < last;
+        const int64_t end = again ? lr->restart[i] : last;
+        if (begin >= end || end - begin >= lr->warmup) continue;
+        (void)snprintf(text, TR_LR_NOTE,
+                       "optim.warmup is %" PRId64 ", but the %s at step %" PRId64
+                       ", before the learning rate has reached optim.lr: lower optim.warmup, or "
+                       "%s",
+                       lr->warmup,
+                       again           ? "schedule begins again"
+                       : last == steps ? "run ends"
+                                       : "schedule ends",
+                       end,
+                       again           ? "move optim.restarts"
+                       : last == steps ? "raise train.steps"
+                                       : "raise optim.horizon");
     }
 }

@@ -10,6 +10,7 @@
 #include "partition/request.h"
 #include "pipeline/orders/csv.h"
 #include "train/data_options.h"
+#include "train/lr.h"
 #include "train/origin.h"
 #include "train/room.h"
 #include "train/same_data.h"
@@ -403,7 +404,8 @@ static void start_limit(tr_session *s) {
 /* Prints the run's plan on rank 0, before the parts of the set-up that may take long, and after
  * those that may refuse the run. */
 static void show_plan(tr_session *s) {
-    char text[96];
+    char text[96], warmup[TR_LR_NOTE];
+    const tr_lr lr = tr_lr_of(s->config);
     tr_recorder_show_plan(&s->recorder, s->engine, &s->mesh, s->transport);
     tr_plans_text(&s->plans, text, sizeof text);
     if (text[0]) tr_recorder_say(&s->recorder, "plans    %s", text);
@@ -411,6 +413,8 @@ static void show_plan(tr_session *s) {
         tr_recorder_say(&s->recorder,
                         "moments  in 8 bits by blocks of 256, which parallel.tp divides: another "
                         "parallel.tp rounds them otherwise");
+    tr_lr_note_warmup(&lr, s->config->train.steps, warmup);
+    if (warmup[0]) tr_recorder_warn(&s->recorder, "%s", warmup);
     if (s->plans.refused)
         tr_recorder_warn(&s->recorder,
                          "the library does not offer all plans of '%s/plans.txt' here (it may have "

@@ -34,4 +34,6 @@ train 0 1 steps "${options[@]}" optim.schedule=steps optim.milestones='3 5' opti
 rates steps 0.002 0.004 0.002 0.002 0.001 0.001
 train 78 1 late "${options[@]}" optim.restarts='3 9' train.steps=6
 says late "optim.restarts has step 9, but the schedule ends at step 6 .*: raise optim.horizon, or leave that step out"
+train 0 1 short "${options[@]}" train.steps=1
+says short "warning: optim.warmup is 2, but the run ends at step 1, before the learning rate has reached optim.lr: lower optim.warmup, or raise train.steps"
 finish

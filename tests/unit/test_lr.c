@@ -148,12 +148,38 @@ static void knows_which_shapes_have_a_horizon(void **state) {
     }
 }
 
+static void a_warmup_that_is_cut_has_a_note(void **state) {
+    (void)state;
+    static const struct {
+        const char *keys, *says; /* "": nothing */
+    } cases[] = {
+        {"optim.warmup=10; train.steps=10", ""},
+        {"optim.warmup=11; train.steps=10", "the run ends at step 10"},
+        {"optim.warmup=11; train.steps=10; optim.schedule=constant", "raise train.steps"},
+        {"optim.warmup=11; train.steps=10; optim.horizon=50", ""}, /* a piece of 50 steps */
+        {"optim.warmup=11; train.steps=50; optim.horizon=10", "the schedule ends at step 10"},
+        {"optim.warmup=11; train.steps=50; optim.horizon=10; optim.schedule=constant", ""},
+        {"optim.warmup=11; train.steps=50; optim.restarts=20 31", ""},
+        {"optim.warmup=11; train.steps=50; optim.restarts=20 30", "begins again at step 30"},
+        {"optim.warmup=11; train.steps=50; optim.restarts=40", "the run ends at step 50"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char text[TR_LR_NOTE];
+        const tr_lr lr = schedule_of(cases[i].keys);
+        const int64_t steps = strstr(cases[i].keys, "steps=10") ? 10 : 50;
+        tr_lr_note_warmup(&lr, steps, text);
+        if (!*cases[i].says != !text[0] || !strstr(text, cases[i].says))
+            fail_msg("%s: '%s'", cases[i].keys, text);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(equals_the_schedulers),
                                        cmocka_unit_test(follows_the_cosine),
                                        cmocka_unit_test(no_warmup_and_only_warmup),
                                        cmocka_unit_test(parts_begin_again),
                                        cmocka_unit_test(steps_do_not_move_the_horizon),
-                                       cmocka_unit_test(knows_which_shapes_have_a_horizon)};
+                                       cmocka_unit_test(knows_which_shapes_have_a_horizon),
+                                       cmocka_unit_test(a_warmup_that_is_cut_has_a_note)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
