@@ -1,5 +1,8 @@
 #include "base/status.h"
 
+#include "base/text.h"
+
+#include <limits.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -22,8 +25,9 @@ tr_status tr_trace_at(const char *file, int line, tr_status code) {
 }
 
 tr_status tr_fail_at(const char *file, int line, tr_status code, const char *format, ...) {
-    /* Through a local buffer: an argument may be the previous message itself. */
-    char text[sizeof last.message];
+    /* Through a local buffer: an argument may be the previous message itself. It has room for two
+     * paths of any length. */
+    char text[2 * PATH_MAX + 1024];
     va_list args;
     va_start(args, format);
     (void)vsnprintf(text, sizeof text, format, args);
@@ -31,7 +35,7 @@ tr_status tr_fail_at(const char *file, int line, tr_status code, const char *for
     /* A name may contain any character: the sentence must stay one line without control codes. */
     for (char *c = text; *c; c++)
         if ((unsigned char)*c < ' ' || *c == 0x7f) *c = '?';
-    memcpy(last.message, text, sizeof text);
+    (void)tr_text_fit(last.message, sizeof last.message, text);
     last.trace[0] = '\0';
     last.agreed = false;
     return tr_trace_at(file, line, code);

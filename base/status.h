@@ -23,8 +23,8 @@ typedef enum tr_status {
     TR_ERR_CONFIG = 78,   /* bad configuration */
 } tr_status;
 
-/* Records a failure in this thread: replaces message and trace, returns `code`.
- * The sentence names the cause and, where there is one, the remedy. */
+/* Records a failure in this thread: replaces message and trace, returns `code`. The sentence names
+ * the cause and, if there is one, the remedy; beyond 1023 bytes its middle is cut (tr_text_fit). */
 tr_status tr_fail_at(const char *file, int line, tr_status code, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
 #define TR_FAIL(code, ...) tr_fail_at(__FILE__, __LINE__, (code), __VA_ARGS__)

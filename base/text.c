@@ -1,6 +1,7 @@
 #include "base/text.h"
 
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -10,6 +11,27 @@ void tr_text_add(char *text, size_t size, const char *format, ...) {
     va_start(args, format);
     (void)vsnprintf(text + used, size - used, format, args);
     va_end(args);
+}
+
+/* Returns true for a byte of UTF-8 that continues a character. */
+static bool continues(char byte) {
+    return ((unsigned char)byte & 0xc0) == 0x80;
+}
+
+const char *tr_text_fit(char *text, size_t size, const char *sentence) {
+    static const char gap[] = " ... ";
+    const size_t length = strlen(sentence), room = size - 1;
+    size_t head = room / 3, tail = room - head - (sizeof gap - 1);
+    if (length <= room) {
+        memmove(text, sentence, length + 1);
+        return text;
+    }
+    while (head > 0 && continues(sentence[head])) head--;
+    while (tail > 0 && continues(sentence[length - tail])) tail--;
+    memmove(text, sentence, head);
+    memcpy(text + head, gap, sizeof gap - 1);
+    memmove(text + head + sizeof gap - 1, sentence + length - tail, tail + 1);
+    return text;
 }
 
 void tr_text_add_range(char *text, size_t size, int first, int last) {

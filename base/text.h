@@ -7,6 +7,11 @@
 __attribute__((format(printf, 3, 4))) void tr_text_add(char *text, size_t size, const char *format,
                                                        ...);
 
+/* Copies a sentence to text[size], size >= 64. Where it does not fit, " ... " replaces a part after
+ * its first third: a cause stands at the beginning, often with a long path, and a remedy at the
+ * end. Does not cut a character of UTF-8. Returns text. */
+const char *tr_text_fit(char *text, size_t size, const char *sentence);
+
 /* Appends the numbers first to last to the string in text[size], "3-5", or "3" of one. */
 void tr_text_add_range(char *text, size_t size, int first, int last);
 

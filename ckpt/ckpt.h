@@ -101,7 +101,7 @@ typedef struct tr_ckpt_state {
     char config[16384];  /* resolved config text of the run that saved */
 } tr_ckpt_state;
 
-enum { TR_CKPT_WHY = 512 }; /* bytes of a sentence about a step that is not valid */
+enum { TR_CKPT_WHY = 1024 }; /* bytes of a sentence about a step that is not valid */
 
 typedef struct tr_ckpt_info {
     int64_t step;

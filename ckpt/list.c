@@ -1,5 +1,6 @@
 /* Steps under a root: find, list, check, verify, retain. Not collective. */
 #include "base/memory.h"
+#include "base/text.h"
 #include "ckpt/ckpt_impl.h"
 
 #include <dirent.h>
@@ -161,7 +162,7 @@ static tr_status examine(const char *root, int64_t step, tr_ckpt_info *info) {
     info->valid = status == TR_OK;
     if (info->valid) return TR_OK;
     if (status != TR_ERR_DATA && status != TR_ERR_IO) return status;
-    (void)snprintf(info->why, sizeof info->why, "%s", tr_error_message());
+    (void)tr_text_fit(info->why, sizeof info->why, tr_error_message());
     return TR_OK;
 }
 
@@ -246,9 +247,9 @@ tr_status tr_ckpt_step_find(const char *root, int64_t step, int64_t *found, tr_p
 
 tr_status tr_ckpt_step_advise(const char *root, int64_t step, tr_status status) {
     if (status != TR_ERR_DATA) return status;
-    char cause[640], why[TR_CKPT_WHY] = "";
+    char cause[1024], why[TR_CKPT_WHY] = "";
     int64_t older;
-    (void)snprintf(cause, sizeof cause, "%s", tr_error_message());
+    (void)tr_text_fit(cause, sizeof cause, tr_error_message());
     if (newest_valid(root, step, &older, why) != TR_OK) return TR_FAIL(status, "%s", cause);
     if (older < 0)
         return TR_FAIL(TR_ERR_DATA, "%s; no valid step before it: start again with another log.dir",

@@ -1,5 +1,6 @@
 /* Loading: intersects the boxes that a rank needs with the stored parts. */
 #include "base/memory.h"
+#include "base/text.h"
 #include "ckpt/ckpt_impl.h"
 
 #include <inttypes.h>
@@ -291,7 +292,7 @@ static tr_status conclude(tr_world *world, const char *root, const found *f, tr_
     status = tr_world_agree(world, check_view(f, status));
     if (status == TR_OK) return TR_OK;
     if (status == TR_ERR_DATA && corrupt)
-        (void)snprintf(corrupt, TR_CKPT_WHY, "%s", tr_error_message());
+        (void)tr_text_fit(corrupt, TR_CKPT_WHY, tr_error_message());
     return tr_world_agree(world, tr_ckpt_step_advise(root, f->step, status));
 }
 

@@ -463,7 +463,7 @@ static tr_status open_device(const tr_config *c, const tr_device_options *option
     tr_status status = tr_device_open(c->device.name, options, out);
     *here = status == TR_OK;
     if (status != TR_ERR_DEVICE || !tr_config_on_gpu(c)) return status;
-    char why[256];
+    char why[1024];
     (void)snprintf(why, sizeof why, "%s", tr_error_message());
     if (!c->device.memory)
         return TR_FAIL(TR_ERR_DEVICE,

@@ -3,6 +3,7 @@
 #include "job/relay.h"
 
 #include <fcntl.h>
+#include <limits.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -11,7 +12,7 @@
 #include <unistd.h>
 
 tr_status cli_usage(const char *name, const char *format, ...) {
-    char sentence[512];
+    char sentence[2 * PATH_MAX];
     va_list args;
     va_start(args, format);
     (void)vsnprintf(sentence, sizeof sentence, format, args);

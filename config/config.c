@@ -226,7 +226,7 @@ static tr_status check_model(const tr_config *c) {
         if (status == TR_OK) tr_model_destroy(model);
     }
     if (status != TR_ERR_CONFIG) return status;
-    char why[512];
+    char why[1024];
     (void)snprintf(why, sizeof why, "%s", tr_error_message());
     REFUSE(key_named(c, why), "%s", why);
 }
@@ -285,7 +285,7 @@ tr_status tr_config_check_data(const tr_config *c) {
     tr_status status = tr_data_paths_parse("data.path", c->data.path, &paths);
     tr_data_paths_free(&paths);
     if (status != TR_ERR_CONFIG) return status;
-    char why[400];
+    char why[1024];
     (void)snprintf(why, sizeof why, "%s", tr_error_message());
     REFUSE("data.path", "%s", why);
 }

@@ -11,7 +11,7 @@ const char *tr_config_place_of(const tr_config *config, const char *key, char *b
 /* Fails, in a function with the config `c`, with TR_ERR_CONFIG and the place of the key. */
 #define REFUSE(key, ...)                                                                           \
     do {                                                                                           \
-        char sentence_[512], place_[320];                                                          \
+        char sentence_[TR_CONFIG_PATHS + 1024], place_[320];                                       \
         (void)snprintf(sentence_, sizeof sentence_, __VA_ARGS__);                                  \
         return TR_FAIL(TR_ERR_CONFIG, "%s%s", tr_config_place_of(c, (key), place_, sizeof place_), \
                        sentence_);                                                                 \

@@ -73,7 +73,7 @@ tr_status tr_textparts_find(tr_textparts *p, tr_encoder *encoder, unsigned flags
 
 tr_status tr_textparts_failed(tr_status status, const char *path, int64_t line) {
     if (status != TR_ERR_DATA) return status;
-    char where[32] = "", why[512];
+    char where[32] = "", why[1024];
     if (line > 0) (void)snprintf(where, sizeof where, ", line %" PRId64, line);
     (void)snprintf(why, sizeof why, "%s", tr_error_message());
     return TR_FAIL(TR_ERR_DATA, "'%s'%s: %s", path, where, why);

@@ -20,7 +20,7 @@
 
 enum { WAIT_WORDS = 6, MAX_RANKS = 65536 };
 /* Changes with the layout below, because ranks and launcher must be of one build. */
-static const uint64_t BOARD_MAGIC = 0x7472626f61726435u;
+static const uint64_t BOARD_MAGIC = 0x7472626f61726436u;
 /* A rank writes a heartbeat four times a second; one from another host arrives once a second. */
 static const int64_t SILENCE_NS = 1000000000, REMOTE_SILENCE_NS = 3000000000;
 
@@ -48,7 +48,7 @@ typedef struct board_slot {
     _Atomic uint64_t pid_start;
     _Atomic int32_t exit_code;
     char host[64];
-    char message[512];
+    char message[1024];
 } board_slot;
 
 /* What Ctrl-C does: it asks the job to stop; it interrupts the job; it has interrupted it. */
@@ -272,7 +272,7 @@ void tr_board_finish(tr_board *board, int code, const char *message) {
     if (!board || !board->mine) return;
     board_slot *slot = board->mine;
     if (atomic_load(&slot->state) == TR_RANK_FINISHED) return;
-    (void)snprintf(slot->message, sizeof slot->message, "%s", message ? message : "");
+    (void)tr_text_fit(slot->message, sizeof slot->message, message ? message : "");
     atomic_store(&slot->exit_code, code);
     uint64_t none = 0;
     if (code != 0 && code != TR_ERR_STOPPED &&

@@ -49,8 +49,8 @@ typedef struct tr_rank_view {
     char wait_what[48];
     int wait_peer; /* world rank, or -1: a group */
     int64_t wait_ns;
-    int exit_code;     /* of a finished rank */
-    char message[512]; /* its error message; empty when it succeeded */
+    int exit_code;      /* of a finished rank */
+    char message[1024]; /* its error message (tr_text_fit); empty when it succeeded */
 } tr_rank_view;
 
 /* --- opening ---------------------------------------------------------------------------------- */

@@ -2,6 +2,7 @@
 
 #include "base/clock.h"
 #include "base/memory.h"
+#include "base/text.h"
 #include "comm/mail.h"
 
 #include <stdio.h>
@@ -170,7 +171,7 @@ bool tr_heartbeat_turn(tr_heartbeat *h, tr_heartbeat_end *end) {
 void tr_heartbeat_tell(tr_heartbeat *heartbeat, int code, const char *sentence) {
     if (heartbeat->end.code) return;
     heartbeat->end.code = code;
-    (void)snprintf(heartbeat->end.sentence, sizeof heartbeat->end.sentence, "%s", sentence);
+    (void)tr_text_fit(heartbeat->end.sentence, sizeof heartbeat->end.sentence, sentence);
 }
 
 /* --- leaving ---------------------------------------------------------------------------------- */

@@ -18,7 +18,7 @@ typedef struct tr_heartbeat tr_heartbeat;
 /* The end of the job. */
 typedef struct tr_heartbeat_end {
     int code;
-    char sentence[768]; /* the receiving host prints it; "": it has been printed */
+    char sentence[1024]; /* the receiving host prints it; "": it has been printed */
 } tr_heartbeat_end;
 
 /* Starts heartbeats between hosts. Collective, once for a world, after every rank has attached to

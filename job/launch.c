@@ -59,7 +59,7 @@ static double since_s(int64_t ns) {
 
 /* Prints the job's one message, unless a rank has printed it. */
 __attribute__((format(printf, 2, 3))) static void say_once(job *j, const char *format, ...) {
-    char text[1024];
+    char text[2 * PATH_MAX];
     va_list args;
     va_start(args, format);
     (void)vsnprintf(text, sizeof text, format, args);

@@ -178,7 +178,7 @@ tr_status tr_rank_process_end(tr_rank_process *process, tr_status status, bool b
         end_early(process, status);
         return status;
     }
-    char text[768] = "";
+    char text[2048] = "";
     if (status != TR_OK && status != TR_ERR_STOPPED) {
         make_sentence(process, status, text, sizeof text);
         if (tr_board_claim_report(process->board)) {

@@ -1,6 +1,7 @@
 #include "job/signals.h"
 
 #include "base/clock.h"
+#include "base/text.h"
 #include "job/terminal.h"
 
 #include <pthread.h>
@@ -9,7 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { MOST_TEXT = 1024 };
+enum { MOST_TEXT = 2048 };
 
 /* Signals belong to the process, and so does what is known about them. */
 static struct {
@@ -53,20 +54,11 @@ const char *tr_signal_abort_text(const tr_board *board) {
            "checkpoint";
 }
 
-/* Appends what fits. */
-static size_t put(char *line, size_t used, const char *text) {
-    size_t length = strlen(text);
-    if (length > MOST_TEXT - used) length = MOST_TEXT - used;
-    memcpy(line + used, text, length);
-    return used + length;
-}
-
 void tr_signal_say(const char *sentence, bool refreshes) {
-    char line[MOST_TEXT + 1];
-    size_t used = put(line, 0, refreshes ? "\r\x1b[Ktrireme: " : "trireme: ");
-    used = put(line, used, sentence);
-    line[used++] = '\n';
-    (void)!write(STDERR_FILENO, line, used);
+    char fitted[MOST_TEXT], line[MOST_TEXT + 32];
+    const int bytes = snprintf(line, sizeof line, "%strireme: %s\n", refreshes ? "\r\x1b[K" : "",
+                               tr_text_fit(fitted, sizeof fitted, sentence));
+    (void)!write(STDERR_FILENO, line, (size_t)bytes);
 }
 
 bool tr_signal_refreshes(void) {

@@ -24,7 +24,7 @@ struct tr_feed {
     tr_reader *reader;   /* NULL: nothing is read ahead */
     tr_feed_batch ahead; /* that the thread has read, or reads */
     tr_status read;      /* the status of the last load's fetches, */
-    char unread[512];    /* and the sentence of a failure */
+    char unread[1024];   /* and the sentence of a failure */
 };
 
 static tr_status alloc(tr_feed *f, const tr_layout *layout) {

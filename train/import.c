@@ -52,7 +52,7 @@ static tr_status complete_llmc(import *m) {
     const tr_model_shape shape = {.batch = 1, .seq = c->context, .dtype = TR_F32, .tp_size = 1};
     tr_status status = tr_model_check(c, &shape);
     if (status != TR_ERR_CONFIG) return status;
-    char why[512];
+    char why[1024];
     (void)snprintf(why, sizeof why, "%s", tr_error_message());
     return TR_FAIL(TR_ERR_DATA, "%s: %s", m->from, why);
 }

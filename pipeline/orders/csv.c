@@ -40,7 +40,7 @@ typedef struct reader {
 /* "file:line:column: sentence". */
 __attribute__((format(printf, 4, 5))) static tr_status
 fail_at(const char *source, int row, int column, const char *format, ...) {
-    char sentence[512];
+    char sentence[1024];
     va_list arguments;
     va_start(arguments, format);
     (void)vsnprintf(sentence, sizeof sentence, format, arguments);
@@ -267,7 +267,7 @@ static tr_status check_order(reader *in, span text) {
     tr_schedule_report report;
     tr_status status = tr_schedule_check(in->schedule, NULL, &report);
     if (status != TR_ERR_CONFIG || report.rank < 0) return status;
-    char sentence[512];
+    char sentence[1024];
     (void)snprintf(sentence, sizeof sentence, "%s", tr_error_message());
     in->take = locate;
     in->rank = report.rank;

@@ -34,6 +34,16 @@ in_use() {
 
 train 0 1 whole "${options[@]}" train.steps=40
 
+# However long its path is, the sentence about a directory ends with what to do.
+long=$(printf 'd%.0s' {1..240})
+mkdir -p "$long/$long/$long/ckpt/step-00000001"
+for ranks in 1 2; do
+    train 78 $ranks "$long/$long/$long" parallel.dp=$ranks
+    says "$long/$long/$long" "'.*/d+' contains another run: continue it with --resume, or choose another directory with log.dir=\.\.\.$"
+    train 65 $ranks "$long/$long/$long" parallel.dp=$ranks --resume
+    says "$long/$long/$long" "no checkpoint under .*/ckpt is valid: start again with another log.dir; the newest: .*/COMMIT is missing: the checkpoint is incomplete$"
+done
+
 # --- a second job, and a start after a death before the first checkpoint -----------------------------
 
 for ranks in 1 4; do
