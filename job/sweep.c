@@ -133,10 +133,30 @@ static int lock_folder(const char *path, bool wait) {
     return -1;
 }
 
+/* Removes boards that no process has mapped. A job's processes map its board before they do
+ * anything else, and it has a name only until all have; those of another container, which are not
+ * in this /proc, are given more time than that. */
+static void remove_boards(const char *prefix) {
+    static const time_t least_s = 600;
+    DIR *folder = opendir(shared_memory);
+    const struct dirent *entry;
+    while (folder && (entry = readdir(folder))) {
+        char path[300];
+        struct stat info;
+        if (strncmp(entry->d_name, prefix, strlen(prefix)) != 0) continue;
+        (void)snprintf(path, sizeof path, "%s/%s", shared_memory, entry->d_name);
+        if (lstat(path, &info) == 0 && S_ISREG(info.st_mode) && info.st_uid == geteuid() &&
+            time(NULL) - info.st_mtime > least_s && !is_mapped(path))
+            (void)unlink(path);
+    }
+    if (folder) (void)closedir(folder);
+}
+
 void tr_sweep(void) {
     char prefix[64], path[512];
     const char *base = temporary_folder();
     (void)snprintf(prefix, sizeof prefix, "trireme-%ld-", (long)getuid());
+    remove_boards(prefix);
     DIR *folder = opendir(base);
     const struct dirent *entry;
     while (folder && (entry = readdir(folder))) {

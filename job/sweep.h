@@ -4,7 +4,9 @@
  * named like a board. mpirun keeps its session files there. The launcher and mpirun hold a lock on
  * the folder: the kernel frees it when the last of the two is dead, however it died. So a folder
  * without a lock belongs to a dead job, and the next `trireme run` of the same user removes the
- * folder, the job's board and the shared memory of its ranks. Nothing else is removed. */
+ * folder, the job's board and the shared memory of its ranks. A job that was killed while it began
+ * may have left a board and no folder, since a batch system gave it another TMPDIR or plain mpirun
+ * started it: boards that no process has mapped are removed, too. Nothing else is removed. */
 #pragma once
 
 #include "base/status.h"
