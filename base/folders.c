@@ -1,6 +1,7 @@
 #include "base/folders.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
@@ -41,4 +42,12 @@ void tr_folders_remove(const char *path, size_t made) {
         while (length > 0 && part[length - 1] == '/') length--;
         part[length] = '\0';
     }
+}
+
+int tr_folders_sync(const char *path) {
+    int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0) return errno;
+    const int error = fsync(fd) == 0 ? 0 : errno;
+    (void)close(fd);
+    return error == EINVAL ? 0 : error;
 }

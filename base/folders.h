@@ -10,3 +10,6 @@
 int tr_folders_make(const char *path, size_t *made, size_t *at);
 /* Removes the folders that tr_folders_make made, the innermost first, as far as they are empty. */
 void tr_folders_remove(const char *path, size_t made);
+/* Syncs a folder, unless its file system cannot, as some of networks, which fail with EINVAL.
+ * Returns 0, or the cause as in errno. */
+int tr_folders_sync(const char *path);

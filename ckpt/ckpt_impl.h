@@ -185,6 +185,7 @@ tr_status tr_file_store(const char *path, const void *data, size_t bytes, int64_
 /* Syncs a file and closes it; closes fd in every case. Syncs only once, because after a failed
  * fsync the kernel has dropped the dirty pages. */
 tr_status tr_file_sync_close(int fd, const char *path, int64_t needed);
+/* Syncs a directory, if the file system can. */
 tr_status tr_directory_sync(const char *path, int64_t needed);
 /* Creates path and its missing parents, and syncs each. */
 tr_status tr_directory_make(const char *path);

@@ -1,4 +1,5 @@
 /* Files and directories with every return value checked. */
+#include "base/folders.h"
 #include "base/input.h"
 #include "base/memory.h"
 #include "ckpt/ckpt_impl.h"
@@ -133,9 +134,8 @@ tr_status tr_file_store(const char *path, const void *data, size_t bytes, int64_
 }
 
 tr_status tr_directory_sync(const char *path, int64_t needed) {
-    int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (fd < 0) return tr_io_fail("open", path, errno, needed);
-    return tr_file_sync_close(fd, path, needed);
+    const int error = tr_folders_sync(path);
+    return error ? tr_io_fail("fsync", path, error, needed) : TR_OK;
 }
 
 tr_status tr_directory_make(const char *path) {

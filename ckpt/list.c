@@ -13,6 +13,7 @@
 #include <string.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 #include <xxhash.h>
 
@@ -145,12 +146,14 @@ static tr_status scan(const char *root, int64_t **out, size_t *count) {
     return TR_OK;
 }
 
-/* Checks a step. Returns TR_OK also when the step is not valid; fails when it cannot be read. */
-static tr_status examine(const char *root, int64_t step, tr_ckpt_info *info) {
+/* Checks a step. Returns TR_OK also when the step is not valid; *unread: because the file system
+ * failed. */
+static tr_status examine(const char *root, int64_t step, tr_ckpt_info *info, bool *unread) {
     tr_path dir;
     tr_commit commit = {0};
     tr_manifest m;
     *info = (tr_ckpt_info){.step = step};
+    *unread = false;
     TR_TRY(step_path(root, step, &dir));
     tr_status status = tr_ckpt_step_check(dir.text, step, &commit, &m);
     if (status == TR_OK) {
@@ -162,8 +165,21 @@ static tr_status examine(const char *root, int64_t step, tr_ckpt_info *info) {
     info->valid = status == TR_OK;
     if (info->valid) return TR_OK;
     if (status != TR_ERR_DATA && status != TR_ERR_IO) return status;
+    *unread = status == TR_ERR_IO;
     (void)tr_text_fit(info->why, sizeof info->why, tr_error_message());
     return TR_OK;
+}
+
+/* Checks a step again while the file system fails, since a network's faults pass. */
+static tr_status examine_patiently(const char *root, int64_t step, tr_ckpt_info *info,
+                                   bool *unread) {
+    struct timespec pause = {.tv_nsec = 250 * 1000000};
+    for (int left = 3;; left--) {
+        TR_TRY(examine(root, step, info, unread));
+        if (!*unread || left == 0) return TR_OK;
+        (void)nanosleep(&pause, NULL);
+        pause = (struct timespec){.tv_sec = pause.tv_sec ? 2 : 1};
+    }
 }
 
 tr_status tr_ckpt_list(const char *root, tr_ckpt_info **out, int *count) {
@@ -174,7 +190,9 @@ tr_status tr_ckpt_list(const char *root, tr_ckpt_info **out, int *count) {
     *count = 0;
     TR_TRY(scan(root, &steps, &n));
     tr_status status = tr_calloc(n, sizeof *info, &info);
-    for (size_t i = 0; status == TR_OK && i < n; i++) status = examine(root, steps[i], &info[i]);
+    bool unread;
+    for (size_t i = 0; status == TR_OK && i < n; i++)
+        status = examine(root, steps[i], &info[i], &unread);
     free(steps);
     if (status != TR_OK) {
         free(info);
@@ -186,18 +204,24 @@ tr_status tr_ckpt_list(const char *root, tr_ckpt_info **out, int *count) {
 }
 
 /* Finds the newest valid step below `below`; *found is -1 when there is none. If why[TR_CKPT_WHY]
- * is "", it gets what is wrong with the newest one that was skipped. */
-static tr_status newest_valid(const char *root, int64_t below, int64_t *found, char *why) {
+ * is "", it gets what is wrong with the newest one that was skipped. *unread: the file system
+ * failed to read one that was skipped. */
+static tr_status newest_valid(const char *root, int64_t below, int64_t *found, char *why,
+                              bool *unread) {
     int64_t *steps = NULL;
     size_t n = 0;
     *found = -1;
+    *unread = false;
     TR_TRY(scan(root, &steps, &n));
     tr_status status = TR_OK;
     while (n > 0 && *found < 0 && status == TR_OK) {
         tr_ckpt_info info;
+        bool failed;
         if (steps[--n] >= below) continue;
-        status = examine(root, steps[n], &info);
+        status = *unread ? examine(root, steps[n], &info, &failed)
+                         : examine_patiently(root, steps[n], &info, &failed);
         if (status != TR_OK) break;
+        *unread |= failed;
         if (info.valid) *found = info.step;
         else if (!why[0]) (void)snprintf(why, TR_CKPT_WHY, "%s", info.why);
     }
@@ -225,12 +249,18 @@ tr_status tr_ckpt_none(const char *root) {
 }
 
 tr_status tr_ckpt_newest(const char *root, int64_t below, int64_t *step, char *skipped_why) {
-    TR_TRY(newest_valid(root, below, step, skipped_why));
+    bool unread;
+    TR_TRY(newest_valid(root, below, step, skipped_why, &unread));
     if (*step >= 0) return TR_OK;
     if (!skipped_why[0]) return tr_ckpt_none(root);
+    if (unread)
+        return TR_FAIL(TR_ERR_IO,
+                       "no checkpoint under %s is valid and can be read; the newest: %s; look "
+                       "after the file system, and try again",
+                       root, skipped_why);
     return TR_FAIL(TR_ERR_DATA,
-                   "no checkpoint under %s is valid: start again with another log.dir; the newest: "
-                   "%s",
+                   "no checkpoint under %s is valid; the newest: %s; start again with another "
+                   "log.dir",
                    root, skipped_why);
 }
 
@@ -249,8 +279,10 @@ tr_status tr_ckpt_step_advise(const char *root, int64_t step, tr_status status) 
     if (status != TR_ERR_DATA) return status;
     char cause[1024], why[TR_CKPT_WHY] = "";
     int64_t older;
+    bool unread;
     (void)tr_text_fit(cause, sizeof cause, tr_error_message());
-    if (newest_valid(root, step, &older, why) != TR_OK) return TR_FAIL(status, "%s", cause);
+    if (newest_valid(root, step, &older, why, &unread) != TR_OK)
+        return TR_FAIL(status, "%s", cause);
     if (older < 0)
         return TR_FAIL(TR_ERR_DATA, "%s; no valid step before it: start again with another log.dir",
                        cause);

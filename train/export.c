@@ -172,9 +172,10 @@ static tr_status lay_out(export *e, int file, tr_weight *tensor, int64_t count) 
         file_path(e, file, path);
         int fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
         if (fd < 0) status = fail_io("create", path);
-        /* A full disk is found here, where the file system can reserve room. */
-        int error = fd >= 0 ? posix_fallocate(fd, 0, bytes) : 0;
-        if (status == TR_OK && error == ENOSPC)
+        /* A full disk is found here, where the file system can reserve room. Elsewhere
+         * posix_fallocate would write to every block. */
+        const bool full = fd >= 0 && fallocate(fd, 0, 0, bytes) != 0 && errno == ENOSPC;
+        if (status == TR_OK && full)
             status =
                 TR_FAIL(TR_ERR_IO, "'%s' needs %" PRId64 " bytes: the disk is full", path, bytes);
         if (status == TR_OK) status = write_all(fd, path, header, header_bytes, 0);

@@ -160,11 +160,8 @@ tr_status tr_export_folder_make(const char *path, tr_export_folder *f) {
 }
 
 static tr_status sync_folder(const char *path) {
-    int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    const bool synced = fd >= 0 && fsync(fd) == 0;
-    tr_status status = synced ? TR_OK : fail_io("sync", path);
-    if (fd >= 0) (void)close(fd);
-    return status;
+    errno = tr_folders_sync(path);
+    return errno == 0 ? TR_OK : fail_io("sync", path);
 }
 
 static void unlock(tr_export_folder *f) {

@@ -41,7 +41,7 @@ for ranks in 1 2; do
     train 78 $ranks "$long/$long/$long" parallel.dp=$ranks
     says "$long/$long/$long" "'.*/d+' contains another run: continue it with --resume, or choose another directory with log.dir=\.\.\.$"
     train 65 $ranks "$long/$long/$long" parallel.dp=$ranks --resume
-    says "$long/$long/$long" "no checkpoint under .*/ckpt is valid: start again with another log.dir; the newest: .*/COMMIT is missing: the checkpoint is incomplete$"
+    says "$long/$long/$long" "no checkpoint under .*/COMMIT is missing: the checkpoint is incomplete; start again with another log.dir$"
 done
 
 # --- a second job, and a start after a death before the first checkpoint -----------------------------
@@ -95,7 +95,7 @@ says auto "--resume takes =auto or nothing, not '=yes'; usage: "
 cp -r auto broken
 for step in broken/ckpt/step-*; do rm "$step/COMMIT"; done
 train 65 1 broken "${options[@]}" --resume=auto train.steps=40
-says broken "no checkpoint under .* is valid: "
+says broken "no checkpoint under .* is valid; "
 
 # --- a directory that is removed while it is used -----------------------------------------------------
 

@@ -99,6 +99,18 @@ Y
 [[ $(ls many/*.safetensors | wc -l) -gt 100 ]] || fail "many/ has $(ls many | wc -l) files"
 for file in many/*.safetensors; do cmp -s "$file" "again/${file#many/}" || fail "$file is not that of again/"; done
 
+# Where the file system cannot reserve room, the files of an export are not written twice for that.
+if strace -qq -o /dev/null true 2>/dev/null; then
+    strace -qq -f -o calls -e trace=pwrite64,fallocate -e inject=fallocate:error=EOPNOTSUPP \
+        "$trireme" ckpt export deep once >/dev/null 2>err || fail "an export without room reserved: $(<err)"
+    grep -q INJECTED calls && ! grep -q 'pwrite64(.*, 1, [0-9]*) = 1$' calls ||
+        fail "an export without room reserved: $(grep -c 'pwrite64(.*, 1, [0-9]*) = 1$' calls) writes of one byte"
+    # Nor does it need one that can sync folders.
+    strace -qq -f -o calls -P "$PWD" -e trace=fsync -e inject=fsync:error=EINVAL \
+        "$trireme" ckpt export deep unsynced >/dev/null 2>err || fail "an export without synced folders: $(<err)"
+    grep -q INJECTED calls || fail "an export does not sync the folder that it is in"
+fi
+
 # Weights of other types and names, and what a user may name by mistake.
 damage() { # NAME MODEL FROM TO: a copy of a model with words of the same length in its header
     cp -r "$models/$2" "$1"

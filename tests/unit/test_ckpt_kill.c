@@ -255,7 +255,50 @@ static void test_failing_at_every_call(void **state) {
     assert_int_equal(load(root), NEW);
 }
 
+/* A file system that fails once, or goes on failing, while a run looks for its newest step. */
+static void test_failing_reads(void **state) {
+    (void)state;
+    static const struct {
+        const char *when;
+        int old; /* damaged: its COMMIT is empty */
+        int found;
+    } cases[] = {{"1", 0, NEW}, {"1..3", 0, NEW}, {"1+", 0, OLD}, {"1", 1, NEW}, {"1+", 1, 100}};
+    if (shell("strace -qq -o /dev/null true >/dev/null 2>&1") != 0) skip();
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        start_with_old();
+        assert_int_equal(save(root, NEW), TR_OK);
+        if (cases[i].old) assert_int_equal(shell(": >'%s/step-%08d/COMMIT'", root, OLD), 0);
+        int rc = shell("strace -qq -f -o /dev/null -P '%s/step-%08d/COMMIT' -e trace=openat "
+                       "-e inject=openat:error=EIO:when=%s '%s' newest '%s'",
+                       root, NEW, cases[i].when, self, root);
+        assert_true(WIFEXITED(rc));
+        if (WEXITSTATUS(rc) != (cases[i].found == 100 ? TR_ERR_IO : cases[i].found))
+            fail_msg("failing reads %s: %d", cases[i].when, WEXITSTATUS(rc));
+    }
+}
+
+/* A file system that does not sync directories. */
+static void test_directories_without_sync(void **state) {
+    (void)state;
+    if (shell("strace -qq -o /dev/null true >/dev/null 2>&1") != 0) skip();
+    start_with_old();
+    assert_int_equal(shell("strace -qq -f -o /dev/null -P '%s' -e trace=fsync "
+                           "-e inject=fsync:error=EINVAL '%s' save '%s' %d",
+                           root, self, root, NEW),
+                     0);
+    assert_int_equal(load(root), NEW);
+}
+
+/* Returns the newest step, or the status of the search. */
+static int newest(const char *folder) {
+    char why[TR_CKPT_WHY] = "";
+    int64_t step;
+    tr_status status = tr_ckpt_newest(folder, INT64_MAX, &step, why);
+    return status == TR_OK ? (int)step : (int)status;
+}
+
 int main(int argc, char **argv) {
+    if (argc == 3 && strcmp(argv[1], "newest") == 0) return newest(argv[2]);
     if (argc == 4 && strcmp(argv[1], "save") == 0)
         return (int)save(argv[2], strtoll(argv[3], NULL, 10));
     ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
@@ -266,8 +309,9 @@ int main(int argc, char **argv) {
                    (int)getpid());
     /* For the victims: a leak sanitizer cannot work under strace. */
     (void)setenv("ASAN_OPTIONS", "detect_leaks=0", 1);
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_killed_at_every_call),
-                                       cmocka_unit_test(test_failing_at_every_call)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_killed_at_every_call), cmocka_unit_test(test_failing_at_every_call),
+        cmocka_unit_test(test_failing_reads), cmocka_unit_test(test_directories_without_sync)};
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     (void)shell("rm -rf '%s'", scratch);
     return failed;
