@@ -16,8 +16,8 @@ void tr_textfile_close(tr_textfile *input);
  * TR_ERR_IO. */
 tr_status tr_textfile_read(tr_textfile *input, char *to, size_t size, size_t *got);
 /* Returns the status of work on the text that was read. When that is TR_ERR_DATA and the file is
- * compressed, decodes up to the next checksum: if the data are damaged, so may that text be, and the
- * sentence becomes that of the damage. tr_textfile_read does so for text that is not UTF-8. */
+ * compressed, decodes up to the next checksum: if the data are damaged, so may that text be, and
+ * the sentence becomes that of the damage. tr_textfile_read does so for text that is not UTF-8. */
 tr_status tr_textfile_judge(tr_textfile *input, tr_status status);
 /* Passes over `bytes` of text, which end with a character. Fails likewise, and with TR_ERR_DATA
  * when the text is shorter. */

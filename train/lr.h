@@ -41,6 +41,6 @@ double tr_lr_at(const tr_lr *lr, int64_t step);
 bool tr_lr_has_horizon(const tr_lr *lr);
 
 enum { TR_LR_NOTE = 256 };
-/* Writes to text[TR_LR_NOTE] that in a run of `steps` steps a warm-up is longer than the schedule up
- * to a restart or the horizon, or than the run, and what to do; else "". */
+/* Writes to text[TR_LR_NOTE] that in a run of `steps` steps a warm-up is longer than the schedule
+ * up to a restart or the horizon, or than the run, and what to do; else "". */
 void tr_lr_note_warmup(const tr_lr *lr, int64_t steps, char *text);
