@@ -11,7 +11,7 @@
 #              step 1 no more than 1.1 times as far from OLD's FP32 gradients as OLD's
 #   --every=N  only every Nth case, from the first
 # TRIREME_BUILD: the build folder, which has tests/ckpt_compare too (default build/release)
-# TRIREME_JOBS: cases that run at one time (default 1) The runs of a comparison that failed stay in the build
+# TRIREME_JOBS: cases that run at one time (default 1). The runs of a comparison that failed stay in the build
 # folder's folder compare.
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)

@@ -145,6 +145,32 @@ static void test_orders_are_made_for_the_edges(void **state) {
     tr_stage_table_free(&t);
 }
 
+/* Repair leaves an order as it is that runs with these edges but not with a chain of the stages:
+ * stage 1, which does not read stage 0, runs F before it and its backward after it. An edge from 0
+ * to 1 makes it move both. */
+static void test_repair_knows_the_edges(void **state) {
+    (void)state;
+    static const int rank_of[] = {0, 0, 1}, stage[] = {1, 0, 0, 1};
+    for (int chain = 0; chain <= 1; chain++) {
+        tr_stage_table t;
+        tr_schedule *s = NULL;
+        int moved = 0;
+        if (chain) test_table_chain(3, 512, 1024, 768, &t);
+        else table_fan(3, &t);
+        assert_int_equal(tr_schedule_create("any", 2, 3, 1, rank_of, &s), TR_OK);
+        for (int k = 0; k < 4; k++)
+            assert_int_equal(tr_generate_add(s, stage[k], k < 2 ? TR_ACTION_F : TR_ACTION_B, 0),
+                             TR_OK);
+        assert_int_equal(tr_generate_add(s, 2, TR_ACTION_F, 0), TR_OK);
+        assert_int_equal(tr_generate_add(s, 2, TR_ACTION_B, 0), TR_OK);
+        assert_int_equal(tr_generate_repair(s, &t), TR_OK);
+        for (int k = 0; k < 4; k++) moved += s->action[0][k].stage != stage[k];
+        assert_int_equal(moved, chain ? 4 : 0);
+        expect_whole(s, &t);
+        tr_stage_table_free(&t);
+    }
+}
+
 static void test_list_scheduling_knows_the_edges(void **state) {
     (void)state;
     enum { P = 4, M = 8 };
@@ -231,6 +257,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_skip_goes_everywhere),
         cmocka_unit_test(test_orders_are_made_for_the_edges),
+        cmocka_unit_test(test_repair_knows_the_edges),
         cmocka_unit_test(test_list_scheduling_knows_the_edges),
         cmocka_unit_test(test_the_search_asks_for_edges),
         cmocka_unit_test(test_random_edges),
