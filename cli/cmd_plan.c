@@ -1,7 +1,8 @@
-/* trireme plan CONFIG [--rate GFLOP/s] [key=value ...]: the memory of every rank and the time of a
- * run, computed by one process. */
+/* trireme plan CONFIG [--search RANKS] [--rate GFLOP/s] [key=value ...]: the memory of every rank
+ * and the time of a run, or the layouts with the shortest steps, computed by one process. */
 #include "cli/cli.h"
 #include "cli/plan_offload.h"
+#include "cli/plan_search.h"
 #include "cli/plan_traffic.h"
 
 #include "base/cores.h"
@@ -31,15 +32,33 @@ static tr_status parse_rate(int argc, char **argv, int *at, double *rate) {
     return TR_OK;
 }
 
-/* Reads the arguments and the config. *rate becomes --rate's FLOP/s; it stays 0 without --rate. */
-static tr_status load(int argc, char **argv, tr_config *config, double *rate) {
+/* What the arguments ask for. */
+typedef struct plan_request {
+    double rate;   /* --rate, in FLOP/s; 0: not given */
+    int ranks;     /* --search; 0: not given */
+    unsigned kept; /* as in tr_search_request: the keys that are given as arguments */
+} plan_request;
+
+static tr_status parse_search(int argc, char **argv, int *at, int *ranks) {
+    int64_t value;
+    if (*at + 1 == argc)
+        return cli_usage("plan", "--search takes the number of ranks, for example 64");
+    TR_TRY(cli_take_integer("plan", "--search", argv[++*at], 1, 1 << 20, &value));
+    *ranks = (int)value;
+    return TR_OK;
+}
+
+/* Reads the arguments and the config. */
+static tr_status load(int argc, char **argv, tr_config *config, plan_request *out) {
     const char *path = NULL, **overrides;
     int count = 0;
+    *out = (plan_request){0};
     TR_TRY(tr_calloc((size_t)argc + 1, sizeof *overrides, &overrides));
     tr_status status = TR_OK;
     for (int i = 1; i < argc && status == TR_OK; i++) {
         if (cli_is_setting(argv[i], !path && !count)) overrides[count++] = argv[i];
-        else if (!strcmp(argv[i], "--rate")) status = parse_rate(argc, argv, &i, rate);
+        else if (!strcmp(argv[i], "--rate")) status = parse_rate(argc, argv, &i, &out->rate);
+        else if (!strcmp(argv[i], "--search")) status = parse_search(argc, argv, &i, &out->ranks);
         else if (argv[i][0] == '-') status = cli_unknown_option("plan", argv[i]);
         else if (path)
             status =
@@ -48,6 +67,7 @@ static tr_status load(int argc, char **argv, tr_config *config, double *rate) {
     }
     if (status == TR_OK && !path) status = cli_usage("plan", "no config was given");
     if (status == TR_OK) status = tr_config_load(path, overrides, count, config);
+    out->kept = cli_plan_kept(overrides, count);
     free(overrides);
     return status;
 }
@@ -330,12 +350,6 @@ static void print_shares(const tr_run_plan *p) {
                      share(p, t->time[r].waiting), share(p, t->time[r].imbalance));
 }
 
-/* Returns the FLOP/s of one rank while all ranks compute and share this machine's CPUs. */
-static double shared_rate(double alone, const tr_device *device, int ranks) {
-    double wanted = (double)ranks * device->threads, cores = tr_cores_count();
-    return tr_device_on_host(device) && wanted > cores ? alone * cores / wanted : alone;
-}
-
 /* Prints the time of a step and of the run. given: FLOP/s by --rate, or 0. here: this machine has
  * the config's device. */
 static tr_status print_speed(const tr_config *c, tr_device *device, const tr_run_plan *p,
@@ -356,7 +370,7 @@ static tr_status print_speed(const tr_config *c, tr_device *device, const tr_run
             return TR_OK;
         }
         TR_TRY(status);
-        rate = shared_rate(rate, device, p->ranks);
+        rate = cli_shared_rate(rate, device, p->ranks);
     }
     double seconds = p->time->makespan / rate;
     (void)printf("time     about %s a step, %.0f tok/s, %s for %lld steps: %s a rank (%s), "
@@ -479,16 +493,21 @@ tr_status cli_plan(cli_context *cli, int argc, char **argv) {
     tr_device *device = NULL;
     tr_run_plan *plan = NULL;
     tr_status status = TR_OK;
-    double rate = 0;
+    plan_request asked;
     bool here;
-    TR_TRY(load(argc, argv, &config, &rate));
-    TR_TRY(tr_config_check(&config, 0));
+    TR_TRY(load(argc, argv, &config, &asked));
+    if (asked.ranks == 0) TR_TRY(tr_config_check(&config, 0));
     /* Scratch depends on the threads that the operators are prepared for. */
     int64_t ranks = config.parallel.pp * config.parallel.tp * config.parallel.dp;
+    if (asked.ranks > 0) ranks = asked.ranks;
     int64_t threads = config.train.threads, cores = tr_cores_count();
     if (threads == 0) threads = cores > ranks ? cores / ranks : 1;
     tr_device_options options = {.threads = (int)threads};
     TR_TRY_OUT(open_device(&config, &options, &here, &device));
+    if (asked.ranks > 0) {
+        status = cli_plan_search(&config, device, asked.ranks, asked.kept, here, asked.rate);
+        goto out;
+    }
     TR_TRY_OUT(tr_request_recompute(&config, device));
     TR_TRY_OUT(tr_run_plan_make(&config, device, &plan));
     print_head(&config, plan, here);
@@ -496,7 +515,7 @@ tr_status cli_plan(cli_context *cli, int argc, char **argv) {
     cli_plan_offload(&config, plan);
     print_batches(&config, plan);
     print_step(plan);
-    TR_TRY_OUT(print_speed(&config, device, plan, rate, here));
+    TR_TRY_OUT(print_speed(&config, device, plan, asked.rate, here));
     print_shares(plan);
     TR_TRY_OUT(print_recompute(&config, device, plan));
     TR_TRY_OUT(judge(&config, device, plan));

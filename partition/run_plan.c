@@ -213,11 +213,19 @@ out:
     return status;
 }
 
-/* Plans all ranks. fits: with a cut that fits, if there is one. */
-static tr_status plan_all(planning *x, bool fits) {
+/* Takes the bytes of the ranks of tensor index 0 for the others. */
+static void repeat_first(tr_run_plan *p, int tp) {
+    for (int r = 0; r < p->ranks; r++) {
+        p->memory[r] = p->memory[r / tp * tp]; /* the tensor index is innermost */
+        p->parameters[r] = p->parameters[r / tp * tp];
+    }
+}
+
+/* Plans all ranks. fits: with a cut that fits, if there is one. sketch: as tr_run_plan_sketch. */
+static tr_status plan_all(planning *x, bool fits, bool sketch) {
     tr_run_plan *p = x->p;
     const tr_config *c = x->c;
-    for (int tp = 0; tp < c->parallel.tp; tp++) {
+    for (int tp = 0; tp < (sketch ? 1 : c->parallel.tp); tp++) {
         tr_layout *l;
         TR_TRY(make_layout(c, &p->orders, tp, x->own, p->room, &l));
         tr_status status = complete(x, l);
@@ -227,12 +235,13 @@ static tr_status plan_all(planning *x, bool fits) {
             status = fit(x);
         TR_TRY(status);
     }
+    if (sketch) repeat_first(p, (int)c->parallel.tp);
     return TR_OK;
 }
 
 /* limit: of a rank; NULL: the config's. */
 static tr_status make(const tr_config *c, tr_device *device, const size_t *limit, bool fits,
-                      tr_run_plan **out) {
+                      bool sketch, tr_run_plan **out) {
     tr_status status = TR_OK;
     tr_run_plan *p = NULL;
     tr_schedule_report report;
@@ -249,7 +258,7 @@ static tr_status make(const tr_config *c, tr_device *device, const size_t *limit
     TR_TRY_OUT(tr_request_orders(c, &p->orders, &report));
     TR_TRY_OUT(tr_calloc((size_t)p->ranks, sizeof *p->memory, &p->memory));
     TR_TRY_OUT(tr_calloc((size_t)p->ranks, sizeof *p->parameters, &p->parameters));
-    TR_TRY_OUT(plan_all(&x, fits));
+    TR_TRY_OUT(plan_all(&x, fits, sketch));
     TR_TRY_OUT(take_host_memory(p, c, device));
     TR_TRY_OUT(take_time(p));
     TR_TRY_OUT(take_steps(p, c));
@@ -260,16 +269,20 @@ out:
 }
 
 tr_status tr_run_plan_make(const tr_config *config, tr_device *device, tr_run_plan **out) {
-    return make(config, device, NULL, true, out);
+    return make(config, device, NULL, true, false, out);
 }
 
 tr_status tr_run_plan_make_within(const tr_config *config, tr_device *device, size_t limit,
                                   tr_run_plan **out) {
-    return make(config, device, &limit, true, out);
+    return make(config, device, &limit, true, false, out);
 }
 
 tr_status tr_run_plan_make_fastest(const tr_config *config, tr_device *device, tr_run_plan **out) {
-    return make(config, device, NULL, false, out);
+    return make(config, device, NULL, false, false, out);
+}
+
+tr_status tr_run_plan_sketch(const tr_config *config, tr_device *device, tr_run_plan **out) {
+    return make(config, device, NULL, true, true, out);
 }
 
 void tr_run_plan_destroy(tr_run_plan *p) {
@@ -324,34 +337,44 @@ static tr_status exceeds(const tr_layout *l, size_t limit, bool *out) {
     return TR_OK;
 }
 
-/* Sets *out to true when every order exceeds the limit. When the last stage ends its first F, all
- * stages hold the same micro-batch, so the ranks of a pipeline then hold together at least what one
- * rank with all layers holds. Data ranks that divide the optimizer's state are not judged. */
-static tr_status exceeds_always(const tr_config *c, size_t limit, bool *out) {
-    tr_orders orders = {0};
-    tr_layout *l = NULL;
+tr_status tr_whole_open(const tr_config *c, tr_whole *out) {
     tr_config *whole = NULL;
-    tr_memory_plan known;
-    *out = false;
-    tr_config_offloads offload;
-    if (c->parallel.zero) return TR_OK;
-    if (tr_config_offload(c, &offload) && offload.stages > 0) return TR_OK;
+    *out = (tr_whole){0};
     TR_TRY(tr_calloc(1, sizeof *whole, &whole));
     *whole = *c;
     whole->parallel.pp = whole->parallel.virtual_stages = 1;
     whole->train.batch = c->train.micro_batch * c->parallel.dp;
     (void)snprintf(whole->parallel.schedule, sizeof whole->parallel.schedule, "1f1b");
-    tr_status status = tr_request_schedule(whole, &orders.schedule, NULL);
-    if (status == TR_OK) status = make_layout(whole, &orders, 0, (tr_own_sums){false}, NULL, &l);
-    if (status == TR_OK) {
-        tr_layout_memory_known(l, 0, 0, &known);
-        *out =
-            ((double)known.total + l->table.cost[0].m_b) / (double)c->parallel.pp > (double)limit;
-    }
-    tr_layout_destroy(l);
-    tr_orders_close(&orders);
+    tr_status status = tr_request_schedule(whole, &out->orders.schedule, NULL);
+    if (status == TR_OK)
+        status = make_layout(whole, &out->orders, 0, (tr_own_sums){false}, NULL, &out->layout);
     free(whole);
+    if (status != TR_OK) tr_whole_close(out);
     return status;
+}
+
+void tr_whole_close(tr_whole *whole) {
+    tr_layout_destroy(whole->layout);
+    tr_orders_close(&whole->orders);
+    *whole = (tr_whole){0};
+}
+
+/* Sets *out to true when every order exceeds the limit. When the last stage ends its first F, all
+ * stages hold the same micro-batch, so the ranks of a pipeline then hold together at least what one
+ * rank with all layers holds. Data ranks that divide the optimizer's state are not judged. */
+static tr_status exceeds_always(const tr_config *c, size_t limit, bool *out) {
+    tr_whole whole;
+    tr_memory_plan known;
+    *out = false;
+    tr_config_offloads offload;
+    if (c->parallel.zero) return TR_OK;
+    if (tr_config_offload(c, &offload) && offload.stages > 0) return TR_OK;
+    TR_TRY(tr_whole_open(c, &whole));
+    tr_layout_memory_known(whole.layout, 0, 0, &known);
+    *out = ((double)known.total + whole.layout->table.cost[0].m_b) / (double)c->parallel.pp >
+           (double)limit;
+    tr_whole_close(&whole);
+    return TR_OK;
 }
 
 tr_status tr_run_plan_is_hopeless(const tr_config *c, tr_device *device, bool *out) {

@@ -46,6 +46,9 @@ tr_status tr_run_plan_make_within(const tr_config *config, tr_device *device, si
                                   tr_run_plan **out);
 /* The same as tr_run_plan_make with the fastest cut, whether it fits or not. */
 tr_status tr_run_plan_make_fastest(const tr_config *config, tr_device *device, tr_run_plan **out);
+/* The same as tr_run_plan_make, but plans the ranks of tensor index 0, and takes their bytes for
+ * the others, which never take more. */
+tr_status tr_run_plan_sketch(const tr_config *config, tr_device *device, tr_run_plan **out);
 void tr_run_plan_destroy(tr_run_plan *plan);
 
 /* Returns the rank that takes most. */
@@ -60,6 +63,16 @@ bool tr_run_plan_fits(const tr_run_plan *plan);
  * *config then fits when the change makes it fit the ranks' memory, and takes no more than that of
  * a host's. */
 void tr_run_plan_limit_host(const tr_run_plan *plan, tr_config *config);
+
+/* The model on one pipeline rank that runs one micro-batch: its costs and bytes are sums over all
+ * layers. */
+typedef struct tr_whole {
+    tr_orders orders;
+    tr_layout *layout; /* not prepared */
+} tr_whole;
+/* The caller releases *out with tr_whole_close. */
+tr_status tr_whole_open(const tr_config *config, tr_whole *out);
+void tr_whole_close(tr_whole *whole);
 
 /* Sets *out to true when some rank's parameters, gradients, moments, and what its actions hold at
  * one time, exceed the limit in the fastest cut, so that a full plan of it is not needed. One that

@@ -172,7 +172,7 @@ grep -q '^model .*, fp32' "$scratch/host.out" || fail "the defaults of the cpu d
 code=0
 "$trireme" plan >/dev/null 2>"$scratch/usage.err" || code=$?
 [[ $code == 64 ]] || fail "plan without a config: exit code $code, not 64"
-says usage 'no config was given; usage: trireme plan CONFIG \[--rate GFLOP/s\] \[key=value ...\]'
+says usage 'no config was given; usage: trireme plan CONFIG \[--search RANKS\] \[--rate GFLOP/s\] \[key=value ...\]'
 
 # The sums of gradients: their time is that of the link, whatever the rate of a rank is; one data rank has none.
 for rate in 1 20; do
@@ -270,4 +270,33 @@ plan 0 linked --rate 100 "${sums[@]}" device.link=4 device.link_latency=3
 awk -v bytes=$((12 * (18 * 4 * 16 * 64 + 12 * 16))) '{d = $5 * ($6 == "ms" ? 1e-3 : 1) - bytes / 4e9 - 240 * 6e-6} END {exit d > 1e-5 || d < -1e-5}' \
     <(sed -n 's/.* sums take \([0-9.]* m*s\) at 4 GB\/s.*/x x x x \1/p' "$scratch/linked.out") || fail "sums with a latency: $(grep ^tensor "$scratch/linked.out")"
 plan 78 links device.link=-1
+# --- the search over layouts --------------------------------------------------------------------------
+
+# best NAME: prints the keys of a search's best layout; steps NAME: the time of each row.
+best() { sed -n 's/^best *//p' "$scratch/$1.out"; }
+rows() { awk '$1 == "pp" { table = 1; next } table && NF < 12 { exit } table { print $1 * $2 * $3, $2, $11 * ($12 == "s" ? 1000 : 1) }' "$scratch/$1.out"; }
+found=(device.link=1 --rate 20)
+plan 0 search --search 4 "${found[@]}"
+rows search | awk '$1 != 4 || $3 < last { exit 1 } { last = $3 } END { exit NR < 4 }' || fail "search: $(<"$scratch/search.out")"
+read -ra keys < <(best search)
+[[ ${#keys[@]} == 8 ]] || fail "search: keys ${keys[*]}"
+# The row is what `plan` says of its keys, and a run takes them.
+plan 0 best "${found[@]}" "${keys[@]}"
+awk 'NR == FNR { step = $3; nextfile } /^(time|in all) / { last = ($1 == "in" ? $4 : $3) * (/ about [0-9.]+ s / ? 1000 : 1) } END { exit !(step > 0 && last == step) }' \
+    <(rows search) "$scratch/best.out" || fail "search: $(rows search | head -1), the plan: $(grep -E '^(time|in all)' "$scratch/best.out")"
+train 0 4 best-run "${keys[@]}" train.steps=1
+# Keys that are given stay; without a layout that fits, without any, and without a speed it says so.
+plan 0 kept --search 4 "${found[@]}" parallel.tp=2 train.recompute=full
+rows kept | awk '$2 != 2 { exit 1 } END { exit NR != 2 }' || fail "kept: $(<"$scratch/kept.out")"
+[[ $(best kept) != *tp=* && $(best kept) != *recompute* && $(best kept) == *parallel.pp=* ]] || fail "kept: $(best kept)"
+plan 76 small --search 4 "${found[@]}" device.memory=16KiB
+grep -Eq '^trireme: none of them fits the .* that a rank may use \(device.memory\): the one that needs least takes about' "$scratch/small.err" ||
+    fail "small: $(<"$scratch/small.err")"
+plan 78 none --search 35 "${found[@]}"
+grep -q '^trireme: no layout of 35 ranks is possible: ' "$scratch/none.err" || fail "none: $(<"$scratch/none.err")"
+plan 69 speed --search 4 device.name=cuda device.memory=1GiB
+grep -q 'give it with --rate GFLOP/s$' "$scratch/speed.err" || fail "speed: $(<"$scratch/speed.err")"
+for wrong in 0 x 1.5 -3; do plan 64 wrong --search "$wrong"; done
+plan 64 wrong --search
+
 finish

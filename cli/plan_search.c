@@ -1,0 +1,119 @@
+#include "cli/plan_search.h"
+
+#include "cli/cli.h"
+#include "cli/plan_traffic.h"
+
+#include "base/cores.h"
+#include "base/text.h"
+#include "partition/rate.h"
+#include "partition/search.h"
+#include "train/time_step.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static const double MIB = 1 << 20;
+
+unsigned cli_plan_kept(const char *const *overrides, int count) {
+    unsigned kept = 0;
+    for (int k = 0; k < count; k++) {
+        const char *name = overrides[k] + strspn(overrides[k], "-");
+        for (int key = 0; key < TR_SEARCH_KEYS; key++) {
+            const char *own = tr_search_key_name((tr_search_key)key);
+            const size_t length = strlen(own);
+            if (strncmp(name, own, length) == 0 && name[length] == '=') kept |= 1U << key;
+        }
+    }
+    return kept;
+}
+
+double cli_shared_rate(double alone, const tr_device *device, int ranks) {
+    double wanted = (double)ranks * device->threads, cores = tr_cores_count();
+    return tr_device_on_host(device) && wanted > cores ? alone * cores / wanted : alone;
+}
+
+/* How fast a rank is. */
+typedef struct rank_speed {
+    tr_device *device;
+    int ranks;
+    double given; /* 0: it is measured with each micro-batch */
+} rank_speed;
+
+static tr_status rate_of(void *context, const tr_config *c, double *rate) {
+    const rank_speed *s = context;
+    *rate = s->given;
+    if (s->given > 0) return TR_OK;
+    TR_TRY(tr_rate_measure(c, s->device, tr_time_step, rate));
+    *rate = cli_shared_rate(*rate, s->device, s->ranks);
+    return TR_OK;
+}
+
+static void write_keys(const tr_layout_choice *x, unsigned kept, char *text, size_t size) {
+    const struct {
+        tr_search_key key;
+        int64_t value;
+    } number[] = {{TR_SEARCH_PP, x->pp},
+                  {TR_SEARCH_TP, x->tp},
+                  {TR_SEARCH_DP, x->dp},
+                  {TR_SEARCH_ZERO, x->zero},
+                  {TR_SEARCH_VIRTUAL, x->virtual_stages},
+                  {TR_SEARCH_MICRO_BATCH, x->micro_batch}};
+    text[0] = '\0';
+    for (size_t k = 0; k < sizeof number / sizeof *number; k++)
+        if (!(kept & 1U << number[k].key))
+            tr_text_add(text, size, " %s=%lld", tr_search_key_name(number[k].key),
+                        (long long)number[k].value);
+    if (!(kept & 1U << TR_SEARCH_SCHEDULE))
+        tr_text_add(text, size, " %s=%s", tr_search_key_name(TR_SEARCH_SCHEDULE), x->schedule);
+    if (!(kept & 1U << TR_SEARCH_RECOMPUTE))
+        tr_text_add(text, size, " %s=%s", tr_search_key_name(TR_SEARCH_RECOMPUTE),
+                    tr_recompute_name(x->recompute));
+}
+
+static void print_row(const tr_config *c, unsigned kept, const tr_found *f) {
+    char step[32];
+    const tr_layout_choice *x = &f->choice;
+    const bool listed = (kept & 1U << TR_SEARCH_RECOMPUTE) != 0;
+    (void)printf("%4lld %4lld %4lld %4lld  %-14s %7lld %11lld  %-9s %10.1f %6.2f%%  %-8s %.0f\n",
+                 (long long)x->pp, (long long)x->tp, (long long)x->dp, (long long)x->zero,
+                 x->schedule, (long long)x->virtual_stages, (long long)x->micro_batch,
+                 listed ? "as set" : tr_recompute_name(x->recompute), (double)f->bytes / MIB,
+                 100 * f->bubble, cli_duration(f->seconds, step, sizeof step),
+                 (double)(c->train.batch * c->model.context) / f->seconds);
+}
+
+tr_status cli_plan_search(const tr_config *c, tr_device *device, int ranks, unsigned kept,
+                          bool here, double rate) {
+    char keys[512];
+    tr_search found;
+    if (rate == 0 && !here)
+        return TR_FAIL(TR_ERR_DEVICE,
+                       "the search needs a rank's speed, and this machine has no device %s: give "
+                       "it with --rate GFLOP/s",
+                       c->device.name);
+    rank_speed speed = {.device = device, .ranks = ranks, .given = rate};
+    const tr_search_request request = {.config = c,
+                                       .device = device,
+                                       .ranks = ranks,
+                                       .kept = kept,
+                                       .rate = rate_of,
+                                       .context = &speed};
+    TR_TRY(tr_search_make(&request, &found));
+    (void)printf("search   %lld layouts of %d ranks, of which %lld were planned\n",
+                 (long long)found.layouts, ranks, (long long)found.planned);
+    if (found.count == 0)
+        return TR_FAIL(TR_ERR_FIT,
+                       "none of them fits the %.1f MiB that a rank may use (%s): the one that "
+                       "needs least takes about %.1f MiB a rank; use more ranks, or device.offload",
+                       (double)found.limit / MIB,
+                       c->device.memory ? "device.memory" : "free memory", found.least / MIB);
+    (void)printf("limit    %.1f MiB a rank (%s)\n\n", (double)found.limit / MIB,
+                 c->device.memory ? "device.memory" : "free memory here, divided among the ranks");
+    (void)printf("%4s %4s %4s %4s  %-14s %7s %11s  %-9s %10s %7s  %-8s %s\n", "pp", "tp", "dp",
+                 "zero", "schedule", "virtual", "micro_batch", "recompute", "MiB", "bubble", "step",
+                 "tok/s");
+    for (int k = 0; k < found.count; k++) print_row(c, kept, &found.found[k]);
+    write_keys(&found.found[0].choice, kept, keys, sizeof keys);
+    (void)printf("\nbest    %s\n", keys);
+    return TR_OK;
+}

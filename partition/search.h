@@ -1,0 +1,70 @@
+/* The search over layouts: how to divide a model among so many ranks that a step is short and each
+ * rank's part fits its memory. */
+#pragma once
+
+#include "config/config.h"
+#include "device/device.h"
+#include "layers/recompute.h"
+
+/* What the search chooses; a bit of each in tr_search_request.kept. */
+typedef enum tr_search_key {
+    TR_SEARCH_PP,
+    TR_SEARCH_TP,
+    TR_SEARCH_DP,
+    TR_SEARCH_ZERO,
+    TR_SEARCH_SCHEDULE,
+    TR_SEARCH_VIRTUAL,
+    TR_SEARCH_MICRO_BATCH,
+    TR_SEARCH_RECOMPUTE,
+    TR_SEARCH_KEYS
+} tr_search_key;
+
+/* Returns the config's key: "parallel.pp". */
+const char *tr_search_key_name(tr_search_key key);
+
+typedef struct tr_layout_choice {
+    int64_t pp, tp, dp, zero, virtual_stages, micro_batch;
+    const char *schedule; /* a name, or the config's */
+    tr_recompute recompute;
+} tr_layout_choice;
+
+typedef struct tr_search_request {
+    const tr_config *config;
+    tr_device *device; /* on which operators are prepared, as in tr_run_plan_make */
+    int ranks;
+    unsigned kept; /* 1 << tr_search_key: stays as the config has it */
+    /* Sets the FLOP/s of a rank with the micro-batch of *config. */
+    tr_status (*rate)(void *context, const tr_config *config, double *flops_per_s);
+    void *context;
+} tr_search_request;
+
+/* A layout that fits. */
+typedef struct tr_found {
+    tr_layout_choice choice;
+    double seconds; /* of a step, with what travels (tr_traffic_of) */
+    double bubble;  /* share of the step's computation, without what travels */
+    size_t bytes;   /* of the rank that takes most */
+} tr_found;
+
+enum { TR_SEARCH_MOST = 10 };
+
+typedef struct tr_search {
+    int64_t layouts;                /* that the model, the batch and the ranks allow */
+    int64_t planned;                /* of them */
+    size_t limit;                   /* bytes of a rank */
+    double least;                   /* bytes, estimated, of the layout that takes least */
+    int count;                      /* of found; 0: none fits */
+    tr_found found[TR_SEARCH_MOST]; /* the best one of each pp x tp x dp, the shortest step first */
+} tr_search;
+
+/* Estimates every layout: the time of its order with equal stages and the sums over tensor ranks,
+ * and its memory likewise. Then plans them (tr_run_plan_sketch), the shortest estimate first, until
+ * the estimates are longer than the TR_SEARCH_MOST-th best step of the planned ones. Messages, sums
+ * of gradients and stages that are not equal only make a step longer, so layouts after that could
+ * be better only if unequal stages suited their order. Orders: 1f1b, interleaved, interleaved-zb,
+ * zb-h1 and zbv; with parallel.zero 2 and 3 bfs. Depends only on the request. Fails with
+ * TR_ERR_CONFIG when there is no layout at all. */
+tr_status tr_search_make(const tr_search_request *request, tr_search *out);
+
+/* Sets the chosen keys. */
+void tr_layout_choice_apply(const tr_layout_choice *choice, unsigned kept, tr_config *config);

@@ -1,0 +1,241 @@
+/* Tests the search over layouts against plans of all of them, and sketches against plans. */
+#include "support/plan_config.h"
+
+#include "partition/run_plan.h"
+#include "partition/search.h"
+#include "partition/traffic.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static tr_device *device;
+
+static int open_cpu(void **state) {
+    (void)state;
+    return tr_device_open("cpu", &one_thread, &device) == TR_OK ? 0 : 1;
+}
+
+static int close_cpu(void **state) {
+    (void)state;
+    tr_device_close(device);
+    return 0;
+}
+
+/* Larger micro-batches are a little faster, as on a device. */
+static tr_status rate_of(void *context, const tr_config *c, double *rate) {
+    const double *alone = context;
+    *rate = *alone * (1 + 0.02 * (double)c->train.micro_batch);
+    return TR_OK;
+}
+
+static tr_status search(const tr_config *config, int ranks, unsigned kept, double rate,
+                        tr_search *out) {
+    const tr_search_request request = {.config = config,
+                                       .device = device,
+                                       .ranks = ranks,
+                                       .kept = kept,
+                                       .rate = rate_of,
+                                       .context = &rate};
+    return tr_search_make(&request, out);
+}
+
+/* Plans a choice in full. Returns false when it is refused, or does not fit. */
+static bool plan_choice(const tr_config *config, const tr_layout_choice *x, double rate,
+                        tr_found *out) {
+    tr_config c = *config;
+    tr_run_plan *p;
+    tr_step_traffic traffic;
+    tr_layout_choice_apply(x, 0, &c);
+    assert_int_equal(rate_of(&rate, &c, &rate), TR_OK);
+    if (tr_run_plan_make(&c, device, &p) != TR_OK) return false;
+    assert_int_equal(tr_traffic_of(&c, p->layout, rate, &traffic), TR_OK);
+    *out = (tr_found){.choice = *x,
+                      .seconds = traffic.makespan / rate,
+                      .bytes = p->memory[tr_run_plan_largest(p)].total};
+    const bool fits = tr_run_plan_fits(p);
+    tr_run_plan_destroy(p);
+    return fits;
+}
+
+/* The shortest step of a mesh. */
+typedef struct truth {
+    tr_found best;
+    int fitting;
+} truth;
+
+static void try_choice(const tr_config *config, const tr_layout_choice *x, double rate, truth *t) {
+    tr_found found;
+    if (!plan_choice(config, x, rate, &found)) return;
+    if (t->fitting++ == 0 || found.seconds < t->best.seconds) t->best = found;
+}
+
+/* Plans every layout of the mesh that the search has, enumerated here by other means. */
+static truth plan_mesh(const tr_config *config, int64_t pp, int64_t tp, int64_t dp, double rate) {
+    static const struct {
+        const char *name;
+        bool pipeline, chunks;
+    } orders[] = {{"1f1b", false, false},         {"interleaved", true, true},
+                  {"interleaved-zb", true, true}, {"zb-h1", true, false},
+                  {"zbv", true, false},           {"bfs", false, true}};
+    truth t = {.fitting = 0};
+    for (size_t o = 0; o < sizeof orders / sizeof *orders; o++) {
+        const bool bfs = strcmp(orders[o].name, "bfs") == 0;
+        const int64_t blocks = config->model.layers / pp;
+        if ((orders[o].pipeline && pp == 1) || (bfs && (dp == 1 || blocks < 3))) continue;
+        for (int64_t v = orders[o].chunks ? 2 : 0; v <= (orders[o].chunks ? blocks : 0); v++)
+            for (int64_t zero = bfs ? 2 : 0; zero <= (bfs ? 3 : dp > 1); zero++)
+                for (int64_t b = 1; b <= config->train.batch / dp; b++)
+                    for (int r = 0; r < TR_RECOMPUTE_MODES; r++) {
+                        const tr_layout_choice x = {
+                            pp, tp, dp, zero, v, b, orders[o].name, (tr_recompute)r};
+                        const bool chunks = bfs ? v == blocks : (v & (v - 1)) == 0 && v <= 8;
+                        if (!chunks || (b & (b - 1)) != 0 || b > 8) continue;
+                        try_choice(config, &x, rate, &t);
+                    }
+    }
+    tr_error_clear();
+    return t;
+}
+
+/* Compares a search with plans of all layouts. Returns how many meshes have the best one. */
+static int compare(const tr_config *config, int ranks, double rate, int *meshes) {
+    tr_search s;
+    double last = 0;
+    int same = 0;
+    assert_int_equal(search(config, ranks, 0, rate, &s), TR_OK);
+    *meshes = 0;
+    for (int64_t pp = 1; pp <= ranks; pp++)
+        for (int64_t tp = 1; pp * tp <= ranks; tp++) {
+            const int64_t dp = ranks / (pp * tp);
+            int k = 0;
+            if (ranks % (pp * tp)) continue;
+            const truth t = plan_mesh(config, pp, tp, dp, rate);
+            while (k < s.count && (s.found[k].choice.pp != pp || s.found[k].choice.tp != tp)) k++;
+            if (t.fitting == 0 && k < s.count) fail_msg("a layout of a mesh without one");
+            if (t.fitting == 0) continue;
+            if (k == s.count) fail_msg("pp %d tp %d is missing", (int)pp, (int)tp);
+            ++*meshes;
+            same += s.found[k].seconds <= t.best.seconds * (1 + 1e-9);
+            if (s.found[k].seconds > 1.01 * t.best.seconds)
+                fail_msg("pp %d tp %d: %g s with %s, %g with %s", (int)pp, (int)tp,
+                         s.found[k].seconds, s.found[k].choice.schedule, t.best.seconds,
+                         t.best.choice.schedule);
+        }
+    assert_int_equal(s.count, *meshes);
+    for (int k = 0; k < s.count; k++) {
+        tr_found whole;
+        assert_true(s.found[k].seconds >= last);
+        last = s.found[k].seconds;
+        assert_true(plan_choice(config, &s.found[k].choice, rate, &whole));
+        assert_true(whole.seconds == s.found[k].seconds);
+        assert_int_equal(whole.bytes, s.found[k].bytes);
+    }
+    printf("%d ranks: %d of %d meshes have the best layout; %d of %d layouts planned\n", ranks,
+           same, *meshes, (int)s.planned, (int)s.layouts);
+    assert_true(s.planned < s.layouts);
+    return same;
+}
+
+/* Of each mesh the search has a layout that is at most 1 % longer than the best of all. */
+static void test_it_finds_the_best(void **state) {
+    (void)state;
+    static const char *const memories[] = {"device.memory=64MiB", "device.memory=1200KiB",
+                                           "device.memory=900KiB"};
+    static const double rates[] = {1e9, 1e12};
+    int same = 0, all = 0;
+    for (size_t m = 0; m < sizeof memories / sizeof *memories; m++)
+        for (size_t r = 0; r < sizeof rates / sizeof *rates; r++) {
+            const char *const overrides[] = {memories[m], "model.layers=8", "train.batch=8",
+                                             "model.vocab=515"};
+            tr_config config;
+            int meshes;
+            read_config(&config, 4, overrides);
+            same += compare(&config, r ? 4 : 8, rates[r], &meshes);
+            all += meshes;
+        }
+    assert_true(all > 20);
+    assert_true(same >= 0.9 * all);
+}
+
+/* Keys that are kept have the config's values, also those that the search would not choose. */
+static void test_kept_keys_stay(void **state) {
+    (void)state;
+    const char *const overrides[] = {"parallel.tp=2", "parallel.schedule=gpipe",
+                                     "train.micro_batch=4", "train.recompute=full:0-1",
+                                     "parallel.zero=1"};
+    const unsigned kept = 1U << TR_SEARCH_TP | 1U << TR_SEARCH_SCHEDULE |
+                          1U << TR_SEARCH_MICRO_BATCH | 1U << TR_SEARCH_RECOMPUTE |
+                          1U << TR_SEARCH_ZERO;
+    tr_config config;
+    tr_search s;
+    read_config(&config, 5, overrides);
+    assert_int_equal(search(&config, 4, kept, 1e9, &s), TR_OK);
+    assert_int_equal(s.count, 2); /* pp 1 and 2 */
+    for (int k = 0; k < s.count; k++) {
+        const tr_layout_choice *x = &s.found[k].choice;
+        tr_config c = config;
+        tr_layout_choice_apply(x, kept, &c);
+        assert_int_equal(x->tp, 2);
+        assert_int_equal(x->pp * x->dp, 2);
+        assert_int_equal(c.train.micro_batch, 4);
+        assert_int_equal(c.parallel.zero, 1);
+        assert_string_equal(c.parallel.schedule, "gpipe");
+        assert_string_equal(c.model.recompute, "full:0-1");
+    }
+}
+
+static void test_none_fits_and_none_is_possible(void **state) {
+    (void)state;
+    const char *const small[] = {"device.memory=4KiB"};
+    tr_config config;
+    tr_search s;
+    read_config(&config, 1, small);
+    assert_int_equal(search(&config, 4, 0, 1e9, &s), TR_OK);
+    assert_int_equal(s.count, 0);
+    assert_true(s.layouts > 0);
+    assert_true(s.least > (double)s.limit);
+    read_config(&config, 0, NULL);
+    assert_int_equal(search(&config, 11, 0, 1e9, &s), TR_ERR_CONFIG);
+    assert_non_null(strstr(tr_error_message(), "no layout of 11 ranks is possible"));
+    tr_error_clear();
+}
+
+/* A sketch has the time and the largest bytes of the plan, and no rank takes more. */
+static void test_a_sketch_is_no_smaller(void **state) {
+    (void)state;
+    static const char *const layouts[][3] = {
+        {"parallel.tp=2", "parallel.pp=2", "parallel.dp=2"},
+        {"parallel.tp=4", "parallel.zero=1", "parallel.dp=3"},
+        {"parallel.tp=4", "model.family=llama", "model.kv_heads=2"},
+        {"parallel.tp=2", "parallel.pp=4", "parallel.schedule=zbv"}};
+    for (size_t k = 0; k < sizeof layouts / sizeof *layouts; k++) {
+        tr_config config;
+        tr_run_plan *plan, *sketch;
+        const char *overrides[] = {layouts[k][0], layouts[k][1], layouts[k][2], "train.batch=12"};
+        read_config(&config, 4, overrides);
+        if (k == 3) config.model.layers = 8;
+        assert_int_equal(tr_run_plan_make(&config, device, &plan), TR_OK);
+        assert_int_equal(tr_run_plan_sketch(&config, device, &sketch), TR_OK);
+        assert_true(plan->time->makespan == sketch->time->makespan);
+        assert_int_equal(plan->memory[tr_run_plan_largest(plan)].total,
+                         sketch->memory[tr_run_plan_largest(sketch)].total);
+        for (int r = 0; r < plan->ranks; r++)
+            assert_true(plan->memory[r].total <= sketch->memory[r].total);
+        tr_run_plan_destroy(plan);
+        tr_run_plan_destroy(sketch);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_it_finds_the_best),
+                                       cmocka_unit_test(test_kept_keys_stay),
+                                       cmocka_unit_test(test_none_fits_and_none_is_possible),
+                                       cmocka_unit_test(test_a_sketch_is_no_smaller)};
+    return cmocka_run_group_tests(tests, open_cpu, close_cpu);
+}
