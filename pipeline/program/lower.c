@@ -35,6 +35,7 @@ typedef struct builder {
     int *left;        /* [stages]: remaining W or B; below 0: a list places REDUCE */
     bool *begun;      /* [2 * stages]: the stage has had an F; a W or B */
     int *awaited;     /* [ranks]: REDUCE_STARTs from this instruction on have not been waited for */
+    bool paced;       /* ranks wait for the messages of earlier F before later ones */
 } builder;
 
 static link *link_of(const builder *b, int from, int to) {
@@ -252,18 +253,29 @@ static bool may_wait_at(const tr_program *program, int j) {
     return program->instr[j].action.type != TR_ACTION_SEND && !program->instr[j - 1].action.overlap;
 }
 
-/* Messages of a stage that may be in flight, in a program that only runs F on a stage a rank. */
+/* Messages of a stage that may be in flight in a paced program. */
 enum { MOST_SENT = 2 };
 
+/* Returns true for orders of F alone, on one stage a rank, in which every rank's F ascend. */
+static bool is_paced(const tr_schedule *s) {
+    if (!s->forward_only || s->stages != s->ranks) return false;
+    for (int r = 0; r < s->ranks; r++)
+        for (int k = 1; k < s->count[r]; k++)
+            if (s->action[r][k].micro_batch < s->action[r][k - 1].micro_batch) return false;
+    return true;
+}
+
 /* Returns the instruction before which the SEND at `at` must be complete at the latest: FINISH, or
- * in such a program the F of the micro-batch MOST_SENT later. Without that limit the ranks before a
- * slow one, which no backward holds up, run ahead of it, with the more buffers the more
- * micro-batches there are. All ranks run F in ascending order, so the receiver takes a message
- * before it can wait for that F. */
+ * in a paced program the F of the micro-batch MOST_SENT later. Without that limit the ranks before
+ * a slow one, which no backward holds up, run ahead of it, with the more buffers the more
+ * micro-batches there are. As F ascend on all ranks, a receiver takes a message before it can wait
+ * for a later one. The message of a skip waits for the stages between, and so does its sender by
+ * the message to the next stage. */
 static int last_wait_of(const builder *b, const tr_program *program, int at) {
     const int later = program->instr[at].action.micro_batch + MOST_SENT;
+    const tr_edge *edge = &b->t->edge[program->instr[at].edge];
     int j = at + 1;
-    if (!b->s->forward_only || b->s->stages != b->s->ranks) return program->count - 1;
+    if (!b->paced || edge->to != edge->from + 1) return program->count - 1;
     while (j < program->count - 1 && !(program->instr[j].action.type == TR_ACTION_F &&
                                        program->instr[j].action.micro_batch >= later))
         j++;
@@ -389,7 +401,10 @@ tr_status tr_lower(const tr_schedule *s, const tr_stage_table *t, tr_program_set
     TR_TRY(tr_schedule_check(s, t, NULL));
     TR_TRY(check_table(t));
     tr_status status = TR_OK;
-    builder b = {.s = s, .t = t, .walk = {.name = s->name, .context = &b, .step = lower_step}};
+    builder b = {.s = s,
+                 .t = t,
+                 .walk = {.name = s->name, .context = &b, .step = lower_step},
+                 .paced = is_paced(s)};
     TR_TRY_OUT(builder_open(&b));
     TR_TRY_OUT(lower_all(&b));
     for (int r = 0; r < s->ranks; r++) TR_TRY_OUT(tr_lower_gathers(t, &b.set->program[r]));

@@ -36,8 +36,8 @@ static void expect_split(const tr_rank_time *time, int ranks, double makespan, i
     }
 }
 
-/* Fails unless the order and its lowered program take the same times; `exact` false: the program
- * may be later. */
+/* Fails unless the order and its lowered program take the same times; `exact` false: actions of the
+ * program may be later, but without transfers not its end. */
 static void expect_equal(const tr_schedule *s, const tr_stage_table *t, double c, bool exact) {
     tr_program_set *set = NULL;
     tr_simulation *sim = NULL;
@@ -55,6 +55,7 @@ static void expect_equal(const tr_schedule *s, const tr_stage_table *t, double c
         }
         assert_true(fabs(sim->time[r].busy - e->time[r].busy) <= 1e-12 * sim->makespan);
     }
+    if (c == 0) assert_true(fabs(sim->makespan - e->makespan) <= 1e-12 * sim->makespan);
     expect_split(sim->time, s->ranks, sim->makespan, actions_of(s));
     expect_split(e->time, s->ranks, e->makespan, actions_of(s));
     tr_simulation_destroy(sim);
@@ -73,7 +74,7 @@ static void test_equals_the_lowered_program(void **state) {
         assert_int_equal(tr_schedule_forward_of(s, NULL, 5, &f), TR_OK);
         expect_equal(s, &t, 0, true);
         expect_equal(s, &t, 1.5, false);
-        expect_equal(f, &t, 0, true);
+        expect_equal(f, &t, 0, stages > ranks); /* ranks keep pace with a slow one after them */
         tr_schedule_destroy(f);
         tr_schedule_destroy(s);
         tr_stage_table_free(&t);

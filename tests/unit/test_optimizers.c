@@ -125,15 +125,16 @@ static void own(owned *o, tr_device *device, tr_dtype dtype, tr_optim_memory opt
         const size_t numbers = at * tr_dtype_size(acc);
         char *const value = w + at * tr_dtype_size(dtype);
         char *const sum = (char *)o->grad + at * tr_dtype_size(grad);
-        *slot = (tr_store_slot){.param = &o->param[k],
-                                .layout = {.replicas = {.count = {1, 1, 1}}, .parts = 1},
-                                .portion = {.extent = o->param[k].count},
-                                .grad = sum,
-                                .direction = grad == acc ? sum : (char *)o->addend + numbers,
-                                .master = dtype == acc ? value : NULL,
-                                .value = value,
-                                .optimizer = tr_optim_kind_for(optimizer.kind, &o->param[k]),
-                                .shares = -1};
+        *slot = (tr_store_slot){
+            .param = &o->param[k],
+            .layout = {.replicas = {.count = {1, 1, 1}}, .parts = 1, .counted_in_tp = true},
+            .portion = {.extent = o->param[k].count},
+            .grad = sum,
+            .direction = grad == acc ? sum : (char *)o->addend + numbers,
+            .master = dtype == acc ? value : NULL,
+            .value = value,
+            .optimizer = tr_optim_kind_for(optimizer.kind, &o->param[k]),
+            .shares = -1};
         for (int i = 0; i < tr_optim_states(slot->optimizer); i++)
             slot->state[i] = (char *)o->state[i] + numbers;
         o->run[k] = (tr_run){.slot = k,
