@@ -82,6 +82,23 @@ static void print_row(const tr_config *c, unsigned kept, const tr_found *f) {
                  (double)(c->train.batch * c->model.context) / f->seconds);
 }
 
+/* Fails with TR_ERR_FIT, because no layout fits. */
+static tr_status refuse(const tr_config *c, const tr_search *s) {
+    if (s->host_bytes > 0)
+        return TR_FAIL(
+            TR_ERR_FIT,
+            "none of them fits: device.offload %s keeps at least %.1f MiB in the memory "
+            "of a host, and its ranks may take %.1f MiB there (%s); offload less, or put "
+            "fewer ranks on a host (device.host_ranks)",
+            c->device.offload, (double)s->host_bytes / MIB, (double)s->host_limit / MIB,
+            c->device.host_memory ? "device.host_memory" : "free memory");
+    return TR_FAIL(TR_ERR_FIT,
+                   "none of them fits the %.1f MiB that a rank may use (%s): the one that needs "
+                   "least takes about %.1f MiB a rank; use more ranks, or device.offload",
+                   (double)s->limit / MIB, c->device.memory ? "device.memory" : "free memory",
+                   s->least / MIB);
+}
+
 tr_status cli_plan_search(const tr_config *c, tr_device *device, int ranks, unsigned kept,
                           bool here, double rate) {
     char keys[512];
@@ -99,14 +116,11 @@ tr_status cli_plan_search(const tr_config *c, tr_device *device, int ranks, unsi
                                        .rate = rate_of,
                                        .context = &speed};
     TR_TRY(tr_search_make(&request, &found));
-    (void)printf("search   %lld layouts of %d ranks, of which %lld were planned\n",
-                 (long long)found.layouts, ranks, (long long)found.planned);
-    if (found.count == 0)
-        return TR_FAIL(TR_ERR_FIT,
-                       "none of them fits the %.1f MiB that a rank may use (%s): the one that "
-                       "needs least takes about %.1f MiB a rank; use more ranks, or device.offload",
-                       (double)found.limit / MIB,
-                       c->device.memory ? "device.memory" : "free memory", found.least / MIB);
+    (void)printf("search   %lld layout%s of %d rank%s, of which %lld %s planned\n",
+                 (long long)found.layouts, found.layouts == 1 ? "" : "s", ranks,
+                 ranks == 1 ? "" : "s", (long long)found.planned,
+                 found.planned == 1 ? "was" : "were");
+    if (found.count == 0) return refuse(c, &found);
     (void)printf("limit    %.1f MiB a rank (%s)\n\n", (double)found.limit / MIB,
                  c->device.memory ? "device.memory" : "free memory here, divided among the ranks");
     (void)printf("%4s %4s %4s %4s  %-14s %7s %11s  %-9s %10s %7s  %-8s %s\n", "pp", "tp", "dp",

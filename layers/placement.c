@@ -54,6 +54,7 @@ int tr_placement_bucket(const tr_placement *placement, const tr_model *model, in
 
 tr_status tr_placement_visit_ties(const tr_placement *placement, const tr_model *model,
                                   const tr_mesh *mesh, tr_tie_visit_fn visit, void *context) {
+    if (mesh->degree[TR_AXIS_PP] == 1) return TR_OK; /* all uses are on one rank */
     for (int i = 0; i < model->count; i++)
         for (int k = 0; k < model->layers[i]->params_count; k++) {
             const tr_param *param = &model->layers[i]->params[k], *other;

@@ -281,8 +281,9 @@ tr_status tr_run_plan_make_fastest(const tr_config *config, tr_device *device, t
     return make(config, device, NULL, false, false, out);
 }
 
-tr_status tr_run_plan_sketch(const tr_config *config, tr_device *device, tr_run_plan **out) {
-    return make(config, device, NULL, true, true, out);
+tr_status tr_run_plan_sketch(const tr_config *config, tr_device *device, size_t limit,
+                             tr_run_plan **out) {
+    return make(config, device, &limit, true, true, out);
 }
 
 void tr_run_plan_destroy(tr_run_plan *p) {
@@ -339,12 +340,16 @@ static tr_status exceeds(const tr_layout *l, size_t limit, bool *out) {
 
 tr_status tr_whole_open(const tr_config *c, tr_whole *out) {
     tr_config *whole = NULL;
+    tr_config_offloads offload;
     *out = (tr_whole){0};
     TR_TRY(tr_calloc(1, sizeof *whole, &whole));
     *whole = *c;
     whole->parallel.pp = whole->parallel.virtual_stages = 1;
     whole->train.batch = c->train.micro_batch * c->parallel.dp;
     (void)snprintf(whole->parallel.schedule, sizeof whole->parallel.schedule, "1f1b");
+    if (tr_config_offload(c, &offload) && offload.stages > 0)
+        (void)snprintf(whole->device.offload, sizeof whole->device.offload, "%s",
+                       offload.optimizer ? "optimizer" : "none");
     tr_status status = tr_request_schedule(whole, &out->orders.schedule, NULL);
     if (status == TR_OK)
         status = make_layout(whole, &out->orders, 0, (tr_own_sums){false}, NULL, &out->layout);

@@ -46,9 +46,10 @@ tr_status tr_run_plan_make_within(const tr_config *config, tr_device *device, si
                                   tr_run_plan **out);
 /* The same as tr_run_plan_make with the fastest cut, whether it fits or not. */
 tr_status tr_run_plan_make_fastest(const tr_config *config, tr_device *device, tr_run_plan **out);
-/* The same as tr_run_plan_make, but plans the ranks of tensor index 0, and takes their bytes for
- * the others, which never take more. */
-tr_status tr_run_plan_sketch(const tr_config *config, tr_device *device, tr_run_plan **out);
+/* The same as tr_run_plan_make_within, but plans the ranks of tensor index 0, and takes their bytes
+ * for the others, which never take more. */
+tr_status tr_run_plan_sketch(const tr_config *config, tr_device *device, size_t limit,
+                             tr_run_plan **out);
 void tr_run_plan_destroy(tr_run_plan *plan);
 
 /* Returns the rank that takes most. */
@@ -65,7 +66,7 @@ bool tr_run_plan_fits(const tr_run_plan *plan);
 void tr_run_plan_limit_host(const tr_run_plan *plan, tr_config *config);
 
 /* The model on one pipeline rank that runs one micro-batch: its costs and bytes are sums over all
- * layers. */
+ * layers. No activations are offloaded. */
 typedef struct tr_whole {
     tr_orders orders;
     tr_layout *layout; /* not prepared */

@@ -2,6 +2,7 @@
 
 #include "base/memory.h"
 #include "partition/network.h"
+#include "partition/recompute_choice.h"
 #include "partition/request.h"
 #include "partition/run_plan.h"
 #include "partition/tensor_sums.h"
@@ -94,10 +95,16 @@ typedef struct search {
     size_t corrections, correction_room;
     tr_found *best; /* of each mesh */
     size_t meshes, mesh_room;
+    char refusal[1024]; /* the first one of a layout; then of a plan */
 } search;
 
 static bool keeps(const search *s, tr_search_key key) {
     return (s->r->kept & 1U << key) != 0;
+}
+
+static void choose(const search *s, const tr_layout_choice *x) {
+    *s->c = *s->r->config;
+    tr_layout_choice_apply(x, s->r->kept, s->c);
 }
 
 /* --- estimates -------------------------------------------------------------------------------- */
@@ -112,6 +119,21 @@ static double wait_of(const search *s, const tr_layout *l, double rate) {
     return tr_sum_times_of(l->model, &l->placement, &program, link).exposed;
 }
 
+/* With train.recompute auto, takes the bytes of full: the least that it may choose. */
+static tr_status take_least_bytes(const search *s, share *of) {
+    tr_config *c = s->c;
+    tr_whole whole;
+    if (strcmp(c->model.recompute, TR_RECOMPUTE_AUTO) != 0) return TR_OK;
+    (void)strcpy(c->model.recompute, tr_recompute_name(TR_RECOMPUTE_FULL));
+    const tr_status status = tr_whole_open(c, &whole);
+    (void)strcpy(c->model.recompute, TR_RECOMPUTE_AUTO);
+    TR_TRY(status);
+    of->cost.m_b = whole.layout->table.cost->m_b;
+    of->cost.m_w = whole.layout->table.cost->m_w;
+    tr_whole_close(&whole);
+    return TR_OK;
+}
+
 static tr_status add_share(search *s, const tr_layout_choice *x) {
     tr_whole whole;
     double rate;
@@ -119,7 +141,7 @@ static tr_status add_share(search *s, const tr_layout_choice *x) {
     TR_TRY(tr_grow(&s->share, &s->share_room, s->shares + 1, sizeof *s->share));
     TR_TRY(tr_whole_open(s->c, &whole));
     const tr_stage_cost *cost = whole.layout->table.cost;
-    s->share[s->shares++] = (share){
+    s->share[s->shares] = (share){
         .tp = x->tp,
         .micro_batch = x->micro_batch,
         .recompute = x->recompute,
@@ -127,7 +149,7 @@ static tr_status add_share(search *s, const tr_layout_choice *x) {
         .sums = wait_of(s, whole.layout, rate),
         .rate = rate};
     tr_whole_close(&whole);
-    return TR_OK;
+    return take_least_bytes(s, &s->share[s->shares++]);
 }
 
 static tr_status find_share(search *s, const tr_layout_choice *x, const share **out) {
@@ -198,26 +220,37 @@ static tr_status estimate_order(const search *s, const tr_layout_choice *x, cons
 
 /* --- candidates ------------------------------------------------------------------------------- */
 
+static void keep_refusal(search *s) {
+    if (!s->refusal[0]) (void)snprintf(s->refusal, sizeof s->refusal, "%s", tr_error_message());
+}
+
 /* Adds one choice for every value of parallel.zero that suits its order, if the config allows it.
  */
 static tr_status add_choice(search *s, tr_layout_choice x) {
-    const bool bfs = strcmp(x.schedule, "bfs") == 0 && !keeps(s, TR_SEARCH_SCHEDULE);
+    const bool bfs = strcmp(x.schedule, "bfs") == 0;
+    const int64_t least = bfs && !keeps(s, TR_SEARCH_SCHEDULE) ? 2 : 0;
     const int64_t own = s->r->config->parallel.zero;
-    const int64_t first = keeps(s, TR_SEARCH_ZERO) ? own : bfs ? 2 : 0;
+    const int64_t first = keeps(s, TR_SEARCH_ZERO) ? own : least;
     const int64_t last = keeps(s, TR_SEARCH_ZERO) ? own : x.dp == 1 ? 0 : bfs ? 3 : 1;
     order_cost order = {0};
     const share *of = NULL;
     for (x.zero = first; x.zero <= last; x.zero++) {
         double bytes = 0;
-        if (bfs && x.zero < 2) continue;
-        tr_layout_choice_apply(&x, s->r->kept, s->c);
+        if (x.zero < least) continue;
+        choose(s, &x);
         const tr_status allowed = tr_config_check(s->c, s->r->ranks);
-        if (allowed == TR_ERR_CONFIG) continue;
+        if (allowed == TR_ERR_CONFIG) {
+            keep_refusal(s);
+            continue;
+        }
         TR_TRY(allowed);
         if (!of) {
             TR_TRY(find_share(s, &x, &of));
             const tr_status made = estimate_order(s, &x, of, &order);
-            if (made == TR_ERR_CONFIG) return TR_OK; /* the order has no such number of stages */
+            if (made == TR_ERR_CONFIG) { /* the order has no such number of stages */
+                keep_refusal(s);
+                return TR_OK;
+            }
             TR_TRY(made);
         }
         TR_TRY(find_known(s, &x, &bytes));
@@ -268,6 +301,17 @@ static tr_status add_chunks(search *s, tr_layout_choice x, const char *schedule)
     return TR_OK;
 }
 
+/* Adds the config's order. */
+static tr_status add_kept_order(search *s, tr_layout_choice x) {
+    const char *own = s->r->config->parallel.schedule;
+    const int64_t blocks = s->r->config->model.layers / x.pp;
+    TR_TRY(add_order(s, x, own, 0));
+    if (keeps(s, TR_SEARCH_VIRTUAL) || tr_schedule_is_path(own)) return TR_OK;
+    TR_TRY(add_chunks(s, x, own));
+    const bool added = blocks <= MOST_CHUNKS && (blocks & (blocks - 1)) == 0;
+    return strcmp(own, "bfs") == 0 && !added ? add_order(s, x, own, blocks) : TR_OK;
+}
+
 static tr_status add_orders(search *s, tr_layout_choice x) {
     /* Those that are not searched for themselves, and not gpipe, which holds more than 1f1b. */
     static const struct {
@@ -276,11 +320,7 @@ static tr_status add_orders(search *s, tr_layout_choice x) {
     } orders[] = {
         {"interleaved", true}, {"interleaved-zb", true}, {"zb-h1", false}, {"zbv", false}};
     const int64_t blocks = s->r->config->model.layers / x.pp;
-    if (keeps(s, TR_SEARCH_SCHEDULE)) {
-        const char *own = s->r->config->parallel.schedule;
-        TR_TRY(add_order(s, x, own, 0));
-        return add_chunks(s, x, own);
-    }
+    if (keeps(s, TR_SEARCH_SCHEDULE)) return add_kept_order(s, x);
     TR_TRY(add_order(s, x, "1f1b", 0));
     if (x.dp > 1 && blocks > 2) TR_TRY(add_order(s, x, "bfs", blocks));
     if (x.pp == 1) return TR_OK;
@@ -296,7 +336,7 @@ static tr_status add_meshes(search *s) {
     for (int64_t pp = 1; pp <= ranks && pp <= own->model.layers; pp++)
         for (int64_t tp = 1; pp * tp <= ranks; tp++) {
             const tr_layout_choice x = {.pp = pp, .tp = tp, .dp = ranks / (pp * tp)};
-            if (ranks % (pp * tp) || own->train.batch % x.dp) continue;
+            if (ranks % (pp * tp) || own->model.heads % tp || own->train.batch % x.dp) continue;
             if ((keeps(s, TR_SEARCH_PP) && pp != own->parallel.pp) ||
                 (keeps(s, TR_SEARCH_TP) && tp != own->parallel.tp) ||
                 (keeps(s, TR_SEARCH_DP) && x.dp != own->parallel.dp))
@@ -331,17 +371,31 @@ static tr_status add_correction(search *s, const candidate *x, double seconds, s
     return TR_OK;
 }
 
+/* Takes what a plan that does not fit needs, if it is the least so far. */
+static void take_least(tr_search *out, const tr_run_plan *p) {
+    if (!tr_run_plan_fits_device(p))
+        out->least = fmin(out->least, (double)p->memory[tr_run_plan_largest(p)].total);
+    else if (!out->host_bytes || p->host_bytes < out->host_bytes) {
+        out->host_bytes = p->host_bytes;
+        out->host_limit = p->host_limit;
+    }
+}
+
 /* Plans a choice. *fits: whether each rank's part fits. */
 static tr_status plan(search *s, const candidate *x, bool *fits, tr_found *out) {
     tr_run_plan *p;
     tr_step_traffic traffic;
     double rate;
     *fits = false;
-    tr_layout_choice_apply(&x->choice, s->r->kept, s->c);
+    choose(s, &x->choice);
     TR_TRY(s->r->rate(s->r->context, s->c, &rate));
     s->out->planned++;
-    const tr_status planned = tr_run_plan_sketch(s->c, s->r->device, &p);
-    if (planned == TR_ERR_CONFIG || planned == TR_ERR_FIT) return TR_OK;
+    tr_status planned = tr_request_recompute(s->c, s->r->device);
+    if (planned == TR_OK) planned = tr_run_plan_sketch(s->c, s->r->device, s->out->limit, &p);
+    if (planned == TR_ERR_CONFIG || planned == TR_ERR_FIT) {
+        keep_refusal(s);
+        return TR_OK;
+    }
     TR_TRY(planned);
     const tr_status status = tr_traffic_of(s->c, p->layout, rate, &traffic);
     *out = (tr_found){.choice = x->choice,
@@ -349,6 +403,7 @@ static tr_status plan(search *s, const candidate *x, bool *fits, tr_found *out) 
                       .bubble = fmax(0, 1 - p->ideal / p->time->makespan),
                       .bytes = p->memory[tr_run_plan_largest(p)].total};
     *fits = tr_run_plan_fits(p);
+    take_least(s->out, p);
     const double fastest = p->room ? p->fastest / p->time->makespan : 1;
     tr_run_plan_destroy(p);
     TR_TRY(status);
@@ -415,13 +470,32 @@ static tr_status plan_candidates(search *s) {
     qsort(s->candidate, s->candidates, sizeof *s->candidate, compare_candidates);
     for (size_t k = 0; k < s->candidates; k++) {
         const candidate *x = &s->candidate[k];
-        out->least = fmin(out->least, x->bytes);
+        const correction *by = correction_of(s, &x->choice);
         if (!is_hopeless(s, x)) TR_TRY(plan_candidate(s, x));
+        else out->least = fmin(out->least, by ? x->bytes * by->memory : x->bytes);
     }
-    qsort(s->best, s->meshes, sizeof *s->best, compare_found);
+    if (s->meshes > 0) qsort(s->best, s->meshes, sizeof *s->best, compare_found);
     out->count = s->meshes < TR_SEARCH_MOST ? (int)s->meshes : TR_SEARCH_MOST;
     if (out->count > 0) memcpy(out->found, s->best, (size_t)out->count * sizeof *out->found);
     return TR_OK;
+}
+
+/* Fails because there is no layout, or none that can be planned. */
+static tr_status refuse(const search *s) {
+    const tr_config *c = s->r->config;
+    const int ranks = s->r->ranks;
+    const char *plural = ranks == 1 ? "" : "s";
+    tr_error_clear();
+    if (s->refusal[0])
+        return TR_FAIL(TR_ERR_CONFIG, "no layout of %d rank%s is possible: %s", ranks, plural,
+                       s->refusal);
+    return TR_FAIL(TR_ERR_CONFIG,
+                   "no layout of %d rank%s is possible: parallel.tp divides model.heads (%lld), "
+                   "parallel.dp train.batch (%lld), and parallel.pp is at most model.layers "
+                   "(%lld)%s",
+                   ranks, plural, (long long)c->model.heads, (long long)c->train.batch,
+                   (long long)c->model.layers,
+                   s->r->kept ? ", and keys that are given as arguments stay" : "");
 }
 
 tr_status tr_search_make(const tr_search_request *r, tr_search *out) {
@@ -432,17 +506,11 @@ tr_status tr_search_make(const tr_search_request *r, tr_search *out) {
     *s.c = *r->config;
     TR_TRY_OUT(tr_request_memory(r->config, r->device, r->ranks, &out->limit));
     TR_TRY_OUT(add_meshes(&s));
-    tr_error_clear();
     out->layouts = (int64_t)s.candidates;
-    if (s.candidates == 0)
-        status = TR_FAIL(TR_ERR_CONFIG,
-                         "no layout of %d ranks is possible: parallel.tp divides model.heads "
-                         "(%lld), parallel.dp train.batch (%lld), and parallel.pp is at most "
-                         "model.layers (%lld)",
-                         r->ranks, (long long)r->config->model.heads,
-                         (long long)r->config->train.batch, (long long)r->config->model.layers);
-    TR_TRY_OUT(status);
+    if (s.candidates == 0) TR_TRY_OUT(refuse(&s));
+    s.refusal[0] = '\0';
     TR_TRY_OUT(plan_candidates(&s));
+    if (isinf(out->least) && out->count == 0 && out->host_bytes == 0) TR_TRY_OUT(refuse(&s));
     tr_error_clear();
 out:
     free(s.best);

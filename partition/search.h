@@ -49,10 +49,13 @@ typedef struct tr_found {
 enum { TR_SEARCH_MOST = 10 };
 
 typedef struct tr_search {
-    int64_t layouts;                /* that the model, the batch and the ranks allow */
-    int64_t planned;                /* of them */
-    size_t limit;                   /* bytes of a rank */
-    double least;                   /* bytes, estimated, of the layout that takes least */
+    int64_t layouts; /* that the model, the batch and the ranks allow */
+    int64_t planned; /* of them */
+    size_t limit;    /* bytes of a rank */
+    double least;    /* without found: bytes of the layout that takes least, estimated or planned */
+    /* Without found: the fewest bytes that layouts which fit the ranks' memory keep in a host's,
+     * and those that they may keep there; 0: no layout fits the ranks' memory. */
+    size_t host_bytes, host_limit;
     int count;                      /* of found; 0: none fits */
     tr_found found[TR_SEARCH_MOST]; /* the best one of each pp x tp x dp, the shortest step first */
 } tr_search;

@@ -294,6 +294,12 @@ grep -Eq '^trireme: none of them fits the .* that a rank may use \(device.memory
     fail "small: $(<"$scratch/small.err")"
 plan 78 none --search 35 "${found[@]}"
 grep -q '^trireme: no layout of 35 ranks is possible: ' "$scratch/none.err" || fail "none: $(<"$scratch/none.err")"
+echo junk >"$scratch/junk.csv"
+plan 78 junk --search 2 "${found[@]}" parallel.schedule="$scratch/junk.csv"
+grep -q '^trireme: no layout of 2 ranks is possible: .*junk.csv' "$scratch/junk.err" || fail "junk: $(<"$scratch/junk.err")"
+plan 76 full-hosts --search 4 --rate 20 device.name=guarded device.memory=1GiB device.offload=optimizer device.host_memory=1KiB
+grep -q '^trireme: none of them fits: device.offload optimizer keeps at least .* (device.host_memory); offload less' "$scratch/full-hosts.err" ||
+    fail "full-hosts: $(<"$scratch/full-hosts.err")"
 plan 69 speed --search 4 device.name=cuda device.memory=1GiB
 grep -q 'give it with --rate GFLOP/s$' "$scratch/speed.err" || fail "speed: $(<"$scratch/speed.err")"
 for wrong in 0 x 1.5 -3; do plan 64 wrong --search "$wrong"; done

@@ -206,6 +206,90 @@ static void test_none_fits_and_none_is_possible(void **state) {
     tr_error_clear();
 }
 
+enum { ALL_KEPT = (1 << TR_SEARCH_KEYS) - 1 };
+
+/* No layout counts twice, and bfs has its values of zero and its number of stages. */
+static void test_kept_orders_count_once(void **state) {
+    (void)state;
+    static const struct {
+        const char *schedule, *more;
+        unsigned searched;
+        int layouts;
+    } cases[] = {{"interleaved", "parallel.virtual=2", 0, 1},
+                 {"interleaved", "parallel.pp=2", 1U << TR_SEARCH_VIRTUAL, 2}, /* 0 and 2 */
+                 {"bfs", "parallel.virtual=4", 1U << TR_SEARCH_ZERO, 4},
+                 {"bfs", "model.layers=6", 1U << TR_SEARCH_VIRTUAL, 4}}; /* 0, 2, 4 and 6 */
+    for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
+        char schedule[64];
+        const bool bfs = strcmp(cases[k].schedule, "bfs") == 0;
+        (void)snprintf(schedule, sizeof schedule, "parallel.schedule=%s", cases[k].schedule);
+        const char *const overrides[] = {schedule, bfs ? "parallel.dp=2" : "parallel.pp=2",
+                                         cases[k].more};
+        tr_config config;
+        tr_search s;
+        read_config(&config, 3, overrides);
+        assert_int_equal(search(&config, 2, ALL_KEPT & ~cases[k].searched, 1e9, &s), TR_OK);
+        assert_int_equal(s.layouts, cases[k].layouts);
+    }
+}
+
+/* Kept, train.recompute auto finds the modes of each layout for the memory. */
+static void test_kept_auto_recomputes(void **state) {
+    (void)state;
+    static const char *const modes[] = {"train.recompute=auto", "train.recompute=none"};
+    for (size_t k = 0; k < 2; k++) {
+        const char *const overrides[] = {"device.memory=720KiB", modes[k], "model.vocab=515",
+                                         "model.layers=8"};
+        tr_config config;
+        tr_search s;
+        read_config(&config, 4, overrides);
+        assert_int_equal(search(&config, 4, 1U << TR_SEARCH_RECOMPUTE, 1e9, &s), TR_OK);
+        assert_int_equal(s.count > 0, k == 0);
+        for (int i = 0; i < s.count; i++) assert_true(s.found[i].bytes <= s.limit);
+    }
+}
+
+/* Layouts without the stage of which activations are offloaded are not considered. */
+static void test_offloads(void **state) {
+    (void)state;
+    const char *const stage[] = {"device.name=guarded", "device.memory=64MiB",
+                                 "device.offload=activations:1"};
+    const char *const host[] = {"device.name=guarded", "device.memory=64MiB",
+                                "device.offload=optimizer", "device.host_memory=16KiB"};
+    tr_config config;
+    tr_search s;
+    read_config(&config, 3, stage);
+    assert_int_equal(search(&config, 4, 0, 1e9, &s), TR_OK);
+    assert_true(s.count > 0);
+    for (int k = 0; k < s.count; k++)
+        assert_true(s.found[k].choice.pp > 1 || s.found[k].choice.virtual_stages > 1);
+    read_config(&config, 4, host);
+    assert_int_equal(search(&config, 4, 0, 1e9, &s), TR_OK);
+    assert_int_equal(s.count, 0);
+    assert_int_equal(s.host_limit, 16 << 10);
+    assert_true(s.host_bytes > s.host_limit);
+}
+
+/* The reason is named when it is not the numbers of ranks. */
+static void test_refusals_have_a_reason(void **state) {
+    (void)state;
+    static const struct {
+        const char *key;
+        unsigned kept;
+        const char *reason;
+    } cases[] = {{"data.documents=packed", 0, "ranks is possible: data.documents packed needs"},
+                 {"train.micro_batch=3", 1U << TR_SEARCH_MICRO_BATCH, "train.batch 16 is not"},
+                 {"parallel.dp=3", 1U << TR_SEARCH_DP, "keys that are given as arguments stay"}};
+    for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
+        tr_config config;
+        tr_search s;
+        read_config(&config, 1, &cases[k].key);
+        assert_int_equal(search(&config, 4, cases[k].kept, 1e9, &s), TR_ERR_CONFIG);
+        if (!strstr(tr_error_message(), cases[k].reason)) fail_msg("%s", tr_error_message());
+        tr_error_clear();
+    }
+}
+
 /* A sketch has the time and the largest bytes of the plan, and no rank takes more. */
 static void test_a_sketch_is_no_smaller(void **state) {
     (void)state;
@@ -221,7 +305,7 @@ static void test_a_sketch_is_no_smaller(void **state) {
         read_config(&config, 4, overrides);
         if (k == 3) config.model.layers = 8;
         assert_int_equal(tr_run_plan_make(&config, device, &plan), TR_OK);
-        assert_int_equal(tr_run_plan_sketch(&config, device, &sketch), TR_OK);
+        assert_int_equal(tr_run_plan_sketch(&config, device, plan->limit, &sketch), TR_OK);
         assert_true(plan->time->makespan == sketch->time->makespan);
         assert_int_equal(plan->memory[tr_run_plan_largest(plan)].total,
                          sketch->memory[tr_run_plan_largest(sketch)].total);
@@ -236,6 +320,10 @@ int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_it_finds_the_best),
                                        cmocka_unit_test(test_kept_keys_stay),
                                        cmocka_unit_test(test_none_fits_and_none_is_possible),
+                                       cmocka_unit_test(test_kept_orders_count_once),
+                                       cmocka_unit_test(test_kept_auto_recomputes),
+                                       cmocka_unit_test(test_offloads),
+                                       cmocka_unit_test(test_refusals_have_a_reason),
                                        cmocka_unit_test(test_a_sketch_is_no_smaller)};
     return cmocka_run_group_tests(tests, open_cpu, close_cpu);
 }
