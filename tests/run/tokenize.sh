@@ -128,15 +128,15 @@ grep -q "^trireme: another process is writing 'held'" held.err || fail "held: $(
 rm held.bin.part
 
 # What training reads.
-train 0 1 run data.path=lines data.format=megatron data.documents=packed model.vocab=301 train.steps=3
+train 0 1 run data.path=lines data.format=megatron data.documents=packed model.vocab=301 train.steps=3 optim.warmup=2
 tokens=$(sed -n 's/^tokens *\([0-9]*\) in.*/\1/p' lines.out)
 "$trireme" data base.yaml data.path=lines data.format=megatron model.vocab=301 data.documents=packed >data.out
 grep -Eq "^tokens +$tokens, " data.out && grep -q "^documents $documents$" data.out || fail "data: $(<data.out)"
 
 # The same text, tokenized when the run begins.
 tokenize 0 short short.txt
-train 0 1 files data.path=short.bin data.format=megatron model.vocab=301 train.steps=3
-train 0 1 text data.path=short.txt data.format=text data.tokenizer=tokenizer.json model.vocab=301 train.steps=3
+train 0 1 files data.path=short.bin data.format=megatron model.vocab=301 train.steps=3 optim.warmup=2
+train 0 1 text data.path=short.txt data.format=text data.tokenizer=tokenizer.json model.vocab=301 train.steps=3 optim.warmup=2
 same_curve text files
 # Its tokens are kept in log.dir; a run that continues does not make them again, unless the text changed.
 kept() { (cd "$1/tokens" && ls -i --time-style=+%s%N -l); }
@@ -168,7 +168,7 @@ trireme_on 1 train brought/config.yaml data.path=short.txt data.format=text trai
     fail "brought: its tokenizer is not found: $(<err)"
 train 0 1 began model.init_from=folder data.path=short.txt data.format=text model.vocab=301 train.steps=2
 mv folder gone
-trireme_on 2 train began/config.yaml train.steps=3 parallel.pp=2 --resume >out 2>err || fail "began: not without its folder: $(<err)"
+trireme_on 2 train began/config.yaml train.steps=3 optim.warmup=2 parallel.pp=2 --resume >out 2>err || fail "began: not without its folder: $(<err)"
 for run in files text; do cmp -s $run/tokenizer/tokenizer.json tokenizer.json || fail "$run: no copy of the tokenizer"; done
 "$trireme" sample text -p 'The ' -n 60 --temperature 3 >sampled.out 2>sampled.err || fail "sample: $(<sampled.err)"
 iconv -f UTF-8 -t UTF-8 sampled.out >/dev/null || fail "the sample is not UTF-8"
@@ -176,13 +176,13 @@ mv text/tokenizer text/elsewhere
 "$trireme" sample text -p 'The ' -n 60 --temperature 3 >bytes.out || fail "no sample without the tokenizer"
 ! cmp -s sampled.out bytes.out || fail "the sample does not use the tokenizer"
 mv text/elsewhere text/tokenizer
-train 0 1 packed data.path=short.txt data.format=text data.tokenizer=tokenizer.json model.vocab=301 train.steps=3 data.documents=packed
+train 0 1 packed data.path=short.txt data.format=text data.tokenizer=tokenizer.json model.vocab=301 train.steps=3 optim.warmup=2 data.documents=packed
 grep -q 'document_end: 300$' packed/config.yaml || fail "packed: $(grep document_end packed/config.yaml)"
 train 78 1 vocab data.path=short data.format=megatron model.vocab=300
 says vocab "model.vocab 300 is too small: the tokenizer 'short.tokenizer.json' has 301 tokens"
 # A tokenizer next to the data that cannot be read: tokens need none, other data do.
 cp short.bin alone.bin && cp short.idx alone.idx && echo '{' >alone.tokenizer.json
-train 0 1 alone data.path=alone data.format=megatron model.vocab=301 train.steps=3
+train 0 1 alone data.path=alone data.format=megatron model.vocab=301 train.steps=3 optim.warmup=2
 says alone "warning: the tokenizer 'alone.tokenizer.json'.* \(these data can be read without a tokenizer, so none is used\)$"
 same_curve alone files
 [[ ! -e alone/tokenizer ]] || fail "alone: kept a tokenizer"
