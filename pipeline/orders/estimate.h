@@ -37,7 +37,7 @@ typedef struct tr_estimate {
  *
  * tr_simulate's times of the lowered order are never earlier. They are equal as long as no message
  * waits for an earlier one on its channel or for a landing buffer, which is always true without
- * latency.
+ * latency; a forward-only order in which ranks keep pace (tr_lower) has the same end.
  *
  * Memory: a (stage, micro-batch) counts its stage's m_b from the start of its F to the end of its
  * I, then m_w to the end of its W; with B m_b to the end of B; forward-only: during F.

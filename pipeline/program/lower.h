@@ -158,11 +158,13 @@ typedef struct tr_program_set {
  * A WAIT_SENT comes before the first instruction that starts, in the step simulated without
  * latency, one mean action after the send is complete and the receiver has taken the message, and
  * at the latest before FINISH. The margin is there because costs are estimates: an early wait stops
- * compute until the transfer ends, while a late one only holds a slot longer. In a program of F
- * alone with one stage a rank it comes before the second F after the send, so that the ranks before
- * a slow one do not run ahead of it. So a program needs no
+ * compute until the transfer ends, while a late one only holds a slot longer. So a program needs no
  * buffer between the ranks: every wait for another rank points forward in the simulated step, and
  * tr_program_prove proves the result, including waits, for any costs.
+ *
+ * In a program of F alone, with one stage a rank and F in ascending order on all ranks, the
+ * WAIT_SENT of a message to the next stage comes before the second F after it at the latest: the
+ * ranks before a slow one do not run ahead of it, and without latency the program takes no longer.
  *
  * Fails with TR_ERR_CONFIG from the check, and with TR_ERR_INTERNAL on a table with an edge without
  * bytes or lifetime. The caller releases *out with tr_program_set_destroy. */
