@@ -1,5 +1,5 @@
-/* The memory of a rank's parameters. The plan counts with these functions and train/store.c places
- * with them, so that planned bytes equal allocated bytes. */
+/* The memory of a rank's parameters. The plan counts with these functions and train/store_place.c
+ * places with them, so that planned bytes equal allocated bytes. */
 #pragma once
 
 #include "layers/placement.h"
