@@ -131,7 +131,8 @@ static int divisors_below(int degree, int limit) {
 }
 
 /* Numbers the shapes: first products of runs, by the runs' lengths, which divide their axes; then
- * pairs, by axis and distance; then longer parts with a distance, by axis, distance and length. */
+ * pairs, by axis and distance; then longer parts with a distance, by axis, distance and length,
+ * which divide the axis. */
 int64_t tr_mesh_part_id(const tr_mesh *mesh, const tr_mesh_part *part) {
     int64_t runs = 1, shape = 0, pairs = 0, pair = -1, size = 1, lines = 0, line = -1;
     for (int axis = 0; axis < TR_AXIS_COUNT; axis++) {
@@ -141,10 +142,11 @@ int64_t tr_mesh_part_id(const tr_mesh *mesh, const tr_mesh_part *part) {
         runs *= lengths;
         shape = shape * lengths + divisors_below(degree, count);
         if (part->stride[axis] > 1 && count > 2)
-            line = lines + (int64_t)part->stride[axis] * degree + count;
+            line = lines + (int64_t)divisors_below(degree, part->stride[axis]) * lengths +
+                   divisors_below(degree, count);
         else if (part->stride[axis] > 1 || degree % count) pair = pairs + part->stride[axis];
         pairs += degree;
-        lines += (int64_t)degree * degree + degree;
+        lines += (int64_t)lengths * lengths;
     }
     if (line >= 0) shape = runs + pairs + line;
     else if (pair >= 0) shape = runs + pair;

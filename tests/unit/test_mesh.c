@@ -169,10 +169,24 @@ static void numbers(void **state) {
     }
 }
 
+/* A group's number becomes a tag of MPI. Over UCX, Open MPI has tags below 2^23. */
+static void numbers_are_tags(void **state) {
+    (void)state;
+    enum { PP = 16, DP = 128, TP = 8, RANKS = PP * DP * TP };
+    tr_mesh mesh;
+    assert_int_equal(tr_mesh_make(PP, DP, TP, RANKS - 1, RANKS, &mesh), TR_OK);
+    for (int near = 1; near <= DP; near *= 2) {
+        tr_mesh_part part = tr_mesh_self(&mesh);
+        tr_mesh_cross(&mesh, TR_AXIS_DP, near, DP, &part);
+        assert_in_range(tr_mesh_part_id(&mesh, &part), 0, (1 << 23) - 8);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(places),     cmocka_unit_test(lines),  cmocka_unit_test(refusals),
-        cmocka_unit_test(neighbours), cmocka_unit_test(across), cmocka_unit_test(numbers),
+        cmocka_unit_test(places),           cmocka_unit_test(lines),  cmocka_unit_test(refusals),
+        cmocka_unit_test(neighbours),       cmocka_unit_test(across), cmocka_unit_test(numbers),
+        cmocka_unit_test(numbers_are_tags),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
