@@ -7,8 +7,6 @@
 #include <string.h>
 
 enum { CHUNK = 16 };
-static const double CLOSE_LIMIT_S =
-    10; /* how long close waits for unfinished sends without a deadline */
 
 struct tr_outgoing_chunk {
     tr_outgoing_chunk *next;
@@ -188,19 +186,19 @@ static bool ready_sent(tr_wait *wait) {
     return c->sent > wait->number;
 }
 
-static tr_status run_wait_sent(const tr_task *job) {
-    tr_channel_host *c = job->object;
+static tr_status run_wait_sent(const tr_task *task) {
+    tr_channel_host *c = task->object;
     tr_wait wait = {.ready = ready_sent,
                     .object = c,
-                    .number = job->count,
+                    .number = task->count,
                     .what = "the end of send",
                     .peer = c->base.peer};
     return tr_poller_wait(c->base.world, &wait);
 }
 
 tr_status tr_channel_host_wait_sent(tr_channel *channel, tr_stream *stream, int64_t ticket) {
-    tr_task job = {.run = run_wait_sent, .object = self_of(channel), .count = ticket};
-    return tr_world_enqueue(channel->world, stream, &job);
+    tr_task task = {.run = run_wait_sent, .object = self_of(channel), .count = ticket};
+    return tr_world_enqueue(channel->world, stream, &task);
 }
 
 static bool ready_drained(tr_wait *wait) {
@@ -209,17 +207,13 @@ static bool ready_drained(tr_wait *wait) {
 }
 
 void tr_channel_host_drain(tr_channel_host *c) {
-    tr_world *world = c->base.world;
-    pthread_mutex_lock(&world->lock);
-    double deadline = world->hook.deadline_s;
-    pthread_mutex_unlock(&world->lock);
     tr_wait wait = {.ready = ready_drained,
                     .object = c,
                     .number = c->queued - 1,
                     .what = "the end of send",
                     .peer = c->base.peer,
-                    .limit_s = deadline > 0 ? deadline : CLOSE_LIMIT_S};
-    (void)tr_poller_wait(world, &wait);
+                    .limit_s = tr_world_close_limit(c->base.world)};
+    (void)tr_poller_wait(c->base.world, &wait);
 }
 
 /* --- receiving -------------------------------------------------------------------------------- */
@@ -229,16 +223,16 @@ static bool ready_taken(tr_wait *wait) {
     return c->taken == wait->number && c->arrived > wait->number;
 }
 
-static tr_status run_take(const tr_task *job) {
-    tr_channel_host *c = job->object;
-    int64_t k = job->count;
+static tr_status run_take(const tr_task *task) {
+    tr_channel_host *c = task->object;
+    int64_t k = task->count;
     tr_wait wait = {
         .ready = ready_taken, .object = c, .number = k, .what = "message", .peer = c->base.peer};
     TR_TRY(tr_poller_wait(c->base.world, &wait));
-    /* Message k's buffer and size belong to this job until `taken` is incremented. */
+    /* Message k's buffer and size belong to this task until `taken` is incremented. */
     size_t size = c->size[k % TR_CHANNEL_LANDINGS];
-    tr_status status = tr_channel_check_size(&c->base, k, size, job->bytes);
-    if (status == TR_OK && size > 0) memcpy(job->out, c->landing[k % TR_CHANNEL_LANDINGS], size);
+    tr_status status = tr_channel_check_size(&c->base, k, size, task->bytes);
+    if (status == TR_OK && size > 0) memcpy(task->out, c->landing[k % TR_CHANNEL_LANDINGS], size);
     pthread_mutex_lock(&c->base.world->lock);
     c->taken++;
     tr_status posted = tr_channel_poke(&c->base);
@@ -251,8 +245,8 @@ static tr_status host_take(tr_channel *channel, tr_stream *stream, void *to, siz
     pthread_mutex_lock(&channel->world->lock);
     int64_t k = c->claimed++;
     pthread_mutex_unlock(&channel->world->lock);
-    tr_task job = {.run = run_take, .object = c, .out = to, .bytes = bytes, .count = k};
-    return tr_world_enqueue(channel->world, stream, &job);
+    tr_task task = {.run = run_take, .object = c, .out = to, .bytes = bytes, .count = k};
+    return tr_world_enqueue(channel->world, stream, &task);
 }
 
 /* --- opening and closing ---------------------------------------------------------------------- */

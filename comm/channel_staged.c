@@ -161,19 +161,19 @@ static bool ready_arrived(tr_wait *wait) {
 }
 
 /* Runs in the worker thread of the compute stream's queue. */
-static tr_status run_take(const tr_task *job) {
-    staged_channel *c = job->object;
+static tr_status run_take(const tr_task *task) {
+    staged_channel *c = task->object;
     tr_channel *channel = &c->host.base;
     tr_world *world = channel->world;
-    int64_t k = job->count;
+    int64_t k = task->count;
     size_t slot = (size_t)(k % TR_CHANNEL_LANDINGS);
     tr_wait wait = {
         .ready = ready_arrived, .object = c, .number = k, .what = "message", .peer = channel->peer};
     TR_TRY(tr_poller_wait(world, &wait));
-    TR_TRY(tr_channel_check_size(channel, k, c->host.size[slot], job->bytes));
+    TR_TRY(tr_channel_check_size(channel, k, c->host.size[slot], task->bytes));
     tr_stream *compute = tr_device_compute(channel->device);
-    if (job->bytes > 0)
-        TR_TRY(tr_stream_copy(compute, job->out, c->host.landing[slot], job->bytes));
+    if (task->bytes > 0)
+        TR_TRY(tr_stream_copy(compute, task->out, c->host.landing[slot], task->bytes));
     TR_TRY(tr_stream_sync(compute));
     pthread_mutex_lock(&world->lock);
     c->host.taken++;
@@ -187,8 +187,8 @@ static tr_status staged_take(tr_channel *channel, tr_stream *stream, void *to, s
     pthread_mutex_lock(&channel->world->lock);
     int64_t k = c->host.claimed++;
     pthread_mutex_unlock(&channel->world->lock);
-    tr_task job = {.run = run_take, .object = c, .out = to, .bytes = bytes, .count = k};
-    return tr_world_enqueue(channel->world, stream, &job);
+    tr_task task = {.run = run_take, .object = c, .out = to, .bytes = bytes, .count = k};
+    return tr_world_enqueue(channel->world, stream, &task);
 }
 
 /* --- opening and closing ---------------------------------------------------------------------- */

@@ -216,11 +216,11 @@ typedef struct tr_scatter_range {
      * multiples of their length, which is the same for all ranges of a call. */
     int rank, ranks;
 } tr_scatter_range;
-/* Begins a reduce-scatter: sums each range over all members, with the bits of tr_group_start (but
- * of NCCL's own sums of three or more values), in the memory of the members that get it; that of
- * the others becomes undefined. op: a sum. All members name ranges of the same sizes and ranks, in
- * the same order; they do not overlap. Ranges and array must not be used until later work has
- * waited for *ticket. Takes its turn among the group's reductions; see tr_group_start. */
+/* Begins a reduce-scatter: sums each range over all members, in the memory of the members that get
+ * it; the memory of the other members becomes undefined. The bits are those of tr_group_start,
+ * except where NCCL adds three or more values. op: a sum. All members name ranges of the same sizes
+ * and ranks, in the same order; they do not overlap. Ranges and array must not be used until later
+ * work has waited for *ticket. Takes its turn among the group's reductions; see tr_group_start. */
 tr_status tr_group_scatter_ranges(tr_group *group, tr_stream *stream, const tr_scatter_range *range,
                                   int count, tr_dtype dtype, tr_reduce op, int64_t *ticket);
 
@@ -243,10 +243,11 @@ tr_status tr_group_gather_sums(tr_group *group, tr_stream *stream, const tr_gath
 
 /* tr_group_scatter begins to sum whole[n * count] over the n members, and sets part[count], which
  * is outside `whole`, to the elements of the sum from this member's place * count on; it may change
- * nothing else. The bits are those of tr_group_start. tr_group_gather_parts begins to fill
- * whole[n * count], of which every member has the elements from its place * count on, with those of
- * the other members. Both return at once and take their turn among the group's reductions; their
- * memory must not be used until later work has waited for *ticket. */
+ * nothing else. The bits are those of tr_group_start, except where NCCL adds three or more values.
+ * tr_group_gather_parts begins to fill whole[n * count], of which every member has the elements
+ * from its place * count on, with those of the other members. Both return at once and take their
+ * turn among the group's reductions; their memory must not be used until later work has waited for
+ * *ticket. */
 tr_status tr_group_scatter(tr_group *group, tr_stream *stream, void *whole, void *part,
                            int64_t count, tr_dtype dtype, int64_t *ticket);
 tr_status tr_group_gather_parts(tr_group *group, tr_stream *stream, void *whole, int64_t count,

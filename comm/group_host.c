@@ -23,8 +23,6 @@ enum {
     EXCHANGE_BYTES = 4096, /* up to this size latency costs more than sending all data to all */
     STAGE_BYTES = 1 << 16  /* the smallest pinned buffer */
 };
-static const double CLOSE_LIMIT_S =
-    10; /* how long close waits for collectives without a deadline */
 
 static tr_group_host *self_of(tr_group *group) {
     return (tr_group_host *)group;
@@ -463,10 +461,10 @@ static tr_status wait_over(tr_group_host *g, int64_t number, double limit_s) {
     return tr_poller_wait(g->base.world, &wait);
 }
 
-static tr_status run_wait(const tr_task *job) {
-    tr_group_host *g = job->object;
+static tr_status run_wait(const tr_task *task) {
+    tr_group_host *g = task->object;
     const double begin = tr_now_s();
-    tr_status status = wait_over(g, job->count, 0);
+    tr_status status = wait_over(g, task->count, 0);
     g->base.waited += tr_now_s() - begin;
     if (status == TR_OK) return TR_OK;
     abandon(g); /* buffers must not be written after this returns */
@@ -475,8 +473,8 @@ static tr_status run_wait(const tr_task *job) {
 
 static tr_status host_wait(tr_group *group, tr_stream *stream, int64_t ticket) {
     tr_group_host *g = self_of(group);
-    tr_task job = {.run = run_wait, .object = g, .count = ticket};
-    tr_status status = tr_world_enqueue(group->world, stream, &job);
+    tr_task task = {.run = run_wait, .object = g, .count = ticket};
+    tr_status status = tr_world_enqueue(group->world, stream, &task);
     if (status == TR_OK) return TR_OK;
     abandon(g);
     return tr_trace_at(__FILE__, __LINE__, status);
@@ -527,12 +525,8 @@ static void leave_followers(const tr_group_host *g) {
 
 static void host_close(tr_group *group) {
     tr_group_host *g = self_of(group);
-    tr_world *world = group->world;
     tr_device *device = g->stream ? tr_stream_device(g->stream) : NULL;
-    pthread_mutex_lock(&world->lock);
-    double deadline = world->hook.deadline_s;
-    pthread_mutex_unlock(&world->lock);
-    if (g->started > 0) (void)wait_over(g, g->started - 1, deadline > 0 ? deadline : CLOSE_LIMIT_S);
+    if (g->started > 0) (void)wait_over(g, g->started - 1, tr_world_close_limit(group->world));
     /* After a failure waits may still be queued. */
     if (device) (void)tr_stream_sync(tr_device_compute(device));
     leave_followers(g);

@@ -1,8 +1,7 @@
 /* Reductions of ranges over a host transport, each of which some members get. In a round each
- * member gets up to a slot of its sums, in order. The others send it their summands from where the
- * caller has them, each to a slot of scratch of its own. It adds the n values of an element in
- * group-rank order, so the bits are those of an all-reduce.
- */
+ * member gets up to a slot of its sums, in order. The other members send it their summands from
+ * where the caller has them, each to a slot of scratch of its own. It adds the n values of an
+ * element in group-rank order, so the bits are those of an all-reduce. */
 #include "comm/group_host.h"
 
 /* A piece of a range. */

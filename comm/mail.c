@@ -8,7 +8,7 @@
 #include <string.h>
 #include <time.h>
 
-/* The world's lock is held for moments; a caller that waits longer for it goes on without. */
+/* The world's lock is seldom held for longer; a call that does not get it has no effect. */
 enum { LOCK_TIMEOUT_NS = 100000000 };
 
 struct tr_mail {

@@ -10,7 +10,6 @@
 #include <string.h>
 
 enum { SLOTS = 16 };
-static const double CLOSE_LIMIT_S = 10;  /* how long close waits without a deadline */
 static const double ABORT_LIMIT_S = 10;  /* an aborted call must return within this time */
 static const double SHOWN_AFTER_S = 0.1; /* a call that takes longer waits for another rank */
 
@@ -51,7 +50,7 @@ static ncclComm_t take_any_handle(tr_world *world) {
     return handle;
 }
 
-/* Aborts all communicators: after a failure of one the others will not complete either, because the
+/* Aborts all communicators: after a failure of one the rest cannot complete either, because the
  * other ranks give up too. */
 static void abort_all(tr_world *world) {
     for (ncclComm_t h = take_any_handle(world); h; h = take_any_handle(world))
@@ -214,7 +213,7 @@ static bool judge_call(tr_world *world, tr_nccl_call *call, bool *abort, char *s
 
 bool tr_nccl_look(tr_world *world, char *sentence, size_t size) {
     bool abort = false, end = false;
-    /* If another thread holds the lock, no thread is inside a call of NCCL. */
+    /* A thread that holds the lock must not delay the watchdog; the next look comes soon. */
     if (pthread_mutex_trylock(&world->lock) != 0) return false;
     if (world->call) {
         show_call(world, world->call);
@@ -294,7 +293,8 @@ tr_status tr_nccl_sync(tr_world *world, tr_stream *stream, const tr_nccl_comm *o
                         .missing = -1,
                         .group = -1,
                         .alone = true};
-        if (own && world->hook.deadline_s <= 0) wait.limit_s = CLOSE_LIMIT_S;
+        if (own && tr_world_get_hook(world).deadline_s <= 0)
+            wait.limit_s = tr_world_close_limit(world);
         status = tr_poller_wait(world, &wait);
     }
     if (status == TR_OK && s.bad) {

@@ -22,7 +22,7 @@ tr_status tr_nccl_sums_ranges(tr_nccl_sums *sums, const tr_scatter_range *range,
                               tr_dtype dtype, tr_reduce op);
 tr_status tr_nccl_sums_scatter(tr_nccl_sums *sums, void *whole, void *part, int64_t count,
                                tr_dtype dtype);
-/* Enqueues, likewise, a gather of FP32 elements that travel in BF16 (tr_group_gather_sums). */
+/* Enqueues in the same way a gather of FP32 elements that travel in BF16 (tr_group_gather_sums). */
 tr_status tr_nccl_sums_gather(tr_nccl_sums *sums, const tr_gather_range *range, int count);
 /* Returns NCCL's type (ncclDataType_t) of an element. */
 int tr_nccl_type(tr_dtype dtype);

@@ -25,7 +25,8 @@ static const double POLLER_BUSY_S = 20e-6; /* the thread's sleep while messages 
 /* A poll that takes this much processor time has moved data in the transport. Not time by the
  * clock, which also passes while other threads have the core. */
 static const double BUSY_POLL_S = 20e-6;
-static const double MOMENT_S = 1e-3; /* a wait longer than this is shown through the hook */
+static const double CLOSE_LIMIT_S = 10; /* how long closing waits without a deadline */
+static const double MOMENT_S = 1e-3;    /* a wait longer than this is shown through the hook */
 
 tr_status tr_world_fail(tr_world *world, tr_status status, const char *message) {
     if (world->failure == TR_OK) {
@@ -148,6 +149,11 @@ void tr_poller_stop(tr_world *world) {
     pthread_mutex_unlock(&world->lock);
     pthread_join(world->poller, NULL);
     world->poller_runs = false;
+}
+
+double tr_world_close_limit(tr_world *world) {
+    const double deadline = tr_world_get_hook(world).deadline_s;
+    return deadline > 0 ? deadline : CLOSE_LIMIT_S;
 }
 
 void tr_wait_describe(const tr_wait *wait, char *text, size_t size) {

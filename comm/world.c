@@ -1,4 +1,4 @@
-/* Worlds: opening and closing, stream-ordered jobs, the control plane. */
+/* Worlds: opening and closing, stream-ordered tasks, the control plane. */
 #include "base/memory.h"
 #include "comm/nccl_impl.h"
 #include "comm/rounds.h"
@@ -8,11 +8,11 @@
 #include <string.h>
 #include <time.h>
 
-enum { JOBS = 32 };
+enum { TASKS = 32 };
 
 struct tr_task_chunk {
     tr_task_chunk *next;
-    tr_task job[JOBS];
+    tr_task task[TASKS];
 };
 
 /* --- opening and closing --------------------------------------------------------------------- */
@@ -21,7 +21,7 @@ static void world_free(tr_world *world, bool failed) {
     if (world->before_close) world->before_close(world->before_close_context, failed);
     tr_poller_stop(world);
     tr_rounds_close(world->control);
-    for (tr_task_chunk *c = world->job_chunks; c;) {
+    for (tr_task_chunk *c = world->task_chunks; c;) {
         tr_task_chunk *next = c->next;
         free(c);
         c = next;
@@ -162,7 +162,8 @@ void tr_world_abort(tr_world *world, int code) {
     struct timespec until;
     clock_gettime(CLOCK_REALTIME, &until);
     until.tv_sec += 1;
-    /* No call blocks under the lock. If it is held nevertheless, this rank ends without it. */
+    /* A call that is stuck, or that withdraws many messages, holds the lock for longer. Then this
+     * rank ends without it. */
     bool locked = pthread_mutex_timedlock(&world->lock, &until) == 0;
     world->transport->ops->abort(world->transport, code);
     if (locked) pthread_mutex_unlock(&world->lock);
@@ -192,7 +193,7 @@ tr_status tr_world_sync(tr_world *world, tr_stream *stream) {
 }
 
 bool tr_world_look(tr_world *world, char *sentence, size_t size) {
-    return tr_world_uses_nccl(world) && tr_nccl_look(world, sentence, size);
+    return tr_nccl_look(world, sentence, size);
 }
 
 int tr_world_rank(const tr_world *world) {
@@ -242,38 +243,38 @@ void tr_world_set_delay(tr_world *world, double (*delay)(void *context, int grou
     world->delay_context = context;
 }
 
-/* --- jobs in stream order -------------------------------------------------------------------- */
+/* --- tasks in stream order -------------------------------------------------------------------- */
 
-static void job_release(tr_world *world, tr_task *job) {
-    job->next = world->free_jobs;
-    world->free_jobs = job;
+static void task_release(tr_world *world, tr_task *task) {
+    task->next = world->free_tasks;
+    world->free_tasks = task;
 }
 
-static void job_main(void *argument) {
-    tr_task *job = argument;
-    tr_world *world = job->world;
-    tr_status status = job->run(job);
+static void task_main(void *argument) {
+    tr_task *task = argument;
+    tr_world *world = task->world;
+    tr_status status = task->run(task);
     pthread_mutex_lock(&world->lock);
-    job->status = status;
-    job->finished = true;
+    task->status = status;
+    task->finished = true;
     /* The caller may have returned, so the world keeps the failure for the next wait. */
-    if (status != TR_OK && !pthread_equal(job->caller, pthread_self()))
+    if (status != TR_OK && !pthread_equal(task->caller, pthread_self()))
         (void)tr_world_fail(world, status, tr_error_message());
-    if (job->detached) job_release(world, job);
+    if (task->detached) task_release(world, task);
     pthread_mutex_unlock(&world->lock);
 }
 
-/* Takes a free job, or makes one (none in a steady state). Under the lock. */
-static tr_status job_take(tr_world *world, tr_task **out) {
-    if (!world->free_jobs) {
+/* Takes a free task, or makes one (none in a steady state). Under the lock. */
+static tr_status task_take(tr_world *world, tr_task **out) {
+    if (!world->free_tasks) {
         tr_task_chunk *chunk;
         TR_TRY(tr_calloc(1, sizeof *chunk, &chunk));
-        chunk->next = world->job_chunks;
-        world->job_chunks = chunk;
-        for (int i = 0; i < JOBS; i++) job_release(world, &chunk->job[i]);
+        chunk->next = world->task_chunks;
+        world->task_chunks = chunk;
+        for (int i = 0; i < TASKS; i++) task_release(world, &chunk->task[i]);
     }
-    *out = world->free_jobs;
-    world->free_jobs = (*out)->next;
+    *out = world->free_tasks;
+    world->free_tasks = (*out)->next;
     return TR_OK;
 }
 
@@ -284,22 +285,22 @@ tr_status tr_world_check_stream(tr_stream *stream) {
                    device->name);
 }
 
-tr_status tr_world_enqueue(tr_world *world, tr_stream *stream, const tr_task *job) {
+tr_status tr_world_enqueue(tr_world *world, tr_stream *stream, const tr_task *task) {
     tr_task *own = NULL;
     TR_TRY(tr_world_check_stream(stream));
     pthread_mutex_lock(&world->lock);
-    tr_status status = world->failure != TR_OK ? tr_world_failed(world) : job_take(world, &own);
+    tr_status status = world->failure != TR_OK ? tr_world_failed(world) : task_take(world, &own);
     pthread_mutex_unlock(&world->lock);
     TR_TRY(status);
-    *own = *job;
+    *own = *task;
     own->world = world;
     own->caller = pthread_self();
-    status = tr_stream_call(stream, job_main, own);
+    status = tr_stream_call(stream, task_main, own);
     pthread_mutex_lock(&world->lock);
     if (status != TR_OK || own->finished) {
         if (status == TR_OK) status = own->status;
         if (status != TR_OK && world->failure != TR_OK) status = tr_world_failed(world);
-        job_release(world, own);
+        task_release(world, own);
     } else own->detached = true;
     pthread_mutex_unlock(&world->lock);
     TR_TRY(status);
@@ -318,8 +319,8 @@ tr_status tr_world_broadcast(tr_world *world, int root, void *buffer, size_t byt
     return TR_OK;
 }
 
-/* Allocates memory for a collective call. On failure this rank gives up, so that the others do not
- * wait. */
+/* Allocates memory for a collective call. On failure this rank gives up, so that the other ranks
+ * do not wait. */
 static tr_status take_memory(tr_world *world, size_t count, size_t size, void *out) {
     tr_status status = tr_calloc(count, size, out);
     if (status != TR_OK) tr_world_give_up(world, status);

@@ -1,4 +1,4 @@
-/* Internals of comm/: the world, waiting, and jobs in stream order. Private to comm/. */
+/* Internals of comm/: the world, waiting, and tasks in stream order. Private to comm/. */
 #pragma once
 
 #include "comm/comm.h"
@@ -12,7 +12,7 @@ typedef struct tr_task_chunk tr_task_chunk;
 
 /* A call that runs in stream order: `run` and its arguments. */
 struct tr_task {
-    tr_status (*run)(const tr_task *job);
+    tr_status (*run)(const tr_task *task);
     void *object; /* the group or the channel */
     void *out;
     int64_t count; /* the number of a message or reduction */
@@ -42,8 +42,8 @@ struct tr_world {
     void *delay_context;
     tr_status failure; /* the first failure, which every later wait returns */
     char failure_message[1024];
-    tr_task *free_jobs;
-    tr_task_chunk *job_chunks;
+    tr_task *free_tasks;
+    tr_task_chunk *task_chunks;
     tr_rounds *control; /* all ranks */
     void (*before_close)(void *context, bool failed);
     void *before_close_context;
@@ -84,6 +84,9 @@ typedef struct tr_wait {
 /* Waits until ready, and makes progress meanwhile. Fails with TR_ERR_RANK after the deadline or an
  * abort, or when the world has failed. Takes the lock. */
 tr_status tr_poller_wait(tr_world *world, tr_wait *wait);
+/* Returns how many seconds closing waits for unfinished messages: the deadline, or 10 without one.
+ * Takes the lock. */
+double tr_world_close_limit(tr_world *world);
 /* Writes the wait to text as the board shows it: "message 3 of the channel with rank 1". */
 void tr_wait_describe(const tr_wait *wait, char *text, size_t size);
 /* Fails with TR_ERR_RANK and the sentence of a wait that has exceeded its deadline. The failure
@@ -102,11 +105,11 @@ tr_status tr_world_failed(const tr_world *world);
 
 /* Fails with TR_ERR_INTERNAL when the stream has no thread that may wait for other ranks. */
 tr_status tr_world_check_stream(tr_stream *stream);
-/* Runs a copy of `job` in stream order. On a device with its own memory it runs in the worker
+/* Runs a copy of `task` in stream order. On a device with its own memory it runs in the worker
  * thread of the compute stream's queue, where it may call the device. If it has run before this
  * returns (the compute stream of a host device), returns its status; otherwise its failure becomes
  * the world's. */
-tr_status tr_world_enqueue(tr_world *world, tr_stream *stream, const tr_task *job);
+tr_status tr_world_enqueue(tr_world *world, tr_stream *stream, const tr_task *task);
 
 /* --- channels --------------------------------------------------------------------------------- */
 

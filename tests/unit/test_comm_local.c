@@ -389,6 +389,43 @@ static bool gives_up(tr_world *w, uint32_t seed) {
     return true;
 }
 
+typedef struct observer {
+    tr_world *world;
+    atomic_bool over;
+    bool stuck;
+} observer;
+
+static void *observe(void *argument) {
+    observer *o = argument;
+    char sentence[256];
+    do o->stuck |= tr_world_look(o->world, sentence, sizeof sentence);
+    while (!o->over);
+    return NULL;
+}
+
+/* A watchdog looks from the begin on, also while the data plane is chosen. */
+static bool looked_at(tr_world *w, uint32_t seed) {
+    checks k;
+    char note[256];
+    pthread_t thread;
+    observer o = {.world = w};
+    CHECK(checks_open(w, device_name, seed, &k));
+    CHECK(pthread_create(&thread, NULL, observe, &o) == 0);
+    const tr_status status =
+        tr_world_choose_data_plane(w, k.device, TR_PLANE_AUTO, note, sizeof note);
+    o.over = true;
+    pthread_join(thread, NULL);
+    CHECK_OK(status);
+    CHECK(!o.stuck);
+    tr_device_close(k.device);
+    return true;
+}
+
+static void observers(void **state) {
+    device_name = *state;
+    run_ranks(2, looked_at);
+}
+
 static void *late_main(void *argument) {
     rank_thread *t = argument;
     t->good = t->run(t->world, 0);
@@ -454,6 +491,7 @@ int main(void) {
         cmocka_unit_test_prestate(bf16_sums, "ref"),
         cmocka_unit_test_prestate(aborts, "ref"),
         cmocka_unit_test_prestate(deadlines, "ref"),
+        cmocka_unit_test_prestate(observers, "ref"),
         /* Staged: */
         cmocka_unit_test_prestate(shared_checks, "guarded"),
         cmocka_unit_test_prestate(progress, "guarded"),
