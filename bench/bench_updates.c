@@ -23,7 +23,7 @@ typedef struct matrix {
     tr_box box;
     tr_run run;
     tr_updates *updates;
-    tr_pace *pace; /* NULL: between directions and steps nothing is measured */
+    tr_directions *directions; /* NULL: between directions and steps nothing is measured */
     tr_step_state state;
     void *scratch;
     double norms[2];
@@ -99,7 +99,7 @@ static void make_store(matrix *m, tr_device *device, tr_dtype dtype, tr_optim_me
 static void free_store(matrix *m) {
     tr_device *device = m->store.device;
     tr_updates_destroy(m->updates);
-    tr_pace_destroy(m->pace);
+    tr_directions_destroy(m->directions);
     tr_device_free(device, m->scratch);
     for (int k = 0; k < TR_OPTIM_STATES; k++) tr_device_free(device, m->slot.state[k]);
     if (m->slot.master != m->slot.value) tr_device_free(device, m->slot.master);
@@ -132,8 +132,8 @@ static tr_status step(void *context) {
     matrix *m = context;
     tr_stream *stream = tr_device_compute(m->store.device);
     const tr_run_part part = tr_run_part_of(&m->store, 0, 0, m->run.count);
-    if (m->pace || !part.direction)
-        return tr_updates_run(m->updates, m->pace, stream, &m->state, m->scratch);
+    if (m->directions || !part.direction)
+        return tr_updates_run(m->updates, m->directions, stream, &m->state, m->scratch);
     TR_TRY(tr_updates_step(m->updates, &part, stream, &m->state, m->scratch));
     return tr_updates_descend(m->updates, &part, m->norms, stream, &m->state, m->scratch);
 }
@@ -183,7 +183,7 @@ static void time_row(tr_device *device, const char *name, const tr_config *confi
     check(tr_mesh_make(1, 1, 1, 0, 1, &mesh));
     check(tr_updates_create(&m.store, &optimizer, &scratch, &m.updates));
     if (m.run.optimizer != TR_OPTIM_MUON)
-        check(tr_pace_create(&m.store, &optimizer, &mesh, NULL, &scratch, &m.pace));
+        check(tr_directions_create(&m.store, &optimizer, &mesh, NULL, &scratch, &m.directions));
     check(tr_device_alloc(device, TR_MEMORY_DATA, scratch, &m.scratch));
     check(bench_time(device, step, &m, 0.3, &seconds));
     printf("%-44s %7.1f MB %8.2f ms %6.1f GB/s  %.2f of %.1f\n", name, bytes_of(&m) * 1e-6,

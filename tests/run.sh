@@ -102,7 +102,7 @@ one_of() {
 # the others, by the commit; tests/long.sh runs all. Words with a comma run together.
 draw_asan() {
     local kinds kind words word
-    kinds=("arena auto generators mutations program_mutations" "zero offload pace" "ckpt ckpt_kill"
+    kinds=("arena auto generators mutations program_mutations" "zero offload directions" "ckpt ckpt_kill"
         "op_cpu op_cpu.avx2 op_rounded op_rounded_emulated op_cuda_emulated,device_emulated"
         "text_cut decoder tokenize tokenizer_golden" "layer_stage families" "ownership tensor_sums" "tuning model_order"
         "loss_scale gradients")

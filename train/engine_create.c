@@ -253,7 +253,7 @@ static void round_scalars(tr_engine_desc *desc) {
         if (desc->dtype != TR_F64) *scalar[i] = (double)(float)*scalar[i];
 }
 
-/* Makes what the links do not need to be open for. */
+/* Makes the parts that work without open links. */
 static tr_status make_before_links(tr_engine *e) {
     const tr_engine_desc *d = &e->desc;
     TR_TRY(lower_layout(e));
@@ -311,10 +311,6 @@ out:
     return status;
 }
 
-static void device_free(tr_engine *e, void *memory) {
-    if (memory) tr_device_free(e->desc.device, memory);
-}
-
 static void destroy_stages(const tr_engine *e, tr_step_size *size) {
     for (int s = 0; size->stage && s < e->layout->placement.stages; s++)
         if (size->stage[s]) size->stage[s]->ops->destroy(size->stage[s]);
@@ -335,10 +331,10 @@ void tr_engine_destroy(tr_engine *e) {
     tr_values_destroy(e->values);
     tr_store_destroy(e->store);
     tr_layout_destroy(e->layout);
-    device_free(e, e->arena);
+    tr_device_free(e->desc.device, e->arena);
     tr_device_offload_free(e->desc.device, e->host);
     tr_feed_destroy(e->feed);
-    device_free(e, e->state);
+    tr_device_free(e->desc.device, e->state);
     tr_device_staging_free(e->desc.device, e->given);
     tr_device_staging_free(e->desc.device, e->result);
     tr_device_staging_free(e->desc.device, e->losses);

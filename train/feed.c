@@ -59,7 +59,7 @@ void tr_feed_destroy(tr_feed *f) {
     if (!f) return;
     tr_reader_close(f->reader); /* before the memory that it reads to */
     for (int i = 0; i < f->inputs; i++) {
-        if (f->input[i].device) tr_device_free(f->device, f->input[i].device);
+        tr_device_free(f->device, f->input[i].device);
         for (int side = 0; side < 2; side++)
             tr_device_staging_free(f->device, f->input[i].host[side]);
     }

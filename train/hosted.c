@@ -22,7 +22,7 @@ typedef struct lap_parts {
 
 struct tr_hosted {
     const tr_store *store;
-    tr_pace *pace;
+    tr_directions *directions;
     tr_updates *updates;
     tr_run_part *part; /* [parts]: in the device's memory */
     int64_t parts;
@@ -30,7 +30,7 @@ struct tr_hosted {
     char *memory;   /* staging: the buffers, and the step state */
     part_buffer buffer[TR_OFFLOAD_BUFFERS];
     tr_step_state *state;
-    double *norms; /* staging: of a lap's slots, as pace has them */
+    double *norms; /* staging: of a lap's slots, in the order of `directions` */
 };
 
 static int64_t count_parts(const tr_store *store) {
@@ -87,7 +87,7 @@ static tr_status open_norms(tr_hosted *o) {
     int64_t most = 0;
     for (int lap = 0; lap < o->store->laps; lap++) {
         int64_t count;
-        (void)tr_pace_lap_norms(o->pace, lap, &count);
+        (void)tr_directions_lap_norms(o->directions, lap, &count);
         most = tr_max_i64(most, count);
     }
     if (most == 0) return TR_OK;
@@ -95,8 +95,8 @@ static tr_status open_norms(tr_hosted *o) {
                                    (void **)&o->norms);
 }
 
-tr_status tr_hosted_create(const tr_store *store, const tr_optim_config *config, tr_pace *pace,
-                           tr_hosted **out) {
+tr_status tr_hosted_create(const tr_store *store, const tr_optim_config *config,
+                           tr_directions *directions, tr_hosted **out) {
     tr_status status = TR_OK;
     tr_hosted *o;
     size_t scratch = 0;
@@ -104,7 +104,7 @@ tr_status tr_hosted_create(const tr_store *store, const tr_optim_config *config,
     if (!store->host) return TR_OK;
     TR_TRY(tr_calloc(1, sizeof *o, &o));
     o->store = store;
-    o->pace = pace;
+    o->directions = directions;
     TR_TRY_OUT(open_buffers(o, tr_optim_memory_of(config)));
     TR_TRY_OUT(open_norms(o));
     TR_TRY_OUT(list_laps(o));
@@ -156,8 +156,8 @@ static tr_status bring(tr_hosted *o, int64_t k, bool descends) {
 /* Returns the norms of a run's tensor in the host's memory. */
 static const double *norms_of(const tr_hosted *o, int run) {
     int64_t count;
-    const double *first = tr_pace_lap_norms(o->pace, tr_run_lap(o->store, run), &count);
-    return o->norms + (tr_pace_norms(o->pace, o->store->run[run].slot) - first);
+    const double *first = tr_directions_lap_norms(o->directions, tr_run_lap(o->store, run), &count);
+    return o->norms + (tr_directions_norms(o->directions, o->store->run[run].slot) - first);
 }
 
 /* Steps part k, which the host has, and enqueues the return of its values, or of its directions. */
@@ -199,9 +199,9 @@ static tr_status step_parts(tr_hosted *o, int64_t begin, int64_t end, bool desce
 static tr_status complete(tr_hosted *o, int lap, tr_stream *stream, tr_step_state *state,
                           void *scratch) {
     int64_t count;
-    const double *norms = tr_pace_lap_norms(o->pace, lap, &count);
+    const double *norms = tr_directions_lap_norms(o->directions, lap, &count);
     if (count == 0) return TR_OK;
-    TR_TRY(tr_pace_run(o->pace, lap, stream, state, scratch));
+    TR_TRY(tr_directions_complete(o->directions, lap, stream, state, scratch));
     TR_TRY(tr_stream_copy(stream, o->norms, norms, (size_t)count * sizeof(double)));
     return tr_world_sync(o->store->world, stream); /* directions and norms are complete */
 }

@@ -132,7 +132,7 @@ void tr_norms_destroy(tr_norms *n) {
         tr_op_release(n->slot[i].blocks);
         tr_op_release(n->slot[i].total);
     }
-    if (n->blocks) tr_device_free(n->store->device, n->blocks);
+    tr_device_free(n->store->device, n->blocks);
     tr_device_staging_free(n->store->device, n->here);
     for (int lap = 0; n->gathers && lap < n->laps; lap++) tr_gathers_destroy(n->gathers[lap]);
     free(n->gathers);

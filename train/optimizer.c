@@ -20,11 +20,11 @@ struct tr_optimizer {
     tr_norms *norms;     /* of those sums that this rank counts */
     tr_updates *updates; /* NULL: the host steps */
     tr_hosted *hosted;   /* NULL: the device steps */
-    tr_pace *pace;       /* NULL: no tensor is stepped by itself */
-    tr_noise *noise;     /* NULL: not measured */
-    finish_op *finish;   /* [1 + desc.smaller_count]: the whole batch's, then those of `smaller` */
-    finish_op *now;      /* of the step in progress */
-    double *vector;      /* device: losses, norms, stop */
+    tr_directions *directions; /* NULL: no tensor is stepped by itself */
+    tr_noise *noise;           /* NULL: not measured */
+    finish_op *finish; /* [1 + desc.smaller_count]: the whole batch's, then those of `smaller` */
+    finish_op *now;    /* of the step in progress */
+    double *vector;    /* device: losses, norms, stop */
     tr_step_end_vector map; /* of its entries */
     _Atomic double *asks;   /* staging: not 0 once this rank asks to stop */
     double *results;        /* staging: the vector after its sum, from entry `read` on */
@@ -80,8 +80,9 @@ static tr_status prepare_finish(tr_optimizer *o, int micro_batches, size_t *scra
 static tr_status prepare_training(tr_optimizer *o, size_t *scratch) {
     const tr_optimizer_desc *desc = &o->desc;
     const tr_store *store = desc->store;
-    TR_TRY(tr_pace_create(store, &desc->config, desc->mesh, desc->tensor, scratch, &o->pace));
-    TR_TRY(tr_hosted_create(store, &desc->config, o->pace, &o->hosted));
+    TR_TRY(tr_directions_create(store, &desc->config, desc->mesh, desc->tensor, scratch,
+                                &o->directions));
+    TR_TRY(tr_hosted_create(store, &desc->config, o->directions, &o->hosted));
     if (!o->hosted) TR_TRY(tr_updates_create(store, &desc->config, scratch, &o->updates));
     TR_TRY(prepare_ties(o, scratch));
     TR_TRY(prepare_norms(o, scratch));
@@ -127,12 +128,12 @@ void tr_optimizer_destroy(tr_optimizer *o) {
     tr_norms_destroy(o->norms);
     tr_updates_destroy(o->updates);
     tr_hosted_destroy(o->hosted);
-    tr_pace_destroy(o->pace);
+    tr_directions_destroy(o->directions);
     tr_noise_destroy(o->noise);
     for (int k = 0; o->finish && k <= o->desc.smaller_count; k++) tr_op_release(o->finish[k].op);
     free(o->finish);
-    if (o->vector) tr_device_free(o->desc.device, o->vector);
-    if (o->scratch) tr_device_free(o->desc.device, o->scratch);
+    tr_device_free(o->desc.device, o->vector);
+    tr_device_free(o->desc.device, o->scratch);
     tr_device_staging_free(o->desc.device, (void *)o->asks);
     tr_device_staging_free(o->desc.device, o->results);
     tr_device_staging_free(o->desc.device, o->spoil);
@@ -221,7 +222,7 @@ static tr_status sum_ties(tr_optimizer *o, tr_stream *stream) {
 
 static tr_status update_parameters(tr_optimizer *o, tr_stream *stream) {
     if (o->hosted) TR_TRY(tr_hosted_run(o->hosted, stream, o->desc.state, o->scratch));
-    else TR_TRY(tr_updates_run(o->updates, o->pace, stream, o->desc.state, o->scratch));
+    else TR_TRY(tr_updates_run(o->updates, o->directions, stream, o->desc.state, o->scratch));
     o->desc.store->outdated = o->desc.store->gathers != NULL;
     return TR_OK;
 }

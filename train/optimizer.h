@@ -10,9 +10,9 @@
 #pragma once
 
 #include "partition/step_end.h"
+#include "train/directions.h"
 #include "train/hosted.h"
 #include "train/noise.h"
-#include "train/pace.h"
 #include "train/sums.h"
 #include "train/updates.h"
 

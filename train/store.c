@@ -87,9 +87,9 @@ out:
 void tr_store_destroy(tr_store *store) {
     if (!store) return;
     tr_gathers_destroy(store->gathers);
-    if (store->values) tr_device_free(store->device, store->values);
-    if (store->grads) tr_device_free(store->device, store->grads);
-    if (store->states) tr_device_free(store->device, store->states);
+    tr_device_free(store->device, store->values);
+    tr_device_free(store->device, store->grads);
+    tr_device_free(store->device, store->states);
     tr_device_offload_free(store->device, store->offloaded);
     tr_device_close(store->host);
     free(store->span);

@@ -12,7 +12,7 @@ _Static_assert((int)TR_PARAM_ROUNDING_VALUE == TR_PARAM_ROUNDING_STATE + TR_UPDA
                "UPDATE rounds states and values with these uses");
 
 /* The operators of a run, of whole parts and of the rest; NULL where there are none. A run without
- * `step` has directions that are its gradients (tr_pace_scales). */
+ * `step` has directions that are its gradients (tr_directions_scales). */
 enum { WHOLE, REST, SIZES };
 typedef struct run_step {
     tr_op *step[SIZES], *descend[SIZES];
@@ -92,7 +92,7 @@ static tr_status prepare_size(const tr_updates *u, const tr_optim_config *config
     const tr_run *run = &store->run[i];
     tr_op_desc step;
     TR_TRY(describe_step(u, config, run, count, &step));
-    if (!tr_pace_scales(store, config, run->slot)) {
+    if (!tr_directions_scales(store, config, run->slot)) {
         TR_TRY(tr_op_prepare_fixed(u->device, step, scratch, &out->step[size]));
     } else if (step.update.bf16_grad) {
         const tr_op_desc direct = {
@@ -240,8 +240,8 @@ tr_status tr_updates_descend(const tr_updates *u, const tr_run_part *part, const
     return tr_op_run(op, stream, &args);
 }
 
-tr_status tr_updates_run(tr_updates *u, tr_pace *pace, tr_stream *stream, tr_step_state *state,
-                         void *scratch) {
+tr_status tr_updates_run(tr_updates *u, tr_directions *directions, tr_stream *stream,
+                         tr_step_state *state, void *scratch) {
     const tr_store *store = u->store;
     for (int lap = 0; lap < store->laps; lap++) {
         for (int i = 0; i < store->runs; i++) {
@@ -249,11 +249,12 @@ tr_status tr_updates_run(tr_updates *u, tr_pace *pace, tr_stream *stream, tr_ste
             if (tr_run_lap(store, i) == lap)
                 TR_TRY(tr_updates_step(u, &whole, stream, state, scratch));
         }
-        TR_TRY(tr_pace_run(pace, lap, stream, state, scratch));
+        TR_TRY(tr_directions_complete(directions, lap, stream, state, scratch));
         for (int i = 0; i < store->runs; i++) {
             const tr_run_part whole = tr_run_part_of(store, i, 0, store->run[i].count);
             if (tr_run_lap(store, i) == lap && whole.direction)
-                TR_TRY(tr_updates_descend(u, &whole, tr_pace_norms(pace, store->run[i].slot),
+                TR_TRY(tr_updates_descend(u, &whole,
+                                          tr_directions_norms(directions, store->run[i].slot),
                                           stream, state, scratch));
         }
     }

@@ -1,9 +1,9 @@
-/* The steps of parameters: UPDATE of each run, or of an optimizer that steps each tensor by itself
- * DIRECTION, and after the directions are complete (train/pace.h) DESCEND. A run is stepped at
- * once, or part by part when the host takes the steps (train/hosted.h). */
+/* The steps of parameters: UPDATE of each run. For an optimizer that steps each tensor by itself:
+ * DIRECTION of each run, and DESCEND when its directions are complete (train/directions.h). A run
+ * is stepped at once, or part by part when the host takes the steps (train/hosted.h). */
 #pragma once
 
-#include "train/pace.h"
+#include "train/directions.h"
 #include "train/store.h"
 
 typedef struct tr_updates tr_updates;
@@ -28,13 +28,13 @@ int tr_run_lap(const tr_store *store, int i);
 tr_status tr_updates_create(const tr_store *store, const tr_optim_config *config, size_t *scratch,
                             tr_updates **out);
 void tr_updates_destroy(tr_updates *updates);
-/* Steps all parameters lap by lap, unless the state says to skip. pace: completes directions; NULL:
- * there are none. Collective if pace is. */
-tr_status tr_updates_run(tr_updates *updates, tr_pace *pace, tr_stream *stream,
+/* Steps all parameters lap by lap, unless the state says to skip. directions: NULL if no run has
+ * directions. Collective as tr_directions_complete is. */
+tr_status tr_updates_run(tr_updates *updates, tr_directions *directions, tr_stream *stream,
                          tr_step_state *state, void *scratch);
 /* Step a whole run on the store's device, or at most store->part elements on the host: UPDATE, or
  * DIRECTION, which writes the part's direction; and DESCEND, with the norms of its tensor
- * (tr_pace_norms). */
+ * (tr_directions_norms). */
 tr_status tr_updates_step(const tr_updates *updates, const tr_run_part *part, tr_stream *stream,
                           tr_step_state *state, void *scratch);
 tr_status tr_updates_descend(const tr_updates *updates, const tr_run_part *part,

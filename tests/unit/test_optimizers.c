@@ -157,7 +157,7 @@ static void take_steps_with(owned *o, const char *device_name, tr_dtype dtype, c
                             void *w, double path[MOST]) {
     tr_device *device;
     tr_mesh mesh;
-    tr_pace *pace;
+    tr_directions *directions;
     tr_updates *updates;
     size_t bytes = 0;
     double before[MOST];
@@ -167,7 +167,7 @@ static void take_steps_with(owned *o, const char *device_name, tr_dtype dtype, c
                      TR_OK);
     own(o, device, dtype, tr_optim_memory_of(&config), w);
     if (tr_updates_create(&o->store, &config, &bytes, &updates) != TR_OK ||
-        tr_pace_create(&o->store, &config, &mesh, NULL, &bytes, &pace) != TR_OK)
+        tr_directions_create(&o->store, &config, &mesh, NULL, &bytes, &directions) != TR_OK)
         fail_msg("%s", tr_error_message());
     void *scratch = malloc(bytes + 1);
     for (int i = 0; i < given.count; i++) {
@@ -185,13 +185,13 @@ static void take_steps_with(owned *o, const char *device_name, tr_dtype dtype, c
         for (int i = 0; i < given.count; i++)
             set(o->grad, o->store.grad_dtype, i, given.gradient[t - 1][i]);
         for (int i = 0; i < given.count; i++) before[i] = get(w, dtype, i);
-        assert_int_equal(tr_updates_run(updates, pace, tr_device_compute(device), &step, scratch),
-                         TR_OK);
+        assert_int_equal(
+            tr_updates_run(updates, directions, tr_device_compute(device), &step, scratch), TR_OK);
         assert_int_equal(tr_stream_sync(tr_device_compute(device)), TR_OK);
         for (int i = 0; i < given.count; i++) path[i] += fabs(get(w, dtype, i) - before[i]);
     }
     tr_updates_destroy(updates);
-    tr_pace_destroy(pace);
+    tr_directions_destroy(directions);
     free(scratch);
     tr_device_close(device);
 }

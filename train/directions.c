@@ -1,4 +1,4 @@
-#include "train/pace.h"
+#include "train/directions.h"
 
 #include "base/memory.h"
 #include "partition/adafactor.h"
@@ -24,7 +24,7 @@ typedef struct lap_sums {
     int64_t norm, norms, sum, sums; /* the first one, and how many */
 } lap_sums;
 
-struct tr_pace {
+struct tr_directions {
     const tr_store *store;
     tr_group *tensor;   /* NULL: a single tensor rank */
     slot_step *slot;    /* [store->slots] */
@@ -60,7 +60,7 @@ static tr_status prepare_muon(const tr_store *store, const tr_store_slot *slot, 
 static tr_status prepare_factor(const tr_store *store, const tr_optim_config *config, int i,
                                 size_t *scratch, slot_step *out) {
     TR_TRY(tr_adafactor_make(store->slot[i].param, &store->slot[i].layout, &out->factor));
-    out->factor.scales = tr_pace_scales(store, config, i);
+    out->factor.scales = tr_directions_scales(store, config, i);
     TR_TRY(
         tr_op_prepare_fixed(store->device, tr_adafactor_sums(&out->factor), scratch, &out->sums));
     return tr_op_prepare_fixed(store->device, tr_adafactor_scale(&out->factor), scratch,
@@ -92,69 +92,69 @@ static tr_status prepare_slot(const tr_store *store, const tr_optim_config *conf
 /* Prepares the norms of the slots' parameters and of their directions, except those that FACTOR
  * takes. Data ranks that have portions of a tensor all need its norms; of those that own whole
  * tensors only the owner does. */
-static tr_status prepare_norms(tr_pace *s, size_t *scratch) {
-    const tr_store *store = s->store;
+static tr_status prepare_norms(tr_directions *d, size_t *scratch) {
+    const tr_store *store = d->store;
     const bool alone = !store->divided || tr_optim_row_of(store->optimizer)->whole;
     tr_status status = TR_OK;
     int64_t *entry;
     TR_TRY(tr_calloc((size_t)store->slots, sizeof *entry, &entry));
     for (int k = 0; k < 2 && status == TR_OK; k++) {
         for (int i = 0; i < store->slots; i++) {
-            const slot_step *x = &s->slot[i];
+            const slot_step *x = &d->slot[i];
             const bool takes = x->counted && (!alone || store->slot[i].portion.extent > 0) &&
                                (k == 0 || !x->scale);
             entry[i] =
-                takes ? x->norms - s->norms + 2 * store->slot[i].layout.part + k : TR_NORM_NONE;
+                takes ? x->norms - d->norms + 2 * store->slot[i].layout.part + k : TR_NORM_NONE;
         }
         status = tr_norms_create(
             &(tr_norms_desc){.store = store,
                              .entry = entry,
                              .of = k == 0 ? TR_NORMS_OF_MASTERS : TR_NORMS_OF_DIRECTIONS,
                              .alone = alone},
-            scratch, &s->taken[k]);
+            scratch, &d->taken[k]);
     }
     free(entry);
     return status;
 }
 
 /* Allocates what the largest of muon's matrices needs. */
-static tr_status alloc_work(tr_pace *s) {
+static tr_status alloc_work(tr_directions *d) {
     size_t part = 0, square = 0;
-    for (int i = 0; i < s->store->slots; i++) {
-        if (!s->slot[i].apply) continue;
-        const size_t p = tr_muon_part_bytes(&s->slot[i].muon);
-        const size_t q = tr_muon_square_bytes(&s->slot[i].muon);
+    for (int i = 0; i < d->store->slots; i++) {
+        if (!d->slot[i].apply) continue;
+        const size_t p = tr_muon_part_bytes(&d->slot[i].muon);
+        const size_t q = tr_muon_square_bytes(&d->slot[i].muon);
         if (p > part) part = p;
         if (q > square) square = q;
     }
     if (part == 0) return TR_OK;
-    TR_TRY(tr_device_alloc(s->store->device, TR_MEMORY_DATA, 2 * (part + square),
-                           (void **)&s->part[0]));
-    s->part[1] = s->part[0] + part;
-    s->square[0] = s->part[1] + part;
-    s->square[1] = s->square[0] + square;
+    TR_TRY(tr_device_alloc(d->store->device, TR_MEMORY_DATA, 2 * (part + square),
+                           (void **)&d->part[0]));
+    d->part[1] = d->part[0] + part;
+    d->square[0] = d->part[1] + part;
+    d->square[1] = d->square[0] + square;
     return TR_OK;
 }
 
 /* Allocates the sums of all matrices' rows and columns: first those that the tensor ranks add, lap
  * by lap. */
-static tr_status alloc_sums(tr_pace *s) {
+static tr_status alloc_sums(tr_directions *d) {
     int64_t shared = 0, own = 0;
-    for (int i = 0; i < s->store->slots; i++) {
-        const tr_adafactor *m = &s->slot[i].factor;
-        lap_sums *lap = &s->lap[s->store->slot[i].lap];
-        if (!s->slot[i].sums) continue;
+    for (int i = 0; i < d->store->slots; i++) {
+        const tr_adafactor *m = &d->slot[i].factor;
+        lap_sums *lap = &d->lap[d->store->slot[i].lap];
+        if (!d->slot[i].sums) continue;
         if (lap->sums == 0) lap->sum = shared;
         lap->sums += m->shared;
         shared += m->shared;
         own += m->rows + m->cols - m->shared;
     }
     if (own == 0) return TR_OK;
-    TR_TRY(tr_device_alloc(s->store->device, TR_MEMORY_DATA,
-                           (size_t)(shared + own) * sizeof(double), (void **)&s->sums));
-    double *next = s->sums, *rest = s->sums + shared;
-    for (int i = 0; i < s->store->slots; i++) {
-        slot_step *x = &s->slot[i];
+    TR_TRY(tr_device_alloc(d->store->device, TR_MEMORY_DATA,
+                           (size_t)(shared + own) * sizeof(double), (void **)&d->sums));
+    double *next = d->sums, *rest = d->sums + shared;
+    for (int i = 0; i < d->store->slots; i++) {
+        slot_step *x = &d->slot[i];
         if (!x->sums) continue;
         double **rows = x->factor.shared > 0 && x->factor.shares_rows ? &next : &rest;
         double **cols = x->factor.shared > 0 && !x->factor.shares_rows ? &next : &rest;
@@ -167,33 +167,33 @@ static tr_status alloc_sums(tr_pace *s) {
 }
 
 /* Allocates memory of the device for moments that are the host's. */
-static tr_status alloc_moments(tr_pace *s) {
+static tr_status alloc_moments(tr_directions *d) {
     size_t most = 0;
-    for (int i = 0; i < s->store->slots && s->store->host; i++)
-        if (s->slot[i].scale && tr_adafactor_moments_bytes(&s->slot[i].factor) > most)
-            most = tr_adafactor_moments_bytes(&s->slot[i].factor);
+    for (int i = 0; i < d->store->slots && d->store->host; i++)
+        if (d->slot[i].scale && tr_adafactor_moments_bytes(&d->slot[i].factor) > most)
+            most = tr_adafactor_moments_bytes(&d->slot[i].factor);
     if (most == 0) return TR_OK;
-    return tr_device_alloc(s->store->device, TR_MEMORY_DATA, most, (void **)&s->moments);
+    return tr_device_alloc(d->store->device, TR_MEMORY_DATA, most, (void **)&d->moments);
 }
 
 /* Places the norms of all slots, lap by lap: a lap's slots are adjacent. */
-static tr_status alloc_norms(tr_pace *s) {
-    const tr_store *store = s->store;
+static tr_status alloc_norms(tr_directions *d) {
+    const tr_store *store = d->store;
     int64_t count = 0;
     for (int i = 0; i < store->slots; i++) {
         const tr_store_slot *slot = &store->slot[i];
         if (!steps_slot(slot)) continue;
         const int64_t own = tr_step_end_tensor_norms(store->optimizer, slot->param, &slot->layout);
-        if (s->lap[slot->lap].norms == 0) s->lap[slot->lap].norm = count;
-        s->lap[slot->lap].norms += own;
+        if (d->lap[slot->lap].norms == 0) d->lap[slot->lap].norm = count;
+        d->lap[slot->lap].norms += own;
         count += own;
     }
     if (count == 0) return TR_OK;
     return tr_device_alloc(store->device, TR_MEMORY_DATA, (size_t)count * sizeof(double),
-                           (void **)&s->norms);
+                           (void **)&d->norms);
 }
 
-bool tr_pace_scales(const tr_store *store, const tr_optim_config *config, int slot) {
+bool tr_directions_scales(const tr_store *store, const tr_optim_config *config, int slot) {
     tr_optim_config own = *config;
     own.kind = store->slot[slot].optimizer;
     const tr_op_desc step =
@@ -201,60 +201,61 @@ bool tr_pace_scales(const tr_store *store, const tr_optim_config *config, int sl
     return own.kind == TR_OPTIM_ADAFACTOR && !store->host && tr_optim_only_scales(&step);
 }
 
-tr_status tr_pace_create(const tr_store *store, const tr_optim_config *config, const tr_mesh *mesh,
-                         tr_group *tensor, size_t *scratch, tr_pace **out) {
+tr_status tr_directions_create(const tr_store *store, const tr_optim_config *config,
+                               const tr_mesh *mesh, tr_group *tensor, size_t *scratch,
+                               tr_directions **out) {
     tr_status status = TR_OK;
-    tr_pace *s = NULL;
+    tr_directions *d = NULL;
     *out = NULL;
     if (!tr_optim_row_of(store->optimizer)->by_tensor) return TR_OK;
-    TR_TRY(tr_calloc(1, sizeof *s, &s));
-    s->store = store;
-    s->tensor = mesh->degree[TR_AXIS_TP] > 1 ? tensor : NULL;
-    TR_TRY_OUT(tr_calloc((size_t)store->slots, sizeof *s->slot, &s->slot));
-    TR_TRY_OUT(tr_calloc((size_t)store->laps, sizeof *s->lap, &s->lap));
-    TR_TRY_OUT(alloc_norms(s));
-    double *norms = s->norms;
+    TR_TRY(tr_calloc(1, sizeof *d, &d));
+    d->store = store;
+    d->tensor = mesh->degree[TR_AXIS_TP] > 1 ? tensor : NULL;
+    TR_TRY_OUT(tr_calloc((size_t)store->slots, sizeof *d->slot, &d->slot));
+    TR_TRY_OUT(tr_calloc((size_t)store->laps, sizeof *d->lap, &d->lap));
+    TR_TRY_OUT(alloc_norms(d));
+    double *norms = d->norms;
     for (int i = 0; i < store->slots; i++) {
         if (!steps_slot(&store->slot[i])) continue;
-        TR_TRY_OUT(prepare_slot(store, config, mesh, i, norms, scratch, &s->slot[i]));
+        TR_TRY_OUT(prepare_slot(store, config, mesh, i, norms, scratch, &d->slot[i]));
         norms += tr_step_end_tensor_norms(store->optimizer, store->slot[i].param,
                                           &store->slot[i].layout);
     }
-    TR_TRY_OUT(prepare_norms(s, scratch));
-    TR_TRY_OUT(alloc_work(s));
-    TR_TRY_OUT(alloc_sums(s));
-    TR_TRY_OUT(alloc_moments(s));
+    TR_TRY_OUT(prepare_norms(d, scratch));
+    TR_TRY_OUT(alloc_work(d));
+    TR_TRY_OUT(alloc_sums(d));
+    TR_TRY_OUT(alloc_moments(d));
 out:
-    if (status != TR_OK) tr_pace_destroy(s);
-    else *out = s;
+    if (status != TR_OK) tr_directions_destroy(d);
+    else *out = d;
     return status;
 }
 
-void tr_pace_destroy(tr_pace *s) {
-    if (!s) return;
-    for (int i = 0; s->slot && i < s->store->slots; i++) {
-        slot_step *x = &s->slot[i];
+void tr_directions_destroy(tr_directions *d) {
+    if (!d) return;
+    for (int i = 0; d->slot && i < d->store->slots; i++) {
+        slot_step *x = &d->slot[i];
         tr_op *const once[] = {x->rescale, x->square, x->sum, x->apply, x->sums, x->scale};
         for (size_t k = 0; k < sizeof once / sizeof *once; k++) tr_op_release(once[k]);
         for (int k = 0; k < TR_MUON_STEPS; k++) tr_op_release(x->product[k]);
     }
-    for (int k = 0; k < 2; k++) tr_norms_destroy(s->taken[k]);
-    if (s->norms) tr_device_free(s->store->device, s->norms);
-    if (s->sums) tr_device_free(s->store->device, s->sums);
-    if (s->moments) tr_device_free(s->store->device, s->moments);
-    if (s->part[0]) tr_device_free(s->store->device, s->part[0]);
-    free(s->lap);
-    free(s->slot);
-    free(s);
+    for (int k = 0; k < 2; k++) tr_norms_destroy(d->taken[k]);
+    tr_device_free(d->store->device, d->norms);
+    tr_device_free(d->store->device, d->sums);
+    tr_device_free(d->store->device, d->moments);
+    tr_device_free(d->store->device, d->part[0]);
+    free(d->lap);
+    free(d->slot);
+    free(d);
 }
 
 /* Takes step k of Newton and Schulz from `from` to `to`, parts of the matrix. */
-static tr_status muon_step(const tr_pace *s, int i, int k, tr_tensor from, tr_tensor to,
+static tr_status muon_step(const tr_directions *d, int i, int k, tr_tensor from, tr_tensor to,
                            tr_stream *stream, void *scratch) {
-    const slot_step *x = &s->slot[i];
+    const slot_step *x = &d->slot[i];
     const tr_muon *m = &x->muon;
-    const tr_tensor p = tr_tensor_matrix(s->square[0], m->dtype, m->side, m->side);
-    const tr_tensor q = tr_tensor_matrix(s->square[1], m->dtype, m->side, m->side);
+    const tr_tensor p = tr_tensor_matrix(d->square[0], m->dtype, m->side, m->side);
+    const tr_tensor q = tr_tensor_matrix(d->square[1], m->dtype, m->side, m->side);
     const tr_op_args product = {
         .t = {[TR_MATMUL_A] = from, [TR_MATMUL_B] = from, [TR_MATMUL_C] = p}, .scratch = scratch};
     const tr_op_args square = {.t = {[TR_MATMUL_A] = p, [TR_MATMUL_B] = p, [TR_MATMUL_C] = q},
@@ -268,9 +269,9 @@ static tr_status muon_step(const tr_pace *s, int i, int k, tr_tensor from, tr_te
                               .scratch = scratch};
     /* Of ranks with the same part one adds its product to those of the others. */
     if (x->counted || !m->sums) TR_TRY(tr_op_run(x->product[k], stream, &product));
-    else TR_TRY(tr_stream_zero(stream, s->square[0], tr_tensor_bytes(&p)));
-    if (s->tensor && m->sums)
-        TR_TRY(tr_group_all_reduce(s->tensor, stream, s->square[0], m->side * m->side, m->dtype,
+    else TR_TRY(tr_stream_zero(stream, d->square[0], tr_tensor_bytes(&p)));
+    if (d->tensor && m->sums)
+        TR_TRY(tr_group_all_reduce(d->tensor, stream, d->square[0], m->side * m->side, m->dtype,
                                    TR_REDUCE_SUM));
     TR_TRY(tr_op_run(x->square, stream, &square));
     TR_TRY(tr_op_run(x->sum, stream, &sum));
@@ -278,36 +279,36 @@ static tr_status muon_step(const tr_pace *s, int i, int k, tr_tensor from, tr_te
 }
 
 /* Makes the direction of a matrix orthogonal, in its memory. */
-static tr_status make_orthogonal(const tr_pace *s, int i, tr_stream *stream, void *scratch) {
-    const tr_store_slot *slot = &s->store->slot[i];
-    const tr_muon *m = &s->slot[i].muon;
+static tr_status make_orthogonal(const tr_directions *d, int i, tr_stream *stream, void *scratch) {
+    const tr_store_slot *slot = &d->store->slot[i];
+    const tr_muon *m = &d->slot[i].muon;
     const size_t bytes = (size_t)slot->param->count * tr_dtype_size(m->dtype);
     tr_tensor part[2];
-    for (int k = 0; k < 2; k++) part[k] = tr_tensor_matrix(s->part[k], m->dtype, m->rows, m->cols);
+    for (int k = 0; k < 2; k++) part[k] = tr_tensor_matrix(d->part[k], m->dtype, m->rows, m->cols);
     const tr_op_args rescale = {
-        .t = {[TR_RESCALE_X] = tr_tensor_vector(s->part[0], m->dtype, slot->param->count),
+        .t = {[TR_RESCALE_X] = tr_tensor_vector(d->part[0], m->dtype, slot->param->count),
               [TR_RESCALE_NORMS] =
-                  tr_tensor_matrix(s->slot[i].norms, TR_F64, slot->layout.parts, 2)},
+                  tr_tensor_matrix(d->slot[i].norms, TR_F64, slot->layout.parts, 2)},
         .scratch = scratch};
     /* Products need aligned memory, which a direction has not that is joined to another. */
-    TR_TRY(tr_stream_copy(stream, s->part[0], slot->direction, bytes));
-    TR_TRY(tr_op_run(s->slot[i].rescale, stream, &rescale));
+    TR_TRY(tr_stream_copy(stream, d->part[0], slot->direction, bytes));
+    TR_TRY(tr_op_run(d->slot[i].rescale, stream, &rescale));
     for (int k = 0; k < TR_MUON_STEPS; k++)
-        TR_TRY(muon_step(s, i, k, part[k % 2], part[(k + 1) % 2], stream, scratch));
-    return tr_stream_copy(stream, slot->direction, s->part[TR_MUON_STEPS % 2], bytes);
+        TR_TRY(muon_step(d, i, k, part[k % 2], part[(k + 1) % 2], stream, scratch));
+    return tr_stream_copy(stream, slot->direction, d->part[TR_MUON_STEPS % 2], bytes);
 }
 
-static tr_tensor matrix_of(const tr_pace *s, int i) {
-    const tr_adafactor *m = &s->slot[i].factor;
-    return tr_tensor_matrix(s->store->slot[i].direction, m->dtype, m->rows, m->cols);
+static tr_tensor matrix_of(const tr_directions *d, int i) {
+    const tr_adafactor *m = &d->slot[i].factor;
+    return tr_tensor_matrix(d->store->slot[i].direction, m->dtype, m->rows, m->cols);
 }
 
 /* Sums the squares of this rank's part of a matrix along both axes. */
-static tr_status take_sums(const tr_pace *s, int i, tr_stream *stream, tr_step_state *state,
+static tr_status take_sums(const tr_directions *d, int i, tr_stream *stream, tr_step_state *state,
                            void *scratch) {
-    const slot_step *x = &s->slot[i];
+    const slot_step *x = &d->slot[i];
     const tr_op_args args = {
-        .t = {[TR_FACTOR_X] = matrix_of(s, i),
+        .t = {[TR_FACTOR_X] = matrix_of(d, i),
               [TR_FACTOR_ROWS] = tr_tensor_vector(x->row_sums, TR_F64, x->factor.rows),
               [TR_FACTOR_COLS] = tr_tensor_vector(x->col_sums, TR_F64, x->factor.cols)},
         .scratch = scratch,
@@ -321,71 +322,71 @@ static tr_status take_sums(const tr_pace *s, int i, tr_stream *stream, tr_step_s
 
 /* Divides the gradient of a matrix by the root of its second moments, and takes the norm. The
  * host's moments come to the device for that. */
-static tr_status scale(const tr_pace *s, int i, tr_stream *stream, tr_step_state *state,
+static tr_status scale(const tr_directions *d, int i, tr_stream *stream, tr_step_state *state,
                        void *scratch) {
-    const slot_step *x = &s->slot[i];
-    const tr_store_slot *slot = &s->store->slot[i];
-    const size_t size = tr_dtype_size(s->store->acc);
+    const slot_step *x = &d->slot[i];
+    const tr_store_slot *slot = &d->store->slot[i];
+    const size_t size = tr_dtype_size(d->store->acc);
     const size_t bytes[] = {(size_t)x->factor.rows * size, (size_t)x->factor.cols * size};
     void *moment[] = {slot->state[0], slot->state[1]};
-    for (int k = 0; k < 2 && s->moments; k++) {
-        moment[k] = k == 0 ? s->moments : s->moments + tr_align_up(bytes[0]);
+    for (int k = 0; k < 2 && d->moments; k++) {
+        moment[k] = k == 0 ? d->moments : d->moments + tr_align_up(bytes[0]);
         TR_TRY(tr_stream_copy(stream, moment[k], slot->state[k], bytes[k]));
     }
     tr_op_args args = {
-        .t = {[TR_FACTOR_X] = matrix_of(s, i),
+        .t = {[TR_FACTOR_X] = matrix_of(d, i),
               [TR_FACTOR_ROWS] = tr_tensor_vector(x->row_sums, TR_F64, x->factor.rows),
               [TR_FACTOR_COLS] = tr_tensor_vector(x->col_sums, TR_F64, x->factor.cols),
-              [TR_FACTOR_R] = tr_tensor_vector(moment[0], s->store->acc, x->factor.rows),
-              [TR_FACTOR_C] = tr_tensor_vector(moment[1], s->store->acc, x->factor.cols)},
+              [TR_FACTOR_R] = tr_tensor_vector(moment[0], d->store->acc, x->factor.rows),
+              [TR_FACTOR_C] = tr_tensor_vector(moment[1], d->store->acc, x->factor.cols)},
         .scratch = scratch,
         .state = state};
     if (x->counted)
         args.t[TR_FACTOR_NORM] = tr_tensor_vector(x->norms + 2 * slot->layout.part + 1, TR_F64, 1);
     TR_TRY(tr_op_run(x->scale, stream, &args));
-    for (int k = 0; k < 2 && s->moments; k++)
+    for (int k = 0; k < 2 && d->moments; k++)
         TR_TRY(tr_stream_copy(stream, slot->state[k], moment[k], bytes[k]));
     return TR_OK;
 }
 
-static tr_status make_factored(const tr_pace *s, int lap, tr_stream *stream, tr_step_state *state,
-                               void *scratch) {
-    const tr_store *store = s->store;
-    const lap_sums *sums = &s->lap[lap];
+static tr_status make_factored(const tr_directions *d, int lap, tr_stream *stream,
+                               tr_step_state *state, void *scratch) {
+    const tr_store *store = d->store;
+    const lap_sums *sums = &d->lap[lap];
     for (int i = 0; i < store->slots; i++)
-        if (s->slot[i].sums && store->slot[i].lap == lap)
-            TR_TRY(take_sums(s, i, stream, state, scratch));
-    if (s->tensor && sums->sums > 0)
-        TR_TRY(tr_group_all_reduce(s->tensor, stream, s->sums + sums->sum, sums->sums, TR_F64,
+        if (d->slot[i].sums && store->slot[i].lap == lap)
+            TR_TRY(take_sums(d, i, stream, state, scratch));
+    if (d->tensor && sums->sums > 0)
+        TR_TRY(tr_group_all_reduce(d->tensor, stream, d->sums + sums->sum, sums->sums, TR_F64,
                                    TR_REDUCE_SUM));
     for (int i = 0; i < store->slots; i++)
-        if (s->slot[i].scale && store->slot[i].lap == lap)
-            TR_TRY(scale(s, i, stream, state, scratch));
+        if (d->slot[i].scale && store->slot[i].lap == lap)
+            TR_TRY(scale(d, i, stream, state, scratch));
     return TR_OK;
 }
 
-tr_status tr_pace_run(tr_pace *s, int lap, tr_stream *stream, tr_step_state *state, void *scratch) {
-    const int slots = s ? s->store->slots : 0;
-    if (!s || s->lap[lap].norms == 0) return TR_OK;
-    double *norms = s->norms + s->lap[lap].norm;
-    TR_TRY(tr_stream_zero(stream, norms, (size_t)s->lap[lap].norms * sizeof(double)));
-    TR_TRY(make_factored(s, lap, stream, state, scratch));
+tr_status tr_directions_complete(tr_directions *d, int lap, tr_stream *stream, tr_step_state *state,
+                                 void *scratch) {
+    if (!d || d->lap[lap].norms == 0) return TR_OK;
+    double *norms = d->norms + d->lap[lap].norm;
+    TR_TRY(tr_stream_zero(stream, norms, (size_t)d->lap[lap].norms * sizeof(double)));
+    TR_TRY(make_factored(d, lap, stream, state, scratch));
     /* Each norm is written by one tensor rank and is zero elsewhere, so the sum is exact. */
-    for (int k = 0; k < 2; k++) TR_TRY(tr_norms_take(s->taken[k], lap, stream, s->norms, scratch));
-    if (s->tensor)
-        TR_TRY(tr_group_all_reduce(s->tensor, stream, norms, s->lap[lap].norms, TR_F64,
+    for (int k = 0; k < 2; k++) TR_TRY(tr_norms_take(d->taken[k], lap, stream, d->norms, scratch));
+    if (d->tensor)
+        TR_TRY(tr_group_all_reduce(d->tensor, stream, norms, d->lap[lap].norms, TR_F64,
                                    TR_REDUCE_SUM));
-    for (int i = 0; i < slots; i++)
-        if (s->slot[i].apply && s->store->slot[i].lap == lap)
-            TR_TRY(make_orthogonal(s, i, stream, scratch));
+    for (int i = 0; i < d->store->slots; i++)
+        if (d->slot[i].apply && d->store->slot[i].lap == lap)
+            TR_TRY(make_orthogonal(d, i, stream, scratch));
     return TR_OK;
 }
 
-const double *tr_pace_norms(const tr_pace *s, int slot) {
-    return s->slot[slot].norms;
+const double *tr_directions_norms(const tr_directions *d, int slot) {
+    return d->slot[slot].norms;
 }
 
-const double *tr_pace_lap_norms(const tr_pace *s, int lap, int64_t *count) {
-    *count = s ? s->lap[lap].norms : 0;
-    return *count > 0 ? s->norms + s->lap[lap].norm : NULL;
+const double *tr_directions_lap_norms(const tr_directions *d, int lap, int64_t *count) {
+    *count = d ? d->lap[lap].norms : 0;
+    return *count > 0 ? d->norms + d->lap[lap].norm : NULL;
 }
