@@ -7,8 +7,8 @@
 
 #include <stdlib.h>
 
-/* Of a slot; without norms where another one has the parameter, or nothing is trained, and without
- * operators, too, where another rank owns all of it. */
+/* The step of a slot. It has no norms if the slot is frozen or shares another one's value, and no
+ * operators either if another rank owns all of the parameter. */
 typedef struct slot_step {
     tr_muon muon;
     tr_op *rescale, *product[TR_MUON_STEPS], *square, *sum, *apply; /* NULL: not muon's */

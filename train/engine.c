@@ -66,8 +66,7 @@ void tr_engine_place_buckets(tr_engine *e) {
     const tr_program *program = &set->program[e->desc.mesh.index[TR_AXIS_PP]];
     for (int b = 0; b < program->buckets; b++) {
         const tr_program_bucket *place = &program->bucket[b];
-        tr_store_place_bucket(e->store, tr_engine_local_stage(e, place->stage), place->bucket,
-                              e->arena + place->offset);
+        tr_store_place_bucket(e->store, place->stage, place->bucket, e->arena + place->offset);
     }
 }
 

@@ -102,7 +102,7 @@ tr_status tr_engine_evaluate(tr_engine *engine, tr_fetch_fn fetch, void *context
 _Atomic double *tr_engine_stop_word(tr_engine *engine);
 
 /* Sets *out to the decoder of one text with the engine's parameters, memory and channels, for use
- * until the next step; NULL without desc->decodes. Gathers the values that this rank lacks.
+ * until the next step; needs desc->decodes. Gathers the values that this rank lacks.
  * Collective. */
 tr_status tr_engine_decode(tr_engine *engine, tr_decoder **out);
 /* Returns the seconds in which this rank has waited for sums over its tensor ranks

@@ -85,37 +85,29 @@ static tr_status make_optimizer(tr_engine *e) {
     return status;
 }
 
-int tr_engine_local_stage(const tr_engine *e, int stage) {
-    int local = 0;
-    for (int s = 0; s < stage; s++) local += e->layout->owner[s] == e->desc.mesh.index[TR_AXIS_PP];
-    return local;
-}
-
 static tr_status on_first_gradients(void *context, int stage, bool in_forward) {
     tr_engine *e = context;
-    return tr_optimizer_first_gradients(e->optimizer, tr_engine_local_stage(e, stage), in_forward);
+    return tr_optimizer_first_gradients(e->optimizer, stage, in_forward);
 }
 
 static tr_status on_reduce_start(void *context, int stage, int bucket) {
     tr_engine *e = context;
-    return tr_optimizer_start(e->optimizer, tr_engine_local_stage(e, stage), bucket);
+    return tr_optimizer_start(e->optimizer, stage, bucket);
 }
 
 static tr_status on_reduce_wait(void *context, int stage, int bucket) {
     tr_engine *e = context;
-    return tr_optimizer_wait(e->optimizer, tr_engine_local_stage(e, stage), bucket);
+    return tr_optimizer_wait(e->optimizer, stage, bucket);
 }
 
 static tr_status on_gather_start(void *context, int stage, int bucket, void *memory) {
     tr_engine *e = context;
-    return tr_values_start(e->values, tr_device_compute(e->desc.device),
-                           tr_engine_local_stage(e, stage), bucket, memory);
+    return tr_values_start(e->values, tr_device_compute(e->desc.device), stage, bucket, memory);
 }
 
 static tr_status on_gather_wait(void *context, int stage, int bucket, void *memory) {
     tr_engine *e = context;
-    return tr_values_wait(e->values, tr_device_compute(e->desc.device),
-                          tr_engine_local_stage(e, stage), bucket, memory);
+    return tr_values_wait(e->values, tr_device_compute(e->desc.device), stage, bucket, memory);
 }
 
 static tr_status on_finish_training(void *context) {
@@ -136,8 +128,7 @@ static tr_status add_gathers(tr_engine *e, const tr_program *program) {
     for (int k = 0; k < program->count; k++) {
         const tr_instr *instr = &program->instr[k];
         if (instr->action.type == TR_ACTION_GATHER_START)
-            TR_TRY(tr_values_add(e->values, tr_engine_local_stage(e, instr->action.stage),
-                                 instr->action.micro_batch,
+            TR_TRY(tr_values_add(e->values, instr->action.stage, instr->action.micro_batch,
                                  instr->offset == TR_NO_PLACE ? NULL : e->arena + instr->offset));
     }
     return TR_OK;

@@ -20,11 +20,10 @@ static tr_status visit_decoding(tr_engine *e, tr_status (*visit)(tr_engine *e, i
 
 /* The decoder takes the addresses of values when it is made. */
 static tr_status place_decoding(tr_engine *e, int stage, int bucket, void *memory) {
-    const int local = tr_engine_local_stage(e, stage);
     for (int i = 0; i < e->store->slots; i++)
-        if (e->store->slot[i].stage == local && e->store->slot[i].bucket == bucket)
+        if (e->store->slot[i].stage == stage && e->store->slot[i].bucket == bucket)
             tr_store_place_value(e->store, &e->store->slot[i], memory);
-    return tr_values_add(e->values, local, bucket, memory);
+    return tr_values_add(e->values, stage, bucket, memory);
 }
 
 tr_status tr_engine_make_decoder(tr_engine *e) {
@@ -44,9 +43,8 @@ tr_status tr_engine_make_decoder(tr_engine *e) {
 
 static tr_status gather_decoding(tr_engine *e, int stage, int bucket, void *memory) {
     tr_stream *compute = tr_device_compute(e->desc.device);
-    const int local = tr_engine_local_stage(e, stage);
-    TR_TRY(tr_values_start(e->values, compute, local, bucket, memory));
-    return tr_values_wait(e->values, compute, local, bucket, memory);
+    TR_TRY(tr_values_start(e->values, compute, stage, bucket, memory));
+    return tr_values_wait(e->values, compute, stage, bucket, memory);
 }
 
 tr_status tr_engine_decode(tr_engine *e, tr_decoder **out) {

@@ -39,8 +39,6 @@ struct tr_engine {
     double loss_limit, norm_limit, loss_scale;
 };
 
-/* Returns the stage's place among those of this rank. */
-int tr_engine_local_stage(const tr_engine *e, int stage);
 /* Places the gradients where the program of the next training step has its buckets. */
 void tr_engine_place_buckets(tr_engine *e);
 /* Makes the decoder, in the arena and with the channels of the engine, which destroys it. */

@@ -96,13 +96,13 @@ static tr_status take(const tr_noise *n, int i, tr_stream *stream, double *first
     return tr_op_run(n->slot[i].sumsq, stream, &args);
 }
 
-tr_status tr_noise_take_part(tr_noise *n, tr_stream *stream, double *vector, int local_stage,
-                             int bucket, bool in_forward, void *scratch) {
+tr_status tr_noise_take_part(tr_noise *n, tr_stream *stream, double *vector, int stage, int bucket,
+                             bool in_forward, void *scratch) {
     for (int i = 0; n && i < n->store->slots; i++) {
         const tr_store_slot *slot = &n->store->slot[i];
         slot_noise *noise = &n->slot[i];
         if (!noise->sumsq || noise->taken || noise->in_forward != in_forward ||
-            slot->stage != local_stage || (bucket >= 0 && slot->bucket != bucket))
+            slot->stage != stage || (bucket >= 0 && slot->bucket != bucket))
             continue;
         noise->taken = true;
         TR_TRY(take(n, i, stream, vector + noise->at.part, scratch));

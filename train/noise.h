@@ -25,10 +25,10 @@ void tr_noise_destroy(tr_noise *noise);
 
 /* Begins a step, in which nothing is measured yet. */
 void tr_noise_begin(tr_noise *noise);
-/* Measures the first micro-batch's gradients of a local stage that W writes, or those that F
- * writes (in_forward): of one bucket, or with -1 of all. Leaves out those that this step has
+/* Measures the first micro-batch's gradients of one of this rank's stages that W writes, or those
+ * that F writes (in_forward): of one bucket, or with -1 of all. Leaves out those that this step has
  * measured already. vector: device memory as `map` describes it; `noise` may be NULL. */
-tr_status tr_noise_take_part(tr_noise *noise, tr_stream *stream, double *vector, int local_stage,
+tr_status tr_noise_take_part(tr_noise *noise, tr_stream *stream, double *vector, int stage,
                              int bucket, bool in_forward, void *scratch);
 /* Measures the whole batch's gradients of tied uses, before the uses are summed. */
 tr_status tr_noise_take_whole(tr_noise *noise, tr_stream *stream, double *vector, void *scratch);

@@ -180,20 +180,20 @@ _Atomic double *tr_optimizer_stop_word(tr_optimizer *o) {
     return o->asks;
 }
 
-tr_status tr_optimizer_first_gradients(tr_optimizer *o, int local_stage, bool in_forward) {
-    return tr_noise_take_part(o->noise, tr_device_compute(o->desc.device), o->vector, local_stage,
-                              -1, in_forward, o->scratch);
+tr_status tr_optimizer_first_gradients(tr_optimizer *o, int stage, bool in_forward) {
+    return tr_noise_take_part(o->noise, tr_device_compute(o->desc.device), o->vector, stage, -1,
+                              in_forward, o->scratch);
 }
 
-tr_status tr_optimizer_start(tr_optimizer *o, int local_stage, int bucket) {
+tr_status tr_optimizer_start(tr_optimizer *o, int stage, int bucket) {
     tr_stream *stream = tr_device_compute(o->desc.device);
     /* The sum replaces the gradients. With one micro-batch it starts before the first W ends. */
-    TR_TRY(tr_noise_take_part(o->noise, stream, o->vector, local_stage, bucket, false, o->scratch));
-    return tr_sums_start(o->sums, stream, local_stage, bucket);
+    TR_TRY(tr_noise_take_part(o->noise, stream, o->vector, stage, bucket, false, o->scratch));
+    return tr_sums_start(o->sums, stream, stage, bucket);
 }
 
-tr_status tr_optimizer_wait(tr_optimizer *o, int local_stage, int bucket) {
-    return tr_sums_wait(o->sums, tr_device_compute(o->desc.device), local_stage, bucket);
+tr_status tr_optimizer_wait(tr_optimizer *o, int stage, int bucket) {
+    return tr_sums_wait(o->sums, tr_device_compute(o->desc.device), stage, bucket);
 }
 
 /* Returns this rank's portion of the slot's gradient. */

@@ -3,10 +3,9 @@
  * between steps from the step state.
  *
  * One FP64 vector, reduced once a step over the world, carries all data that the ranks exchange:
- * losses [dp][micro-batches][sequences][2], norms of each parameter's parts, one entry that spoils
- * the step, and a stop request. Each entry is written by one rank and is zero elsewhere, so the sum
- * is exact, and every rank adds the entries in the same order: the result does not depend on the
- * cut. */
+ * losses, norms and a stop request (tr_step_end_vector). Each entry is written by one rank and is
+ * zero elsewhere, so the sum is exact, and every rank adds the entries in the same order: the
+ * result does not depend on the cut. */
 #pragma once
 
 #include "partition/step_end.h"
@@ -55,14 +54,15 @@ const double *tr_optimizer_losses(const tr_optimizer *optimizer);
 /* Returns a word in staging memory, 0 at first. A value of 1 asks all ranks to stop. Any thread may
  * write it at any time; the device reads it when tr_optimizer_finish runs. */
 _Atomic double *tr_optimizer_stop_word(tr_optimizer *optimizer);
-/* Measures the first micro-batch's gradients of a local stage for the noise scale, if it is asked
- * for: those that W writes, after the first W; in_forward: those that F writes, after the first F.
+/* Measures the first micro-batch's gradients of one of this rank's stages for the noise scale, if
+ * it is asked for: those that W writes, after the first W; in_forward: those that F writes, after
+ * the first F.
  */
-tr_status tr_optimizer_first_gradients(tr_optimizer *optimizer, int local_stage, bool in_forward);
-/* Start to sum a bucket of the gradients of local stage k (0, 1, ... of this rank), which is
- * complete; and make later work wait for the sums (train/sums.h). */
-tr_status tr_optimizer_start(tr_optimizer *optimizer, int local_stage, int bucket);
-tr_status tr_optimizer_wait(tr_optimizer *optimizer, int local_stage, int bucket);
+tr_status tr_optimizer_first_gradients(tr_optimizer *optimizer, int stage, bool in_forward);
+/* Start to sum a bucket of the gradients of one of this rank's stages, which is complete; and make
+ * later work wait for the sums (train/sums.h). */
+tr_status tr_optimizer_start(tr_optimizer *optimizer, int stage, int bucket);
+tr_status tr_optimizer_wait(tr_optimizer *optimizer, int stage, int bucket);
 /* Sums tied uses, takes the norm, finishes the step state; with `update` steps the parameters,
  * which leaves the values of other ranks' portions outdated (tr_store). */
 tr_status tr_optimizer_finish(tr_optimizer *optimizer, bool update);

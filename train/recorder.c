@@ -347,7 +347,8 @@ tr_status tr_recorder_write_trace(tr_recorder *r, const tr_mesh *mesh,
     const tr_simulated_links links = tr_network_links(r->config, mesh, 1);
     tr_status status =
         tr_tracing_gather(r->world, mesh, programs, &links, trace, first_step, &measured, &planned);
-    if (!r->leads) return status;
+    if (status == TR_ERR_RANK) return status;
+    if (!r->leads) return TR_OK;
     (void)snprintf(path, sizeof path, "%s/trace.json", r->config->log.dir);
     if (status != TR_OK) tr_recorder_warn(r, "no trace: %s", tr_error_message());
     else if (!measured)

@@ -84,7 +84,7 @@ void tr_recorder_answers(tr_recorder *recorder, int64_t step, const tr_questions
 /* Shows and records on rank 0 the texts made after a step. */
 void tr_recorder_samples(tr_recorder *recorder, int64_t step, const tr_samples *samples);
 /* Writes the recorded steps as log.dir/trace.json and keeps their timelines for the report.
- * first_step: the first recorded step. Collective. */
+ * first_step: the first recorded step. Collective; fails only when a rank is lost. */
 tr_status tr_recorder_write_trace(tr_recorder *recorder, const tr_mesh *mesh,
                                   const tr_program_set *programs, const tr_record *trace,
                                   int64_t first_step);

@@ -50,8 +50,7 @@ typedef struct tr_store_slot {
     size_t place; /* the gradient's first element in its bucket in the arena, or in the store's
                      gradients */
     size_t value_place; /* the whole value's in its bucket in the arena, if values are divided */
-    int stage;          /* of this rank's: 0, 1, ... */
-    int bucket;         /* of its stage: what is reduced and gathered at the same time */
+    int stage, bucket;  /* of the placement; a bucket is reduced and gathered at once */
     int lap;            /* in which it is stepped */
     tr_optim_kind optimizer; /* that steps it */
     int shares;              /* slot of the use on this rank that has its value and state, or -1 */
@@ -97,8 +96,7 @@ typedef struct tr_store {
     tr_optim_kind optimizer;
     tr_store_slot *slot; /* in registry order */
     int slots;
-    int stages;
-    tr_span *span; /* [spans], local stages in ascending order */
+    tr_span *span; /* [spans], stages in ascending order */
     int spans;
     const tr_mesh *divided; /* NULL: updates are not divided */
     bool in_arena;          /* whole gradients are in the arena */
@@ -141,8 +139,8 @@ tr_status tr_store_create(const tr_store_desc *desc, tr_store **out);
 void tr_store_destroy(tr_store *store);
 /* Returns the slot's whole gradient. */
 tr_tensor tr_store_gradient(const tr_store *store, const tr_store_slot *slot);
-/* Places the gradients of a bucket of local stage k (0, 1, ... of this rank) in the arena. */
-void tr_store_place_bucket(tr_store *store, int local_stage, int bucket, void *memory);
+/* Places the gradients of a bucket of one of this rank's stages in the arena. */
+void tr_store_place_bucket(tr_store *store, int stage, int bucket, void *memory);
 
 /* Returns true when the slot's value is gathered after updates. */
 bool tr_store_gathers(const tr_store_slot *slot);

@@ -12,7 +12,6 @@ typedef struct place {
     tr_mesh_groups *groups;
     const tr_model *model;
     const tr_placement *placement;
-    int last_stage;
     /* The first elements of each kind of memory, and elements used of it. */
     char *master, *state[TR_OPTIM_STATES], *value, *grad;
     size_t values, masters, states[TR_OPTIM_STATES], grads;
@@ -36,11 +35,9 @@ static int slot_of(const tr_store *store, const char *name, int use) {
 static tr_status list_param(void *context, int stage, tr_param *param, bool shares) {
     place *at = context;
     tr_store *store = at->store;
-    if (stage != at->last_stage) store->stages++;
-    at->last_stage = stage;
     tr_store_slot *slot = &store->slot[store->slots];
     *slot = (tr_store_slot){.param = param,
-                            .stage = store->stages - 1,
+                            .stage = stage,
                             .bucket = tr_placement_bucket(at->placement, at->model, stage, param),
                             .optimizer = tr_optim_kind_for(store->optimizer, param),
                             .portion = {.extent = param->count},
@@ -260,7 +257,7 @@ static void place_stage(place *at, int stage, bool *placed) {
 static void count_laps(place *at) {
     tr_store *store = at->store;
     const bool by_tensor = tr_optim_row_of(store->optimizer)->by_tensor;
-    store->laps = by_tensor && at->addend ? store->stages * at->buckets : 1;
+    store->laps = by_tensor && at->addend ? at->placement->stages * at->buckets : 1;
     for (int i = 0; i < store->slots; i++)
         store->slot[i].lap =
             store->laps > 1 ? store->slot[i].stage * at->buckets + store->slot[i].bucket : 0;
@@ -273,11 +270,11 @@ static tr_status place_all(place *at) {
     for (int i = 0; i < store->slots; i++)
         if (store->slot[i].bucket >= at->buckets) at->buckets = store->slot[i].bucket + 1;
     count_laps(at);
-    const size_t buckets = (size_t)(store->stages * at->buckets);
+    const size_t buckets = (size_t)(at->placement->stages * at->buckets);
     TR_TRY_OUT(tr_calloc(buckets, sizeof *at->used, &at->used));
     TR_TRY_OUT(tr_calloc(buckets, sizeof *at->used_values, &at->used_values));
     TR_TRY_OUT(tr_calloc((size_t)store->slots, sizeof *placed, &placed));
-    for (int s = 0; s < store->stages; s++) place_stage(at, s, placed);
+    for (int s = 0; s < at->placement->stages; s++) place_stage(at, s, placed);
 out:
     free(at->used);
     free(at->used_values);
@@ -293,7 +290,6 @@ tr_status tr_store_place_params(tr_store *store, const tr_store_desc *d,
                 .groups = d->groups,
                 .model = d->model,
                 .placement = d->placement,
-                .last_stage = -1,
                 .value = store->values,
                 .grad = store->grads,
                 .size = tr_dtype_size(store->acc)};
@@ -309,10 +305,10 @@ tr_status tr_store_place_params(tr_store *store, const tr_store_desc *d,
     return tr_placement_visit_ties(d->placement, d->model, d->mesh, set_tie, &at);
 }
 
-void tr_store_place_bucket(tr_store *store, int local_stage, int bucket, void *memory) {
+void tr_store_place_bucket(tr_store *store, int stage, int bucket, void *memory) {
     for (int i = 0; i < store->slots; i++) {
         tr_store_slot *slot = &store->slot[i];
-        if (slot->stage == local_stage && slot->bucket == bucket && slot->param->has_grad)
+        if (slot->stage == stage && slot->bucket == bucket && slot->param->has_grad)
             slot->param->grad = (char *)memory + slot->place * tr_dtype_size(store->grad_dtype);
     }
 }

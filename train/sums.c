@@ -202,33 +202,32 @@ static tr_status start(const tr_store *store, tr_reduce op, tr_stream *stream, s
     return one->across ? continue_across(store, op, stream, one) : TR_OK;
 }
 
-tr_status tr_sums_start(tr_sums *s, tr_stream *stream, int local_stage, int bucket) {
+tr_status tr_sums_start(tr_sums *s, tr_stream *stream, int stage, int bucket) {
     for (size_t i = 0; i < s->count; i++) {
         sum *one = &s->sum[i];
-        if (one->stage == local_stage && one->bucket == bucket)
+        if (one->stage == stage && one->bucket == bucket)
             TR_TRY(start(s->store, s->op, stream, one));
     }
     return TR_OK;
 }
 
 /* Copies the sums of this rank's portions out of the arena. */
-static tr_status keep_portions(const tr_store *store, tr_stream *stream, int local_stage,
-                               int bucket) {
+static tr_status keep_portions(const tr_store *store, tr_stream *stream, int stage, int bucket) {
     const size_t size = tr_dtype_size(store->grad_dtype);
     for (int i = 0; i < store->slots; i++) {
         const tr_store_slot *slot = &store->slot[i];
-        if (slot->stage != local_stage || slot->bucket != bucket || !slot->grad) continue;
+        if (slot->stage != stage || slot->bucket != bucket || !slot->grad) continue;
         const char *from = (const char *)slot->param->grad + (size_t)slot->portion.begin * size;
         TR_TRY(tr_stream_copy(stream, slot->grad, from, (size_t)slot->portion.extent * size));
     }
     return TR_OK;
 }
 
-tr_status tr_sums_wait(tr_sums *s, tr_stream *stream, int local_stage, int bucket) {
+tr_status tr_sums_wait(tr_sums *s, tr_stream *stream, int stage, int bucket) {
     for (size_t i = 0; i < s->count; i++) {
         const sum *one = &s->sum[i];
-        if (one->stage == local_stage && one->bucket == bucket)
+        if (one->stage == stage && one->bucket == bucket)
             TR_TRY(tr_group_wait(one->last, stream, one->ticket));
     }
-    return s->store->in_arena ? keep_portions(s->store, stream, local_stage, bucket) : TR_OK;
+    return s->store->in_arena ? keep_portions(s->store, stream, stage, bucket) : TR_OK;
 }

@@ -12,7 +12,7 @@ typedef struct tr_sums tr_sums;
  * sum, parallel.reduce. */
 tr_status tr_sums_create(const tr_store *store, tr_reduce op, tr_sums **out);
 void tr_sums_destroy(tr_sums *sums);
-/* Start to sum a bucket of the gradients of local stage k (0, 1, ... of this rank), which is
- * complete; and make later work in the stream wait for the sums. Collective over each group. */
-tr_status tr_sums_start(tr_sums *sums, tr_stream *stream, int local_stage, int bucket);
-tr_status tr_sums_wait(tr_sums *sums, tr_stream *stream, int local_stage, int bucket);
+/* Start to sum a bucket of the gradients of one of this rank's stages, which is complete; and make
+ * later work in the stream wait for the sums. Collective over each group. */
+tr_status tr_sums_start(tr_sums *sums, tr_stream *stream, int stage, int bucket);
+tr_status tr_sums_wait(tr_sums *sums, tr_stream *stream, int stage, int bucket);

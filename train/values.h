@@ -11,13 +11,12 @@ typedef struct tr_values tr_values;
 
 tr_status tr_values_create(tr_store *store, tr_values **out);
 void tr_values_destroy(tr_values *values);
-/* Lets a bucket of local stage k (0, 1, ... of this rank) be gathered to `memory`, NULL: to its
- * parameters' own; a second call does nothing. */
-tr_status tr_values_add(tr_values *values, int local_stage, int bucket, void *memory);
+/* Lets a bucket of one of this rank's stages be gathered to `memory`, NULL: to its parameters' own;
+ * a second call does nothing. */
+tr_status tr_values_add(tr_values *values, int stage, int bucket, void *memory);
 /* Starts to gather a bucket to one of its places; to its own memory only when that is outdated
  * (tr_store). Collective over the ranks that divide it. */
-tr_status tr_values_start(tr_values *values, tr_stream *stream, int local_stage, int bucket,
+tr_status tr_values_start(tr_values *values, tr_stream *stream, int stage, int bucket,
                           void *memory);
 /* Makes later work in the stream wait for the gather, and the layers read that place. */
-tr_status tr_values_wait(tr_values *values, tr_stream *stream, int local_stage, int bucket,
-                         void *memory);
+tr_status tr_values_wait(tr_values *values, tr_stream *stream, int stage, int bucket, void *memory);

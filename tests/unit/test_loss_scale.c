@@ -95,8 +95,7 @@ static tr_status fetch(void *context, bool validation, int64_t sample, const tr_
     return TR_OK;
 }
 
-/* Makes a gradient of this rank's first stage infinite after its first W, which a later one adds
- * to. */
+/* Makes gradients of a stage infinite after its first W, to which a later one adds. */
 static void on_observe(void *context, const tr_instr *instr, bool begin) {
     member *m = context;
     const tr_action *a = &instr->action;
@@ -107,7 +106,7 @@ static void on_observe(void *context, const tr_instr *instr, bool begin) {
     const tr_store *store = tr_engine_store(m->r->engine);
     for (int i = 0; i < store->slots; i++) {
         void *grad = store->slot[i].param->grad;
-        if (store->slot[i].stage != 0) continue;
+        if (store->slot[i].stage != a->stage) continue;
         if (store->grad_dtype == TR_BF16) *(uint16_t *)grad = tr_f32_to_bf16(INFINITY);
         else *(float *)grad = INFINITY;
     }

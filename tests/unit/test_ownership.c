@@ -465,11 +465,42 @@ static void test_refused(void **state) {
     tr_params_release(param, 2);
 }
 
+/* The store names a stage as programs do, also after one without parameters. */
+static void test_stage_without_parameters(void **state) {
+    (void)state;
+    const int first[] = {0, 1, 2, LAYERS}, owner[] = {0, 0, 0};
+    const tr_placement placement = {.stages = 3, .first = first, .owner = owner};
+    tr_mesh mesh;
+    tr_device *device;
+    tr_model *model;
+    tr_store *store;
+    must(tr_mesh_make(1, 1, 1, 0, 1, &mesh));
+    must(tr_device_open("cpu", &(tr_device_options){.threads = 1}, &device));
+    must(owned_model_make(&mesh, TR_F32, &model));
+    const tr_layer *embedding = model->layers[0];
+    const int count = model->layers[1]->params_count;
+    model->layers[1]->params_count = 0;
+    must(tr_store_create(&(tr_store_desc){.device = device,
+                                          .mesh = &mesh,
+                                          .model = model,
+                                          .placement = &placement,
+                                          .dtype = TR_F32},
+                         &store));
+    assert_true(store->slots > embedding->params_count);
+    for (int i = 0; i < store->slots; i++)
+        assert_int_equal(store->slot[i].stage, i < embedding->params_count ? 0 : 2);
+    tr_store_destroy(store);
+    model->layers[1]->params_count = count;
+    tr_model_destroy(model);
+    tr_device_close(device);
+}
+
 int main(void) {
     owned_list_tensors();
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_every_mesh),
         cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_stage_without_parameters),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -2,6 +2,7 @@
 #include "support/must.h"
 #include "train/recorder.h"
 
+#include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdint.h>
@@ -73,8 +74,59 @@ static void test_keeps_error(void **state) {
     free(text);
 }
 
+enum { RANKS = 2 };
+
+typedef struct tracing_rank {
+    tr_world *world;
+    int rank;
+    tr_recorder recorder;
+    tr_status status;
+} tracing_rank;
+
+/* Writes a trace; rank 1 has no memory for its record. */
+static void *write_trace(void *argument) {
+    tracing_rank *r = argument;
+    static tr_config config = {.device.name = "cpu"};
+    const tr_record record = {.count = r->rank == 1 ? SIZE_MAX / 1024 : 0};
+    const tr_program_set programs = {0};
+    tr_mesh mesh;
+    r->recorder.config = &config;
+    r->recorder.world = r->world;
+    r->recorder.leads = r->rank == 0;
+    r->recorder.log.fd = -1;
+    r->status = tr_mesh_make(1, RANKS, 1, r->rank, RANKS, &mesh);
+    if (r->status == TR_OK)
+        r->status = tr_recorder_write_trace(&r->recorder, &mesh, &programs, &record, 2);
+    tr_world_close(r->world);
+    return NULL;
+}
+
+/* A trace that one rank cannot make is a warning, and ends the run on no rank. */
+static void test_no_trace(void **state) {
+    (void)state;
+    char *text;
+    size_t size;
+    pthread_t thread[RANKS];
+    tr_world *world[RANKS];
+    static tracing_rank rank[RANKS];
+    must(tr_world_open_local(RANKS, world));
+    FILE *warnings = open_memstream(&text, &size);
+    assert_non_null(warnings);
+    for (int i = 0; i < RANKS; i++) {
+        rank[i] = (tracing_rank){.world = world[i], .rank = i, .recorder.warnings = warnings};
+        assert_int_equal(pthread_create(&thread[i], NULL, write_trace, &rank[i]), 0);
+    }
+    for (int i = 0; i < RANKS; i++) assert_int_equal(pthread_join(thread[i], NULL), 0);
+    (void)fclose(warnings);
+    for (int i = 0; i < RANKS; i++) assert_int_equal(rank[i].status, TR_OK);
+    assert_non_null(strstr(text, "warning: no trace: "));
+    assert_null(strchr(strchr(text, '\n') + 1, '\n'));
+    free(text);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_fallbacks),
-                                       cmocka_unit_test(test_keeps_error)};
+                                       cmocka_unit_test(test_keeps_error),
+                                       cmocka_unit_test(test_no_trace)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
