@@ -284,15 +284,25 @@ static bool is_read(const tr_model *model, int layer, int output) {
     return false;
 }
 
-/* Returns the index of use 0 of the parameter, or its own where the model has no use 0. */
-static int turn_of(const tr_model *model, const tr_param *param) {
+/* Returns use 0 of the parameter, or itself where the model has no use 0. */
+static tr_param *first_use(const tr_model *model, tr_param *param) {
     for (int i = 0; i < model->count && param->use > 0; i++)
         for (int k = 0; k < model->layers[i]->params_count; k++) {
-            const tr_param *other = &model->layers[i]->params[k];
+            tr_param *other = &model->layers[i]->params[k];
             if (other->use == 0 && strcmp(tr_param_name(other), tr_param_name(param)) == 0)
-                return other->index;
+                return other;
         }
-    return param->index;
+    return param;
+}
+
+/* Sets the turns of all parameters, and marks the tied ones. */
+static void join_uses(const tr_model *model) {
+    for (int i = 0; i < model->count; i++)
+        for (int k = 0; k < model->layers[i]->params_count; k++) {
+            tr_param *param = &model->layers[i]->params[k], *first = first_use(model, param);
+            param->turn = first->index;
+            if (first != param) param->tied = first->tied = true;
+        }
 }
 
 tr_status tr_model_connect(tr_model *model) {
@@ -308,9 +318,7 @@ tr_status tr_model_connect(tr_model *model) {
         for (int i = 0; i < layer->inputs; i++)
             TR_TRY(connect_input(model, layer, &layer->input[i]));
     }
-    for (int k = 0; k < model->count; k++)
-        for (int j = 0; j < model->layers[k]->params_count; j++)
-            model->layers[k]->params[j].turn = turn_of(model, &model->layers[k]->params[j]);
+    join_uses(model);
     for (int k = 0; k < model->count; k++)
         for (int o = 0; o < model->layers[k]->outputs; o++)
             if (!is_read(model, k, o))

@@ -55,6 +55,7 @@ typedef struct tr_param {
     int use;                      /* 0: the parameter itself; k > 0: another use of it (tied) */
     int index;                    /* registry order: position in the whole model's list */
     int turn;                     /* the same for all uses of a tied one: the index of use 0 */
+    bool tied;                    /* the model has another use of it */
     int64_t local[TR_PARAM_RANK]; /* local shape, of the tensors' rank; local memory is dense */
     int64_t count;                /* local elements */
     tr_init init;

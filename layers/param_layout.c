@@ -66,6 +66,25 @@ tr_range tr_param_portion_of(const tr_param *param, const tr_mesh *mesh, int pla
     return (tr_range){.begin = begin, .extent = end - begin};
 }
 
+/* Owner k of the turn, which is at place k - param->turn, has one block more than later ones while
+ * k is below the rest of the division, and the last one with a block may have a part of one. */
+int tr_param_portion_steps(const tr_param *param, const tr_mesh *mesh,
+                           int place[TR_PORTION_STEPS]) {
+    const int ranks = owners_of(param, mesh);
+    const int64_t blocks = (param->count + TR_PARAM_BLOCK - 1) / TR_PARAM_BLOCK;
+    const int rest = (int)(blocks % ranks);
+    const int last = blocks < ranks ? rest - 1 : ranks - 1;
+    const int step[TR_PORTION_STEPS] = {0, rest, last};
+    const int turn = param->turn % ranks;
+    if (param->whole) {
+        place[0] = param->owner;
+        place[1] = (param->owner + 1) % ranks;
+        return 2;
+    }
+    for (int k = 0; k < TR_PORTION_STEPS; k++) place[k] = (step[k] + ranks - turn) % ranks;
+    return TR_PORTION_STEPS;
+}
+
 tr_range tr_param_portion(const tr_param *param, const tr_mesh *mesh) {
     const int place = mesh ? mesh->index[TR_AXIS_DP] % owners_of(param, mesh) : 0;
     return tr_param_portion_of(param, mesh, place);

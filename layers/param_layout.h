@@ -37,6 +37,11 @@ enum { TR_PARAM_BLOCK = 4096 };
  * NULL nothing is divided: returns all elements. */
 tr_range tr_param_portion(const tr_param *param, const tr_mesh *mesh);
 tr_range tr_param_portion_of(const tr_param *param, const tr_mesh *mesh, int place);
+/* Lists the places of the owners with a portion that is larger or smaller than that of the owner
+ * before; it may list others, too. The owner before the first one is the last one. Returns the
+ * number of places. */
+enum { TR_PORTION_STEPS = 3 };
+int tr_param_portion_steps(const tr_param *param, const tr_mesh *mesh, int place[TR_PORTION_STEPS]);
 /* Returns true when this rank writes the next `count` elements: of the savers that are data ranks
  * the one with the fewest in load[dp] so far, the lowest of equals. All data ranks compute the same
  * turns. */

@@ -1,7 +1,5 @@
 #include "layers/placement.h"
 
-#include <string.h>
-
 static int owner_of_layer(const tr_placement *placement, int layer) {
     int stage = 0;
     while (layer >= placement->first[stage + 1]) stage++;
@@ -10,10 +8,10 @@ static int owner_of_layer(const tr_placement *placement, int layer) {
 
 /* Returns the other use of a tied parameter (GPT-2 ties two), or NULL; *layer is its layer. */
 static const tr_param *other_use(const tr_model *model, const tr_param *param, int *layer) {
-    for (int i = 0; i < model->count; i++)
+    for (int i = 0; i < model->count && param->tied; i++)
         for (int k = 0; k < model->layers[i]->params_count; k++) {
             const tr_param *p = &model->layers[i]->params[k];
-            if (p->use != param->use && strcmp(tr_param_name(p), tr_param_name(param)) == 0) {
+            if (p->use != param->use && p->turn == param->turn) {
                 *layer = i;
                 return p;
             }

@@ -1,10 +1,9 @@
 #include "partition/buckets.h"
 
 #include "base/memory.h"
+#include "base/minmax.h"
 #include "layers/param_layout.h"
 #include "partition/param_memory.h"
-
-#include <stdlib.h>
 
 /* What all buckets of a stage have in common. */
 typedef struct bucketing {
@@ -15,7 +14,6 @@ typedef struct bucketing {
     size_t grad;   /* bytes of an element of a gradient in the arena; 0: none is there */
     size_t value;  /* bytes of an element of a value that is gathered; 0: none is */
     bool divided;  /* values are divided; else they are updated in portions */
-    int64_t *own;  /* [near data ranks]: elements that each sends in a gather */
 } bucketing;
 
 /* Adds the bytes of messages for the layer's gradients that this rank sums with other ranks. */
@@ -31,27 +29,37 @@ static tr_status add_bytes(const bucketing *b, const tr_layer *layer, tr_bucket 
     return TR_OK;
 }
 
-/* Measures the gather of a layer. */
+/* Returns true when data ranks gather the parameter. */
+static bool is_gathered(const bucketing *b, const tr_param *param) {
+    return b->divided || !(param->frozen || tr_placement_shares(b->placement, b->model,
+                                                                b->mesh.index[TR_AXIS_PP], param));
+}
+
+/* Returns the elements of a layer that the data rank at a place sends in a gather. */
+static int64_t sent_by(const bucketing *b, const tr_layer *layer, int place) {
+    int64_t sent = 0;
+    for (int k = 0; k < layer->params_count; k++)
+        if (is_gathered(b, &layer->params[k]))
+            sent += tr_param_portion_of(&layer->params[k], &b->mesh, place).extent;
+    return sent;
+}
+
+/* Measures the gather of a layer. The data rank that sends most is one from which a portion is
+ * larger than before, or the first one. */
 static void fill_gather(const bucketing *b, const tr_layer *layer, tr_bucket *bucket) {
-    const int ranks = tr_mesh_near(&b->mesh);
-    int64_t most = 0;
+    int64_t most;
     if (!b->value) return;
-    for (int r = 0; r < ranks; r++) b->own[r] = 0;
+    most = sent_by(b, layer, 0);
     for (int k = 0; k < layer->params_count; k++) {
         const tr_param *param = &layer->params[k];
-        const bool shares =
-            tr_placement_shares(b->placement, b->model, b->mesh.index[TR_AXIS_PP], param);
-        if (!b->divided && (param->frozen || shares)) continue;
-        for (int r = 0; r < ranks; r++) {
-            const int64_t own = tr_param_portion_of(param, &b->mesh, r).extent;
-            b->own[r] += own;
-            if (!b->divided) bucket->updated += (size_t)own * b->value;
-        }
+        int place[TR_PORTION_STEPS];
+        if (!is_gathered(b, param)) continue;
+        if (!b->divided) bucket->updated += (size_t)param->count * b->value;
+        for (int n = tr_param_portion_steps(param, &b->mesh, place); n > 0; n--)
+            most = tr_max_i64(most, sent_by(b, layer, place[n - 1]));
     }
     if (b->divided) bucket->values = tr_memory_layer_values(layer) * b->value;
-    for (int r = 0; r < ranks; r++)
-        if (b->own[r] > most) most = b->own[r];
-    bucket->gathered = (size_t)ranks * (size_t)most * b->value;
+    bucket->gathered = (size_t)tr_mesh_near(&b->mesh) * (size_t)most * b->value;
 }
 
 static double share(double part, double whole) {
@@ -87,16 +95,13 @@ tr_status tr_buckets_make(const tr_model *model, const tr_placement *placement, 
                    .grad = tr_memory_in_arena(mesh, zero) ? tr_dtype_size(dtype) : 0,
                    .value = gathers ? tr_dtype_size(model->shape.dtype) : 0,
                    .divided = tr_memory_gathers(mesh, zero)};
-    tr_status status = TR_OK;
     TR_TRY(tr_calloc((size_t)model->count, sizeof *table->bucket, &table->bucket));
-    TR_TRY(tr_calloc((size_t)tr_mesh_near(mesh), sizeof *b.own, &b.own));
-    for (int s = 0; s < table->stages && status == TR_OK; s++) {
+    for (int s = 0; s < table->stages; s++) {
         tr_stage_cost *cost = &table->cost[s];
         b.mesh.index[TR_AXIS_PP] = placement->owner[s];
         cost->buckets = placement->first[s + 1] - placement->first[s];
         cost->bucket = table->bucket + placement->first[s];
-        status = fill_stage(&b, s, cost);
+        TR_TRY(fill_stage(&b, s, cost));
     }
-    free(b.own);
-    return status;
+    return TR_OK;
 }

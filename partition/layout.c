@@ -11,7 +11,6 @@
 #include "partition/owners.h"
 #include "partition/param_memory.h"
 #include "partition/rank_groups.h"
-#include "partition/step_end.h"
 #include "pipeline/orders/generate.h"
 #include "pipeline/program/run.h"
 
@@ -145,7 +144,8 @@ static tr_status place_layers(tr_layout *l) {
     TR_TRY(tr_calloc((size_t)stages + 1, sizeof *l->first, &l->first));
     TR_TRY(tr_calloc((size_t)stages, sizeof *l->owner, &l->owner));
     TR_TRY(tr_calloc((size_t)l->desc.schedule->ranks, sizeof *l->decoding, &l->decoding));
-    TR_TRY(cut_as_first_rank(l));
+    if (l->desc.first) memcpy(l->first, l->desc.first, ((size_t)stages + 1) * sizeof *l->first);
+    else TR_TRY(cut_as_first_rank(l));
     for (int s = 0; s < stages; s++) l->owner[s] = l->desc.schedule->rank_of[s];
     l->placement = (tr_placement){.stages = stages, .first = l->first, .owner = l->owner};
     return tr_owners_choose(l->model, &l->placement, tr_memory_divided(&l->desc.mesh, l->desc.zero),
@@ -169,6 +169,7 @@ tr_status tr_layout_create(const tr_layout_desc *desc, tr_layout **out) {
     TR_TRY_OUT(place_layers(l));
     TR_TRY_OUT(tr_layer_table_make(l->model, l->first, l->placement.stages, &l->table));
     l->desc.room = NULL;
+    l->desc.first = NULL;
 out:
     if (status != TR_OK) tr_layout_destroy(l);
     else *out = l;
@@ -183,6 +184,7 @@ void tr_layout_destroy(tr_layout *l) {
     free(l->smaller);
     tr_model_destroy(l->model);
     tr_stage_table_free(&l->table);
+    tr_step_end_vector_free(&l->vector);
     free(l->first);
     free(l->owner);
     free(l->decoding);
@@ -232,6 +234,8 @@ tr_status tr_layout_lower(tr_layout *l) {
                            tr_optim_grad_dtype(l->desc.optimizer, l->desc.dtype), l->desc.reduce,
                            l->desc.zero, &l->table));
     tr_offload_mark(l->desc.offload_first, l->desc.offload_stages, &l->table);
+    TR_TRY(tr_step_end_vector_make(l->model, &l->desc.mesh, l->micro_batches, l->desc.noise,
+                                   &l->vector));
     TR_TRY(tr_schedule_forward_of(l->desc.schedule, &l->table, l->micro_batches, &forward));
     tr_status status = TR_OK;
     if (!l->desc.forward_only)
@@ -366,29 +370,26 @@ void tr_layout_memory_known(const tr_layout *l, int pp_rank, int dp_rank, tr_mem
     tr_memory_sum(out);
 }
 
-tr_status tr_layout_memory(const tr_layout *l, tr_device *device, int pp_rank, int dp_rank,
+tr_status tr_layout_memory(const tr_layout *l, tr_device *device, const tr_mesh *mesh,
                            tr_memory_plan *out) {
-    tr_mesh mesh = l->desc.mesh;
+    const int pp_rank = mesh->index[TR_AXIS_PP];
     size_t step_end, groups;
-    mesh.index[TR_AXIS_PP] = pp_rank;
-    mesh.index[TR_AXIS_DP] = dp_rank;
     TR_TRY(tr_step_end_bytes(&(tr_step_end_desc){.device = device,
                                                  .model = l->model,
                                                  .placement = &l->placement,
-                                                 .mesh = &mesh,
+                                                 .vector = &l->vector,
+                                                 .mesh = mesh,
                                                  .dtype = l->desc.dtype,
                                                  .optimizer = l->desc.optimizer,
-                                                 .micro_batches = l->micro_batches,
                                                  .zero = l->desc.zero,
-                                                 .forward_only = l->desc.forward_only,
-                                                 .noise = l->desc.noise},
+                                                 .forward_only = l->desc.forward_only},
                              &step_end));
-    TR_TRY(tr_rank_groups_bytes(l->model, &l->placement, &mesh, l->desc.zero, l->desc.forward_only,
+    TR_TRY(tr_rank_groups_bytes(l->model, &l->placement, mesh, l->desc.zero, l->desc.forward_only,
                                 l->desc.own, &groups));
-    tr_layout_memory_known(l, pp_rank, dp_rank, out);
+    tr_layout_memory_known(l, pp_rank, mesh->index[TR_AXIS_DP], out);
     out->of[TR_MEMORY_DATA] += step_end;
     out->of[TR_MEMORY_TRANSFERS] =
-        tr_links_bytes(&l->table, l->owner, mesh.degree[TR_AXIS_PP], pp_rank) + groups;
+        tr_links_bytes(&l->table, l->owner, mesh->degree[TR_AXIS_PP], pp_rank) + groups;
     out->of[TR_MEMORY_ACTIVATIONS] = tr_layout_arena(l, pp_rank);
     out->of[TR_MEMORY_OFFLOAD] += tr_align_up(tr_layout_host(l, pp_rank));
     out->live_peak = live_peak(l, pp_rank);

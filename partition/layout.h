@@ -7,6 +7,7 @@
 #include "partition/cut_for_schedule.h"
 #include "partition/memory_plan.h"
 #include "partition/param_memory.h"
+#include "partition/step_end.h"
 #include "pipeline/program/lower.h"
 
 /* A smaller batch that some training steps take, and its order. */
@@ -33,7 +34,9 @@ typedef struct tr_layout_desc {
     bool decodes; /* between steps the ranks decode one text (layers/cached.h) in the arena */
     /* Of mesh.degree[pp] ranks and the step's micro-batches; used until it is lowered. */
     const tr_schedule *schedule;
-    const double *room; /* [mesh.degree[pp]]: of tr_cut_memory; used while the layout is made */
+    /* Used while the layout is made. */
+    const double *room; /* [mesh.degree[pp]]: of tr_cut_memory */
+    const int *first;   /* [schedule->stages + 1]: the cut of another tensor rank; NULL: none yet */
     /* Steps that train with fewer micro-batches; used as long as the layout. */
     const tr_smaller_batch *smaller; /* [smaller_count] */
     int smaller_count;
@@ -54,6 +57,7 @@ typedef struct tr_layout {
     tr_program_set *program[TR_LAYOUT_PROGRAMS]; /* after tr_layout_lower; NULL: not needed */
     tr_program_set *
         *smaller; /* [desc.smaller_count], likewise: of the steps with smaller batches */
+    tr_step_end_vector vector; /* likewise: of the end of a step */
 } tr_layout;
 
 /* Creates the model, without memory, and cuts it into the schedule's stages (tr_cut_for_schedule).
@@ -103,9 +107,9 @@ tr_status tr_layout_needs(const tr_layout *layout, double *need);
 /* Fills the bytes that do not depend on prepared layers: parameters, gradients, optimizer state,
  * step inputs. */
 void tr_layout_memory_known(const tr_layout *layout, int pp_rank, int dp_rank, tr_memory_plan *out);
-/* Fills all bytes that the rank at pipeline index pp_rank and data index dp_rank will take,
- * exactly, after tr_layout_lower. */
-tr_status tr_layout_memory(const tr_layout *layout, tr_device *device, int pp_rank, int dp_rank,
+/* Fills all bytes that the rank at mesh->index will take, exactly, after tr_layout_lower. mesh: the
+ * layout's, with other indices; the tensor index is the layout's or that of a rank alike. */
+tr_status tr_layout_memory(const tr_layout *layout, tr_device *device, const tr_mesh *mesh,
                            tr_memory_plan *out);
 /* Fails with TR_ERR_FIT when the plan of a rank exceeds the limit (0: none), and lists its parts
  * and what makes it smaller. device: of the run. */

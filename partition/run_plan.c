@@ -11,8 +11,10 @@
 
 enum { MOST_RANKS = 1 << 20 };
 
+/* first: the cut; NULL: chosen, for the room. */
 static tr_status make_layout(const tr_config *c, const tr_orders *orders, int tp_rank,
-                             tr_own_sums own, const double *room, tr_layout **out) {
+                             tr_own_sums own, const double *room, const int *first,
+                             tr_layout **out) {
     const tr_mesh mesh = {.degree = {[TR_AXIS_PP] = (int)c->parallel.pp,
                                      [TR_AXIS_DP] = (int)c->parallel.dp,
                                      [TR_AXIS_TP] = (int)c->parallel.tp},
@@ -21,6 +23,7 @@ static tr_status make_layout(const tr_config *c, const tr_orders *orders, int tp
     tr_layout_desc desc = tr_request_layout(c, orders, &mesh);
     desc.own = own;
     desc.room = room;
+    desc.first = first;
     return tr_layout_create(&desc, out);
 }
 
@@ -31,24 +34,65 @@ static tr_status count_param(void *context, int stage, tr_param *param, bool sha
     return TR_OK;
 }
 
-/* Plans the ranks of one tensor index. Data ranks from 1 on are equal, unless they have different
- * portions of the optimizer's state; data rank 0 also computes the norm. */
-static tr_status plan_ranks(tr_run_plan *p, const tr_layout *l, tr_device *device) {
-    tr_mesh mesh = l->desc.mesh;
-    for (int pp = 0; pp < mesh.degree[TR_AXIS_PP]; pp++) {
-        int64_t count = 0;
-        tr_memory_plan memory = {0};
-        TR_TRY(tr_placement_visit(&l->placement, l->model, pp, count_param, &count));
-        for (int dp = 0; dp < mesh.degree[TR_AXIS_DP]; dp++) {
-            if (dp < 2 || l->desc.zero) TR_TRY(tr_layout_memory(l, device, pp, dp, &memory));
-            mesh.index[TR_AXIS_PP] = pp;
-            mesh.index[TR_AXIS_DP] = dp;
-            int rank = tr_mesh_rank(&mesh, mesh.index);
-            p->memory[rank] = memory;
-            p->parameters[rank] = count;
-        }
+/* Data ranks with a portion of another size than the rank before. */
+typedef struct steps {
+    const tr_mesh *mesh;
+    bool *differs; /* [data ranks] */
+} steps;
+
+static tr_status mark_steps(void *context, int stage, tr_param *param, bool shares) {
+    const steps *s = context;
+    int place[TR_PORTION_STEPS];
+    (void)stage, (void)shares;
+    for (int n = tr_param_portion_steps(param, s->mesh, place); n > 0; n--)
+        for (int dp = place[n - 1]; dp < s->mesh->degree[TR_AXIS_DP]; dp += tr_mesh_near(s->mesh))
+            s->differs[dp] = true;
+    return TR_OK;
+}
+
+/* Plans the ranks of one pipeline and tensor index, those of mesh->index. A data rank is equal to
+ * the one before unless they have portions of different sizes; data rank 0 also computes the
+ * norm. */
+static tr_status plan_line(tr_run_plan *p, const tr_layout *l, tr_device *device, tr_mesh *mesh,
+                           bool *differs) {
+    const int pp = mesh->index[TR_AXIS_PP], data_ranks = mesh->degree[TR_AXIS_DP];
+    int64_t count = 0;
+    tr_memory_plan memory;
+    TR_TRY(tr_placement_visit(&l->placement, l->model, pp, count_param, &count));
+    for (int dp = 0; dp < data_ranks; dp++) differs[dp] = dp < 2;
+    if (tr_memory_divided(mesh, l->desc.zero))
+        TR_TRY(tr_placement_visit(&l->placement, l->model, pp, mark_steps,
+                                  &(steps){.mesh = mesh, .differs = differs}));
+    for (int dp = 0; dp < data_ranks; dp++) {
+        mesh->index[TR_AXIS_DP] = dp;
+        if (differs[dp]) TR_TRY(tr_layout_memory(l, device, mesh, &memory));
+        const int rank = tr_mesh_rank(mesh, mesh->index);
+        p->memory[rank] = memory;
+        p->parameters[rank] = count;
     }
     return TR_OK;
+}
+
+/* Plans the ranks of the tensor index of `mesh` with the layout of a rank alike. */
+static tr_status plan_ranks(tr_run_plan *p, const tr_layout *l, tr_device *device, tr_mesh mesh) {
+    bool *differs;
+    tr_status status = TR_OK;
+    TR_TRY(tr_calloc((size_t)mesh.degree[TR_AXIS_DP], sizeof *differs, &differs));
+    for (int pp = 0; pp < mesh.degree[TR_AXIS_PP] && status == TR_OK; pp++) {
+        mesh.index[TR_AXIS_PP] = pp;
+        status = plan_line(p, l, device, &mesh, differs);
+    }
+    free(differs);
+    return status;
+}
+
+/* Returns true when the parts that the ranks of two tensor indices hold have equal sizes, so that
+ * both have the same programs. */
+static bool are_alike(const tr_model *a, const tr_model *b) {
+    for (int i = 0; i < a->count; i++)
+        for (int k = 0; k < a->layers[i]->params_count; k++)
+            if (a->layers[i]->params[k].count != b->layers[i]->params[k].count) return false;
+    return true;
 }
 
 /* Sums what hosts keep for their ranks; if that is anything, asks how much it may be. */
@@ -129,7 +173,7 @@ static tr_status complete(const planning *x, tr_layout *l) {
     const tr_op_context context = {.device = x->device, .deterministic = x->c->train.deterministic};
     TR_TRY(tr_layout_prepare(l, &context, x->receive_units, NULL, -1));
     TR_TRY(tr_layout_lower(l));
-    return plan_ranks(x->p, l, x->device);
+    return plan_ranks(x->p, l, x->device, l->desc.mesh);
 }
 
 /* Returns the most bytes that ranks of tensor index 0 take at a pipeline index. */
@@ -169,12 +213,12 @@ static tr_status try_cut(const planning *x, const fitting *f, bool *nearer) {
     const size_t before = p->memory[tr_run_plan_largest(p)].total;
     *nearer = false;
     TR_TRY(leave_room(p, f));
-    TR_TRY(make_layout(x->c, &p->orders, 0, x->own, f->room, &l));
+    TR_TRY(make_layout(x->c, &p->orders, 0, x->own, f->room, NULL, &l));
     tr_status status = TR_OK;
     if (memcmp(l->first, old->first, (stages + 1) * sizeof *l->first) != 0) {
         status = complete(x, l);
         *nearer = status == TR_OK && p->memory[tr_run_plan_largest(p)].total < before;
-        if (status == TR_OK && !*nearer) status = plan_ranks(p, old, x->device);
+        if (status == TR_OK && !*nearer) status = plan_ranks(p, old, x->device, old->desc.mesh);
     }
     if (*nearer) {
         p->layout = l;
@@ -221,21 +265,39 @@ static void repeat_first(tr_run_plan *p, int tp) {
     }
 }
 
-/* Plans all ranks. fits: with a cut that fits, if there is one. sketch: as tr_run_plan_sketch. */
-static tr_status plan_all(planning *x, bool fits, bool sketch) {
+/* Plans the ranks of tensor index 0, and makes their layout that of the plan. fits: with a cut that
+ * fits, if there is one. */
+static tr_status plan_first(const planning *x, bool fits) {
     tr_run_plan *p = x->p;
-    const tr_config *c = x->c;
-    for (int tp = 0; tp < (sketch ? 1 : c->parallel.tp); tp++) {
-        tr_layout *l;
-        TR_TRY(make_layout(c, &p->orders, tp, x->own, p->room, &l));
-        tr_status status = complete(x, l);
-        if (tp == 0) p->layout = l;
-        else tr_layout_destroy(l);
-        if (status == TR_OK && tp == 0 && fits && c->parallel.pp > 1 && !tr_run_plan_fits_device(p))
-            status = fit(x);
-        TR_TRY(status);
+    TR_TRY(make_layout(x->c, &p->orders, 0, x->own, NULL, NULL, &p->layout));
+    TR_TRY(complete(x, p->layout));
+    return fits && x->c->parallel.pp > 1 && !tr_run_plan_fits_device(p) ? fit(x) : TR_OK;
+}
+
+/* Plans the ranks of the other tensor indices. Neighbours that are alike share a layout. */
+static tr_status plan_others(const planning *x) {
+    tr_run_plan *p = x->p;
+    tr_layout *l = p->layout;
+    tr_status status = TR_OK;
+    for (int tp = 1; tp < x->c->parallel.tp && status == TR_OK; tp++) {
+        tr_layout *own;
+        status = make_layout(x->c, &p->orders, tp, x->own, p->room, p->layout->first, &own);
+        if (status != TR_OK) break;
+        const bool alike = are_alike(l->model, own->model);
+        status = alike ? plan_ranks(p, l, x->device, own->desc.mesh) : complete(x, own);
+        tr_layout *done = alike ? own : l;
+        if (!alike) l = own;
+        if (done != p->layout) tr_layout_destroy(done);
     }
-    if (sketch) repeat_first(p, (int)c->parallel.tp);
+    if (l != p->layout) tr_layout_destroy(l);
+    return status;
+}
+
+/* Plans all ranks. fits: with a cut that fits, if there is one. sketch: as tr_run_plan_sketch. */
+static tr_status plan_all(const planning *x, bool fits, bool sketch) {
+    TR_TRY(plan_first(x, fits));
+    if (!sketch) return plan_others(x);
+    repeat_first(x->p, (int)x->c->parallel.tp);
     return TR_OK;
 }
 
@@ -352,7 +414,8 @@ tr_status tr_whole_open(const tr_config *c, tr_whole *out) {
                        offload.optimizer ? "optimizer" : "none");
     tr_status status = tr_request_schedule(whole, &out->orders.schedule, NULL);
     if (status == TR_OK)
-        status = make_layout(whole, &out->orders, 0, (tr_own_sums){false}, NULL, &out->layout);
+        status =
+            make_layout(whole, &out->orders, 0, (tr_own_sums){false}, NULL, NULL, &out->layout);
     free(whole);
     if (status != TR_OK) tr_whole_close(out);
     return status;
@@ -396,7 +459,7 @@ tr_status tr_run_plan_is_hopeless(const tr_config *c, tr_device *device, bool *o
         if (*out) return TR_OK;
     }
     TR_TRY(tr_request_schedule(c, &orders.schedule, &report));
-    tr_status status = make_layout(c, &orders, 0, (tr_own_sums){false}, NULL, &l);
+    tr_status status = make_layout(c, &orders, 0, (tr_own_sums){false}, NULL, NULL, &l);
     if (status == TR_OK) status = exceeds(l, limit, out);
     tr_layout_destroy(l);
     tr_orders_close(&orders);

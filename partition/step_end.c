@@ -174,12 +174,14 @@ typedef struct measure {
     const tr_mesh *divided;
     int64_t blocks, noise_blocks; /* of the norms that data ranks divide */
     int64_t tensor_blocks;        /* of those of tensors' parameters, and of their directions */
+    tr_op **op; /* [ops]: kept until all are measured, because many descriptions are equal */
+    size_t ops, op_room;
 } measure;
 
 static tr_status measure_op(measure *sum, const tr_op_desc *desc) {
-    tr_op *op;
-    TR_TRY(tr_op_prepare_fixed(sum->device, *desc, &sum->scratch, &op));
-    tr_op_release(op);
+    TR_TRY(tr_grow(&sum->op, &sum->op_room, sum->ops + 1, sizeof(tr_op *)));
+    TR_TRY(tr_op_prepare_fixed(sum->device, *desc, &sum->scratch, &sum->op[sum->ops]));
+    sum->ops++;
     return TR_OK;
 }
 
@@ -271,15 +273,13 @@ static tr_status measure_param(void *context, int stage, tr_param *param, bool s
 
 tr_status tr_step_end_bytes(const tr_step_end_desc *d, size_t *bytes) {
     tr_status status = TR_OK;
-    tr_step_end_vector vector;
     measure sum = {.device = d->device,
                    .mesh = d->mesh,
                    .optimizer = d->optimizer,
                    .gradients = tr_optim_grad_dtype(d->optimizer, d->dtype),
-                   .vector = &vector,
+                   .vector = d->vector,
                    .divided = tr_memory_divided(d->mesh, d->zero)};
-    TR_TRY_OUT(tr_step_end_vector_make(d->model, d->mesh, d->micro_batches, d->noise, &vector));
-    const tr_op_desc finish = tr_step_end_finish_op(&vector, vector.losses);
+    const tr_op_desc finish = tr_step_end_finish_op(d->vector, d->vector->losses);
     TR_TRY_OUT(measure_op(&sum, &finish));
     if (!d->forward_only) {
         const int pp_rank = d->mesh->index[TR_AXIS_PP];
@@ -289,7 +289,7 @@ tr_status tr_step_end_bytes(const tr_step_end_desc *d, size_t *bytes) {
                                                   sum.elements, d->dtype, true, 1);
         if (!d->optimizer.offload) TR_TRY_OUT(measure_op(&sum, &update));
     }
-    *bytes = tr_align_up(tr_step_end_vector_bytes(&vector)) + tr_align_up(sum.scratch) +
+    *bytes = tr_align_up(tr_step_end_vector_bytes(d->vector)) + tr_align_up(sum.scratch) +
              tr_align_up((size_t)sum.norms * sizeof(double)) +
              tr_align_up((size_t)sum.blocks * sizeof(double)) +
              tr_align_up((size_t)sum.noise_blocks * sizeof(double)) +
@@ -297,6 +297,7 @@ tr_status tr_step_end_bytes(const tr_step_end_desc *d, size_t *bytes) {
              tr_align_up((size_t)sum.sums * sizeof(double)) + sum.moments +
              2 * (sum.part + sum.square);
 out:
-    tr_step_end_vector_free(&vector);
+    while (sum.ops > 0) tr_op_release(sum.op[--sum.ops]);
+    free(sum.op);
     return status;
 }

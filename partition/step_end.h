@@ -72,13 +72,12 @@ typedef struct tr_step_end_desc {
     tr_device *device;
     const tr_model *model;
     const tr_placement *placement;
+    const tr_step_end_vector *vector;
     const tr_mesh *mesh;
     tr_dtype dtype;
     tr_optim_memory optimizer;
-    int micro_batches; /* of a step on one data rank */
     int zero;          /* parallel.zero */
     bool forward_only; /* no step updates parameters */
-    bool noise;        /* the noise scale is measured */
 } tr_step_end_desc;
 
 /* Computes the device bytes that tr_optimizer_create takes. Prepares its operators temporarily, and

@@ -150,10 +150,10 @@ tr_offload_traffic tr_traffic_host_steps(const tr_config *c, const tr_layout *l)
 }
 
 static tr_traffic find_steps(const tr_config *c, const tr_layout *l, double rate) {
+    if (!l->desc.optimizer.offload) return (tr_traffic){0};
     const tr_offload_traffic steps = tr_traffic_host_steps(c, l);
     const tr_link link = tr_network_message(c, false, rate);
     const double per_s = link.per_byte * tr_network_bytes(c, false);
-    if (!l->desc.optimizer.offload) return (tr_traffic){0};
     return (tr_traffic){.count = 1,
                         .bytes = steps.down + steps.up,
                         .moving = fmax(steps.down, steps.up) * link.per_byte,

@@ -229,7 +229,7 @@ static tr_status lower_layout(tr_engine *e) {
     TR_TRY(
         tr_layout_prepare(e->layout, &context, tr_world_receive_units(d->world), e->tp, pp_rank));
     TR_TRY(tr_layout_lower(e->layout));
-    TR_TRY(tr_layout_memory(e->layout, d->device, pp_rank, d->mesh.index[TR_AXIS_DP], &e->plan));
+    TR_TRY(tr_layout_memory(e->layout, d->device, &d->mesh, &e->plan));
     tr_engine_plan(e, &e->plan); /* now with NCCL's groups */
     return check_fit(e);
 }

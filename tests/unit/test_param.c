@@ -1,8 +1,10 @@
 /* Tests parameters: the boxes of all tensor ranks cover every global tensor once, initial values do
- * not depend on the layout, and names and shapes are Hugging Face's. */
+ * not depend on the layout, and names and shapes are Hugging Face's. Tests where the portions of
+ * data ranks have different sizes. */
 #include "layers/model.h"
 
 #include "base/memory.h"
+#include "layers/param_layout.h"
 #include "layers/part.h"
 #include "support/elements.h"
 
@@ -341,6 +343,35 @@ static void test_limits_of_a_layer(void **state) {
     assert_non_null(strstr(tr_error_message(), "TR_LAYER_PARAMS"));
 }
 
+/* --- portions --------------------------------------------------------------------------------- */
+
+/* Fails unless every place with a portion of another size than the one before is listed. */
+static void check_steps(const tr_param *param, const tr_mesh *mesh) {
+    const int ranks = mesh->degree[TR_AXIS_DP];
+    int place[TR_PORTION_STEPS];
+    const int steps = tr_param_portion_steps(param, mesh, place);
+    assert_in_range(steps, 1, TR_PORTION_STEPS);
+    for (int r = 0; r < ranks; r++) {
+        const int64_t own = tr_param_portion_of(param, mesh, r).extent;
+        bool listed = false;
+        for (int k = 0; k < steps; k++) listed |= place[k] == r;
+        if (!listed && own != tr_param_portion_of(param, mesh, (r + ranks - 1) % ranks).extent)
+            fail_msg("%lld elements in turn %d of %d ranks: place %d is not listed",
+                     (long long)param->count, param->turn, ranks, r);
+    }
+}
+
+static void test_steps_of_portions(void **state) {
+    (void)state;
+    for (int ranks = 1; ranks <= 9; ranks++)
+        for (int turn = 0; turn <= 10; turn++) {
+            const tr_mesh mesh = {.degree = {1, ranks, 1}};
+            for (int64_t parts = 1; parts <= 40; parts++) /* of half a block */
+                check_steps(&(tr_param){.count = parts * TR_PARAM_BLOCK / 2, .turn = turn}, &mesh);
+            check_steps(&(tr_param){.count = 8, .whole = true, .owner = turn % ranks}, &mesh);
+        }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_boxes_cover_once),
@@ -352,6 +383,7 @@ int main(void) {
         cmocka_unit_test(test_described_before_prepare),
         cmocka_unit_test(test_bad_sizes_are_refused),
         cmocka_unit_test(test_limits_of_a_layer),
+        cmocka_unit_test(test_steps_of_portions),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

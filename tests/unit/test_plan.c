@@ -123,6 +123,61 @@ static void test_bytes_of_every_schedule(void **state) {
     }
 }
 
+/* Fails unless the plan has the bytes of each rank that the rank's own layout has. */
+static void compare_alone(int count, const char *const *overrides) {
+    tr_config config;
+    tr_device *device;
+    tr_run_plan *plan;
+    read_config(&config, count, overrides);
+    assert_int_equal(tr_device_open("ref", &one_thread, &device), TR_OK);
+    if (tr_run_plan_make(&config, device, &plan) != TR_OK) fail_msg("%s", tr_error_message());
+    tr_mesh mesh = plan->layout->desc.mesh;
+    for (int r = 0; r < plan->ranks; r++) {
+        const tr_op_context context = {.device = device, .deterministic = true};
+        tr_memory_plan alone;
+        tr_layout *layout;
+        mesh.index[TR_AXIS_TP] = r % mesh.degree[TR_AXIS_TP];
+        mesh.index[TR_AXIS_DP] = r / mesh.degree[TR_AXIS_TP] % mesh.degree[TR_AXIS_DP];
+        mesh.index[TR_AXIS_PP] = r / mesh.degree[TR_AXIS_TP] / mesh.degree[TR_AXIS_DP];
+        const tr_layout_desc desc = tr_request_layout(&config, &plan->orders, &mesh);
+        assert_int_equal(tr_layout_create(&desc, &layout), TR_OK);
+        assert_int_equal(tr_layout_prepare(layout, &context, 0, NULL, -1), TR_OK);
+        assert_int_equal(tr_layout_lower(layout), TR_OK);
+        assert_int_equal(tr_layout_memory(layout, device, &mesh, &alone), TR_OK);
+        for (int k = 0; k < TR_MEMORY_CLASSES; k++)
+            if (alone.of[k] != plan->memory[r].of[k])
+                fail_msg("rank %d, %s: planned %zu, alone %zu", r,
+                         tr_device_memory_name((tr_memory)k), plan->memory[r].of[k], alone.of[k]);
+        assert_memory_equal(&alone, &plan->memory[r], sizeof alone);
+        tr_layout_destroy(layout);
+    }
+    tr_run_plan_destroy(plan);
+    tr_device_close(device);
+}
+
+/* Ranks that are alike share a plan. Here are ranks that differ: in the sizes of their portions of
+ * few blocks of parameters, in their parts of a vocabulary or an MLP that does not divide evenly,
+ * and in whether they sum the norms of a key head that several hold. */
+static void test_bytes_of_ranks_that_differ(void **state) {
+    static const char *const optimizers[] = {"optim.name=adamw", "optim.name=adafactor",
+                                             "optim.name=muon", "optim.name=lamb"};
+    (void)state;
+    for (size_t k = 0; k < sizeof optimizers / sizeof *optimizers; k++) {
+        compare_alone(7, (const char *[]){optimizers[k], "parallel.zero=1", "parallel.dp=12",
+                                          "train.batch=24", "model.width=96", "parallel.pp=2",
+                                          "parallel.schedule=1f1b"});
+        compare_alone(8,
+                      (const char *[]){optimizers[k], "parallel.tp=4", "model.heads=4",
+                                       "model.kv_heads=2", "model.vocab=399", "model.mlp_width=50",
+                                       "parallel.dp=2", "log.noise_scale=true"});
+    }
+    compare_alone(6, (const char *[]){"parallel.dp=2x6", "parallel.zero=3", "train.batch=24",
+                                      "parallel.schedule=bfs", "parallel.virtual=4",
+                                      "model.width=96"});
+    compare_alone(5, (const char *[]){"parallel.dp=6", "parallel.tp=2", "parallel.zero=2",
+                                      "model.vocab=5001", "train.batch=12"});
+}
+
 /* The same with recompute. */
 static void test_bytes_with_recompute(void **state) {
     (void)state;
@@ -326,6 +381,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_bytes_of_training),
         cmocka_unit_test(test_bytes_of_every_schedule),
+        cmocka_unit_test(test_bytes_of_ranks_that_differ),
         cmocka_unit_test(test_bytes_with_recompute),
         cmocka_unit_test(test_memory_of_the_last_rank),
         cmocka_unit_test(test_neighbours),
