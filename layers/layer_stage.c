@@ -207,7 +207,7 @@ static tr_status add_to_sums(const layer_stage *s, const tr_stage_io *io, int k)
     return TR_OK;
 }
 
-/* Layer k is about to read its parameters. */
+/* Lets the runner complete the parameters that layer k is about to read. */
 static tr_status need(const layer_stage *s, const tr_stage_io *io, int k) {
     return io->need ? io->need(io->need_context, s->flow.count - 1 - k) : TR_OK;
 }
@@ -278,7 +278,9 @@ static tr_status add_parts(const layer_stage *s, const tr_stage_io *io, int k) {
     return TR_OK;
 }
 
-/* W of layer k has run, which completes the layer's bucket. */
+/* Adds the addends of layer k after its W, and tells the runner that the layer's bucket is
+ * complete.
+ */
 static tr_status complete(const layer_stage *s, const tr_stage_io *io, int k) {
     if (!tr_layer_writes_in_forward(layer_at(s, k))) TR_TRY(add_to_sums(s, io, k));
     return io->complete ? io->complete(io->complete_context, s->flow.count - 1 - k) : TR_OK;

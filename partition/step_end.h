@@ -42,10 +42,10 @@ int64_t tr_step_end_count(const tr_step_end_vector *vector, const tr_mesh *mesh,
 int64_t tr_step_end_first(const tr_step_end_vector *vector, const tr_mesh *mesh, int micro_batches);
 /* Returns the entry where this rank writes the loss of its micro-batch 0 in such a step, and the
  * distance to the next one's. Tensor ranks compute the same losses: only the first one's are in the
- * vector, and the others write behind it, with distance 0. */
+ * vector, and the others write after it, with distance 0. */
 int64_t tr_step_end_losses(const tr_step_end_vector *vector, const tr_mesh *mesh, int micro_batches,
                            int64_t *stride);
-/* Returns the bytes of the vector, and of the losses behind it that are not summed. */
+/* Returns the bytes of the vector, and of the losses after it that are not summed. */
 size_t tr_step_end_vector_bytes(const tr_step_end_vector *vector);
 
 /* Describes how the gradient of another use of a parameter is added to use 0's on the same rank:

@@ -28,8 +28,8 @@ typedef struct tr_decoder_desc {
 } tr_decoder_desc;
 
 /* Prepares this rank's layers, and makes the memory and the channels that were not given.
- * Collective, if it makes channels: then the ranks agree on a failure. What desc points to must
- * outlive the decoder, except desc itself. */
+ * Collective, if it makes channels: then the ranks agree on a failure. Everything that desc
+ * points to must outlive the decoder. */
 tr_status tr_decoder_create(const tr_decoder_desc *desc, tr_decoder **out);
 void tr_decoder_destroy(tr_decoder *decoder);
 

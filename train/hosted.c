@@ -7,8 +7,8 @@
 
 #include <stdlib.h>
 
-/* Where a part travels through. Its stream copies to the host, and back, in the order in which the
- * memory is used, so a sync of the stream waits for this buffer's part alone. */
+/* Staging memory through which a part travels. Its stream copies to the host, and back, in the
+ * order in which the memory is used, so a sync of the stream waits for this buffer's part alone. */
 typedef struct part_buffer {
     tr_stream *stream;
     char *grad, *value; /* staging */

@@ -48,7 +48,7 @@ typedef struct tr_session {
     tr_unloaded *unloaded;         /* newer steps that this run could not load, newest first */
     size_t unloaded_count;
     char skipped[TR_CKPT_WHY]; /* rank 0: why a newer step is not used; "": the newest one is */
-    tr_saved_run saved;        /* what that has otherwise */
+    tr_saved_run saved;        /* how the saved run's config differs */
     bool unlabelled;           /* it was said that validation has no label that counts */
     tr_ckpt_state *state;
     int64_t saved_step;  /* newest step that is saved; -1: none */

@@ -267,8 +267,8 @@ static tr_metrics_record record_of(const tr_session *s, int64_t step, const tr_s
         .loss_scale = tr_loss_scaled(c) ? result->loss_scale : 0};
 }
 
-/* Does what the guard decides about the step of `line`. Sets *counts to false when the step is to
- * be taken again, with the next data. Records a step that ends the run. Collective. */
+/* Lets the guard judge the step of `line`, and applies its verdict. Sets *counts to false when the
+ * step is to be taken again, with the next data. Records a step that ends the run. Collective. */
 static tr_status apply_guard(tr_session *s, const tr_metrics_record *line,
                              const tr_guard_limits *limits, const tr_step_result *result,
                              bool *counts) {
