@@ -58,6 +58,10 @@ checkpoint: {every: 10, keep: 2}
 log: {every: 20}
 Y
 
+# halve: from here on runs of base.yaml take 10 steps, with saves and validations at 5 and 10: for tests that compare the
+# bits of many runs, each of which takes every path of a step in its first ones.
+halve() { sed -i 's/steps: 20,/steps: 10,/; s/every: 10\([,}]\)/every: 5\1/g' "$scratch/base.yaml"; }
+
 # trireme_on RANKS ARGUMENTS...: runs the program, one rank without a launcher. The time limit ends a hang.
 trireme_on() {
     local ranks=$1

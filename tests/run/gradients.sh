@@ -5,6 +5,7 @@
 set -euo pipefail
 trireme=$1 scratch=$2
 source "$(dirname "$0")/common.sh"
+halve
 
 options=(model.width=96 model.vocab=700 optim.clip=0.5 optim.gradients=bf16)
 
@@ -12,7 +13,7 @@ options=(model.width=96 model.vocab=700 optim.clip=0.5 optim.gradients=bf16)
 same() {
     train 0 "$3" "$1" "${options[@]}" "${@:4}"
     same_curve "$1" "$2"
-    same_tensors "$1" "$2" 20
+    same_tensors "$1" "$2" 10
     as_planned "$1"
 }
 
@@ -54,10 +55,10 @@ train 0 2 lamb "${options[@]}" optim.name=lamb parallel.tp=2
 same lamb-pp2 lamb 4 parallel.pp=2 parallel.tp=2 parallel.schedule=zb-h1 optim.name=lamb
 
 cp -r "$scratch/one" "$scratch/on"
-rm -r "$(step_dir on 20)"
+rm -r "$(step_dir on 10)"
 train 0 2 on --resume "${options[@]}" parallel.pp=2
 same_curve on one
-same_tensors on one 20
+same_tensors on one 10
 [[ ! -s $scratch/on.err ]] || fail "on: said '$(<"$scratch/on.err")'"
 
 train 78 1 f64 "${options[@]}" train.precision=fp64 device.name=ref

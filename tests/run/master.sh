@@ -5,6 +5,7 @@
 set -euo pipefail
 trireme=$1 scratch=$2
 source "$(dirname "$0")/common.sh"
+halve
 
 options=(model.width=96 model.vocab=700 optim.clip=0.5 train.precision=bf16 optim.master=none)
 
@@ -12,11 +13,11 @@ options=(model.width=96 model.vocab=700 optim.clip=0.5 train.precision=bf16 opti
 same() {
     train 0 "$3" "$1" "${options[@]}" "${@:4}"
     same_curve "$1" "$2"
-    same_tensors "$1" "$2" 20
+    same_tensors "$1" "$2" 10
     as_planned "$1"
 }
 parameter_bytes() { sed -n 's/^memory .* took .* parameters \([0-9.]*\),.*/\1/p' "$scratch/$1.out"; }
-payload() { cat "$(step_dir "$1" 20)"/shard-* | wc -c; }
+payload() { cat "$(step_dir "$1" 10)"/shard-* | wc -c; }
 # is_part WHAT A B SHARE: A is that share of B.
 is_part() {
     awk -v a="$2" -v b="$3" -v f="$4" 'BEGIN { d = a / b - f; exit !(d < 0.04 && d > -0.04) }' || fail "$1: $2 of $3, not $4"
@@ -49,15 +50,15 @@ train 0 2 muon "${options[@]}" optim.name=muon parallel.dp=2
 as_planned muon
 same muon-pp2 muon 4 parallel.pp=2 optim.name=muon parallel.dp=2 parallel.zero=1
 
-# continued RUN REFERENCE RANKS ARGUMENTS...: continues REFERENCE from its step 10 as RUN.
+# continued RUN REFERENCE RANKS ARGUMENTS...: continues REFERENCE from its step 5 as RUN.
 continued() {
     cp -r "$scratch/$2" "$scratch/$1"
-    rm -r "$(step_dir "$1" 20)"
+    rm -r "$(step_dir "$1" 10)"
     train 0 "$3" "$1" --resume "${options[@]}" "${@:4}"
 }
 continued on one 2 parallel.pp=2
 same_curve on one
-same_tensors on one 20
+same_tensors on one 10
 [[ ! -s $scratch/on.err ]] || fail "on: said '$(<"$scratch/on.err")'"
 continued on-zero dp2-zero 2 parallel.dp=2 parallel.zero=1
 same_curve on-zero dp2
@@ -70,19 +71,19 @@ continued widened one 1 optim.master=fp32
 # Weights leave and come back as they are, and a step of length 0 rounds none of them.
 "$trireme" ckpt export "$scratch/one" "$scratch/hf" --dtype bf16 >"$scratch/export.out" 2>&1 || fail "export: $(<"$scratch/export.out")"
 train 0 1 from "${options[@]}" model.init_from="$scratch/hf" train.steps=1 optim.lr=0
-"$tools/ckpt_compare" weights "$(step_dir one 20)" "$(step_dir from 1)" || fail "model.init_from: other weights than were exported"
+"$tools/ckpt_compare" weights "$(step_dir one 10)" "$(step_dir from 1)" || fail "model.init_from: other weights than were exported"
 
 # Parameters that are frozen now have no masters; once they are saved as they are, nothing is lost.
 frozen=(optim.master=fp32 'train.freeze=*.mlp.* *.wpe.weight')
-continued frozen wide 1 "${frozen[@]}" train.steps=12 optim.horizon=20
+continued frozen wide 1 "${frozen[@]}" train.steps=7 optim.horizon=10
 says frozen "warning: train.precision is bf16: the checkpoint's parameters that are frozen now are rounded to it and may lose bits"
-train 0 1 frozen --resume "${options[@]}" "${frozen[@]}" train.steps=13 optim.horizon=20
+train 0 1 frozen --resume "${options[@]}" "${frozen[@]}" train.steps=8 optim.horizon=10
 [[ ! -s $scratch/frozen.err ]] || fail "frozen again: said '$(<"$scratch/frozen.err")'"
 # Parameters that are no longer frozen lose moments, and those that stay frozen no bits.
-train 0 1 frozen --resume "${options[@]}" optim.master=fp32 'train.freeze=*.wpe.weight' train.steps=14 optim.horizon=20
+train 0 1 frozen --resume "${options[@]}" optim.master=fp32 'train.freeze=*.wpe.weight' train.steps=9 optim.horizon=10
 says frozen "warning: train.freeze is not that of the checkpoint: the moments of parameters that were frozen and are trained now start at zero"
 # Another pattern more freezes others, and no moments begin again.
-train 0 1 frozen --resume "${options[@]}" optim.master=fp32 'train.freeze=*.attn.* *.wpe.weight' train.steps=15 optim.horizon=20
+train 0 1 frozen --resume "${options[@]}" optim.master=fp32 'train.freeze=*.attn.* *.wpe.weight' train.steps=10 optim.horizon=10
 says frozen "warning: train.precision is bf16: the checkpoint's parameters that are frozen now are rounded to it and may lose bits"
 
 train 78 1 f32 "${options[@]}" train.precision=fp32

@@ -5,6 +5,7 @@
 set -euo pipefail
 trireme=$1 scratch=$2 moments=$3
 source "$(dirname "$0")/common.sh"
+halve
 
 # Parameters of one block of 4096 elements, of several, and of a part of one.
 options=(model.width=96 model.vocab=700 optim.clip=0.5 optim.moments="$moments")
@@ -15,7 +16,7 @@ optimizer_bytes() { sed -n 's/^memory .* took .* optimizer \([0-9.]*\),.*/\1/p' 
 same() {
     train 0 "$3" "$1" "${options[@]}" "${@:4}"
     same_curve "$1" "$2"
-    same_tensors "$1" "$2" 20
+    same_tensors "$1" "$2" 10
     as_planned "$1"
 }
 
@@ -28,7 +29,7 @@ case $moments in bf16) part=0.5 ;; *) part=0.27 ;; esac
 awk -v a="$(optimizer_bytes one)" -v b="$(optimizer_bytes wide)" -v f=$part 'BEGIN { d = a / b - f; exit !(d < 0.06 && d > -0.06) }' ||
     fail "optimizer $(optimizer_bytes one) MiB of $(optimizer_bytes wide)"
 # A checkpoint holds the moments in 2 bytes: 8 of 12 bytes a parameter, and the index.
-payload() { cat "$(step_dir "$1" 20)"/shard-* | wc -c; }
+payload() { cat "$(step_dir "$1" 10)"/shard-* | wc -c; }
 awk -v a="$(payload one)" -v b="$(payload wide)" 'BEGIN { d = a / b - 2 / 3; exit !(d < 0.04 && d > -0.04) }' ||
     fail "a checkpoint of $(payload one) bytes of $(payload wide)"
 same again one 1
@@ -59,18 +60,18 @@ for kind in "${kinds[@]}"; do
 done
 
 # A run continues as one that was never stopped, on its own and on another cut.
-# continued RUN REFERENCE RANKS ARGUMENTS...: continues REFERENCE from its step 10 as RUN.
+# continued RUN REFERENCE RANKS ARGUMENTS...: continues REFERENCE from its step 5 as RUN.
 continued() {
     local run=$1 reference=$2 ranks=$3
     cp -r "$scratch/$reference" "$scratch/$run"
-    rm -r "$(step_dir "$run" 20)"
+    rm -r "$(step_dir "$run" 10)"
     train 0 "$ranks" "$run" --resume "${options[@]}" "${@:4}"
 }
 continued on one 1
 continued on-pp2 one 2 parallel.pp=2
 for run in on on-pp2; do
     same_curve $run one
-    same_tensors $run one 20
+    same_tensors $run one 10
     [[ ! -s $scratch/$run.err ]] || fail "$run: said '$(<"$scratch/$run.err")'"
 done
 continued on-zero dp2-zero 2 parallel.dp=2 parallel.zero=1
@@ -90,7 +91,7 @@ if [[ $moments == int8 ]]; then
     continued from-bf16 one 1 optim.moments=bf16
     [[ ! -s $scratch/from-bf16.err ]] || fail "from int8 to bf16: said '$(<"$scratch/from-bf16.err")'"
     cp -r "$scratch/from-bf16" "$scratch/to-int8"
-    train 0 1 to-int8 --resume "${options[@]}" train.steps=22
+    train 0 1 to-int8 --resume "${options[@]}" train.steps=12
     grep -q "warning: optim.moments is int8: the checkpoint's moments, which were kept in bf16, are rounded to it" "$scratch/to-int8.err" ||
         fail "to-int8: said '$(<"$scratch/to-int8.err")'"
 fi

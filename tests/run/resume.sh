@@ -4,25 +4,26 @@
 set -euo pipefail
 trireme=$1 scratch=$2 precision=$3
 source "$(dirname "$0")/common.sh"
+halve
 
-# resumed RUN REFERENCE RANKS ARGUMENTS...: continues REFERENCE from its step 10 as RUN.
+# resumed RUN REFERENCE RANKS ARGUMENTS...: continues REFERENCE from its step 5 as RUN.
 resumed() {
     local run=$1 reference=$2 ranks=$3
     shift 3
     cp -r "$scratch/$reference" "$scratch/$run"
-    rm -r "$(step_dir "$run" 20)"
+    rm -r "$(step_dir "$run" 10)"
     train 0 "$ranks" "$run" --resume "$@"
 }
 
-# relayout REFERENCE PP TP DP: that layout must load step 10 of the reference, and save the same bits.
+# relayout REFERENCE PP TP DP: that layout must load step 5 of the reference, and save the same bits.
 relayout() {
     local run=$1-as-pp$2-tp$3-dp$4
     mkdir -p "$scratch/$run.from" "$scratch/$run"
-    cp -r "$(step_dir "$1" 10)" "$scratch/$run.from"
+    cp -r "$(step_dir "$1" 5)" "$scratch/$run.from"
     plain_mpirun -n $(($2 * $3 * $4)) "$tools/ckpt_relayout" "$scratch/base.yaml" \
         "$scratch/$run.from" "$scratch/$run/ckpt" parallel.pp="$2" parallel.tp="$3" parallel.dp="$4" \
         train.precision="$precision" </dev/null || fail "$run: loading or saving failed"
-    same_tensors "$run" "$1" 10
+    same_tensors "$run" "$1" 5
 }
 
 options=(train.precision="$precision")
@@ -32,10 +33,10 @@ train 0 4 grid "${options[@]}" "${grid[@]}"
 
 resumed one-again one 1 "${options[@]}"
 same_curve one-again one
-same_tensors one-again one 20
+same_tensors one-again one 10
 resumed grid-again grid 4 "${options[@]}" "${grid[@]}"
 same_curve grid-again grid
-same_tensors grid-again grid 20
+same_tensors grid-again grid 10
 
 for layout in "4 1 1" "1 2 1" "1 1 3" "2 1 2" "1 4 1" "2 2 1"; do
     read -r pp tp dp <<<"$layout"
@@ -56,7 +57,7 @@ if [[ $precision == bf16 ]]; then
     train 0 1 gpu train.precision=bf16 train.deterministic=false
     resumed kept gpu 1
     same_curve kept gpu
-    same_tensors kept gpu 20
+    same_tensors kept gpu 10
     grep -q 'precision: bf16' "$scratch/kept/config.yaml" || fail "kept: the config does not record bf16"
     grep -q 'deterministic: false' "$scratch/kept/config.yaml" || fail "kept: the config does not record deterministic"
     resumed changed gpu 1 train.precision=fp32
@@ -67,7 +68,7 @@ fi
 
 # A whole job is killed between two saves, at any point past step 25, and resumed for ten more steps. With a
 # constant learning rate the number of steps changes no step.
-long=("${options[@]}" optim.warmup=10 optim.min_lr=0.003)
+long=("${options[@]}" optim.warmup=10 optim.min_lr=0.003 checkpoint.every=10)
 for ranks in 1 4; do
     layout=()
     [[ $ranks == 1 ]] || layout=("${grid[@]}")
@@ -89,5 +90,5 @@ for run in threads-a threads-b; do
     train 0 2 $run "${options[@]}" parallel.pp=2 train.threads=2 train.micro_batch=6 model.width=64 model.context=64
 done
 same_curve threads-b threads-a
-same_tensors threads-b threads-a 20
+same_tensors threads-b threads-a 10
 finish

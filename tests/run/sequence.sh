@@ -8,13 +8,14 @@ set -euo pipefail
 trireme=$1
 scratch=$2
 source "$(dirname "$0")/common.sh"
+halve
 
 # on and off NAME RANKS ARGUMENTS...: a run with, or without, sequence parallelism.
 on() { train 0 "$2" "$1" "${@:3}" parallel.sequence=true; as_planned "$1"; }
 off() { train 0 "$2" "$1" "${@:3}"; }
 
 # same RUN REFERENCE: both have the same bits, and the same parameters and moments at the end.
-same() { same_curve "$1" "$2"; same_tensors "$1" "$2" 20; }
+same() { same_curve "$1" "$2"; same_tensors "$1" "$2" 10; }
 
 first_loss() { field "$1" loss | head -n 1; }
 
@@ -48,7 +49,7 @@ check mistral 2 model.family=mistral model.window=5
 off bf16-off 2 parallel.tp=2 train.precision=bf16
 on bf16 2 parallel.tp=2 train.precision=bf16
 # Messages of texts that are decoded between steps have more tokens than slices.
-on bf16-zb 4 parallel.tp=2 parallel.pp=2 parallel.schedule=zb-h1 train.precision=bf16 train.sample_every=10
+on bf16-zb 4 parallel.tp=2 parallel.pp=2 parallel.schedule=zb-h1 train.precision=bf16 train.sample_every=5
 same bf16-zb bf16
 [[ $(first_loss bf16) == "$(first_loss bf16-off)" ]] || fail "bf16: the first loss has other bits than without"
 
@@ -75,9 +76,9 @@ on grad 2 parallel.tp=2 train.steps=1 optim.clip=0 checkpoint.every=1 train.micr
 "$tools/ckpt_compare" gradients "$(step_dir grad-off 1)" "$(step_dir grad 1)" 1e-5 || fail "gradients"
 
 # A run continues on the same layout with the same bits, and with the other value.
-continued() { # RUN REFERENCE ARGUMENTS...: continues REFERENCE, a run of 2 ranks, from its step 10 as RUN.
+continued() { # RUN REFERENCE ARGUMENTS...: continues REFERENCE, a run of 2 ranks, from its step 5 as RUN.
     cp -r "$scratch/$2" "$scratch/$1"
-    rm -r "$(step_dir "$1" 20)"
+    rm -r "$(step_dir "$1" 10)"
     train 0 2 "$1" --resume parallel.tp=2 train.micro_batch=3 "${@:3}"
 }
 continued again gpt2 parallel.sequence=true

@@ -15,7 +15,7 @@ source "$(dirname "$0")/common.sh"
 cat >"$scratch/base.yaml" <<Y
 model: {layers: 2, width: 32, heads: 4, context: 32}
 data: {path: $scratch/odd.txt, validation: 0}
-train: {steps: 400, batch: 2, micro_batch: 1, seed: 3, precision: fp32, threads: 1, deterministic: true, validate_every: 0}
+train: {steps: 240, batch: 2, micro_batch: 1, seed: 3, precision: fp32, threads: 1, deterministic: true, validate_every: 0}
 optim: {lr: 0.01, min_lr: 0.01, warmup: 4}
 guard: {sigma: 5}
 checkpoint: {every: 30, keep: 100}
@@ -24,7 +24,7 @@ Y
 
 lines() { head -n "$2" "$scratch/$1/metrics.jsonl" | sed 's/"tokens_per_s":[^,}]*//'; }
 same_lines() { diff <(lines "$1" "$3") <(lines "$2" "$3") >"$scratch/diff" || fail "$1 and $2 differ: $(head -n 3 "$scratch/diff")"; }
-steps_once() { diff <(field "$1" step) <(seq 400) >"$scratch/diff" || fail "$1: steps: $(head -n 3 "$scratch/diff")"; }
+steps_once() { diff <(field "$1" step) <(seq 240) >"$scratch/diff" || fail "$1: steps: $(head -n 3 "$scratch/diff")"; }
 state_of() { h5dump -d "/state/$3" "$(step_dir "$1" "$2")/index.h5" | sed -n 's/.*(0): \(.*\)/\1/p'; }
 skipped() { grep -n '"skipped":true' "$scratch/$1/metrics.jsonl" | cut -d : -f 1 | tr '\n' ' '; }
 beyond() { sed -n 's/.*warning: step \([0-9]*\): the .* is more than 5 standard deviations .*/\1/p' "$scratch/$1.err"; }
@@ -32,7 +32,7 @@ beyond() { sed -n 's/.*warning: step \([0-9]*\): the .* is more than 5 standard 
 # A warning changes nothing.
 train 0 1 none guard.sigma=0
 train 0 1 warn
-same_lines none warn 400
+same_lines none warn 240
 [[ ! -s $scratch/none.err ]] || fail "none: $(head -n 1 "$scratch/none.err")"
 odd=$(beyond warn | head -n 1)
 [[ -n $odd ]] || fail "no step is out of line"
@@ -47,7 +47,7 @@ grep -q 'above its running mean [0-9.]*; the step is skipped$' "$scratch/skip.er
 sed -n "${odd}p" "$scratch/skip/metrics.jsonl" | grep -q '"skipped":true}$' || fail "skip: step $odd has no mark"
 grep -q loss_scale "$scratch/skip/metrics.jsonl" && fail "skip: a loss scale in fp32"
 [[ $(grep -c skipped "$scratch/skip/metrics.jsonl") == $(beyond skip | wc -l) ]] || fail "skip: marks and warnings differ"
-[[ $(state_of skip 400 skipped) == $(beyond skip | wc -l) ]] || fail "skip: the checkpoint counts other steps"
+[[ $(state_of skip 240 skipped) == $(beyond skip | wc -l) ]] || fail "skip: the checkpoint counts other steps"
 diff <(lines skip $((odd + 1)) | tail -n 1) <(lines warn $((odd + 1)) | tail -n 1) >/dev/null &&
     fail "skip: step $odd changed the parameters"
 
@@ -59,23 +59,23 @@ grep -q "step $odd: .*; the run goes back, and steps over the data since: step $
     fail "back: $(head -n 1 "$scratch/back.err")"
 diff <(lines back $((saved + 1)) | tail -n 1) <(lines warn $((saved + 1)) | tail -n 1) >/dev/null &&
     fail "back: step $((saved + 1)) has the same data again"
-[[ $(beyond back | wc -l) != 1 ]] || [[ $(state_of back 400 next_sample) == $((2 * (400 + odd - saved))) ]] ||
-    fail "back: the data cursor is $(state_of back 400 next_sample)"
-[[ $(state_of back 400 guard_steps) == 400 ]] || fail "back: the means hold steps that were taken again"
+[[ $(beyond back | wc -l) != 1 ]] || [[ $(state_of back 240 next_sample) == $((2 * (240 + odd - saved))) ]] ||
+    fail "back: the data cursor is $(state_of back 240 next_sample)"
+[[ $(state_of back 240 guard_steps) == 240 ]] || fail "back: the means hold steps that were taken again"
 train 0 2 back-2 guard.action=rollback parallel.pp=2
-same_lines back back-2 400
+same_lines back back-2 240
 
 # Data ranks that divide the optimizer's state, gradients and parameters skip and go back as those that do not.
 for action in skip rollback; do
     for zero in 0 3; do
         train 0 2 "$action-$zero" guard.action=$action parallel.dp=2 train.precision=bf16 parallel.zero=$zero log.noise_scale=true
     done
-    same_lines "$action-0" "$action-3" 400
-    same_tensors "$action-0" "$action-3" 400
+    same_lines "$action-0" "$action-3" 240
+    same_tensors "$action-0" "$action-3" 240
     [[ -n $(beyond "$action-3") ]] || fail "$action-3: no step is out of line"
 done
 grep -q 'the run goes back' "$scratch/rollback-3.err" || fail "rollback-3: $(head -n 1 "$scratch/rollback-3.err")"
-[[ $(state_of rollback-3 400 noise_steps) == 400 ]] || fail "rollback-3: the noise scale holds steps that were taken again"
+[[ $(state_of rollback-3 240 noise_steps) == 240 ]] || fail "rollback-3: the noise scale holds steps that were taken again"
 
 # Returns to one checkpoint end, too.
 train 65 1 stuck guard.action=rollback guard.sigma=0.5 guard.skips=3
@@ -110,11 +110,11 @@ mkdir -p "$scratch/again/ckpt"
 cp -r "$(step_dir warn "$saved")" "$scratch/again/ckpt"
 head -n "$saved" "$scratch/warn/metrics.jsonl" >"$scratch/again/metrics.jsonl"
 train 0 1 again --resume guard.action=rollback
-same_lines again back 400
+same_lines again back 240
 
 # Before the first checkpoint there is nothing to go back to.
 train 0 1 unsaved guard.action=rollback checkpoint.every=0
-same_lines unsaved skip 400
+same_lines unsaved skip 240
 
 # A run that diverges: the steps are skipped, recorded without NaN, and after guard.skips of them it ends.
 train 65 1 broken guard.action=skip guard.skips=3 optim.lr=1000 optim.clip=0 guard.sigma=0

@@ -6,6 +6,7 @@
 set -euo pipefail
 trireme=$1 scratch=$2 precision=$3
 source "$(dirname "$0")/common.sh"
+halve
 source "$(dirname "$0")/../../tools/plan_table.sh"
 
 # Parameters of one block of 4096 elements, of several, and of a part of one.
@@ -18,9 +19,9 @@ same_bits() {
     local name=$2-$1
     train 0 "$4" "$name" "${options[@]}" "${@:5}" parallel.zero="$1"
     same_curve "$name" "$3"
-    same_tensors "$name" "$3" 20
+    same_tensors "$name" "$3" 10
     as_planned "$name"
-    intact "$name" 20
+    intact "$name" 10
 }
 
 # same_as_zero0 ZERO NAME RANKS ARGUMENTS...: runs with parallel.zero 0, as NAME-0, and with that one.
@@ -77,10 +78,10 @@ same_bits 3 bfs-near near-0 4 parallel.dp=2x2 "${bfs[@]}"
 # Three runs of one rank are three data ranks.
 train 0 3 far "${options[@]}" parallel.dp=3x1 model.width=32
 same_curve far dp3-0
-same_tensors far dp3-0 20
+same_tensors far dp3-0 10
 paste <(field near-0 loss) <(field dp4-0 loss) >"$scratch/near"
 awk -v most="$([[ $precision == fp32 ]] && echo 1e-5 || echo 1e-2)" '{ d = $1 / $2 - 1; if (d != 0) other = 1; if (d > most || d < -most) far = 1 }
-    END { exit !(NR == 20 && other && !far) }' "$scratch/near" || fail "2x2 and 4: $(<"$scratch/near")"
+    END { exit !(NR == 10 && other && !far) }' "$scratch/near" || fail "2x2 and 4: $(<"$scratch/near")"
 
 # Frozen parameters among those that are trained, and rates of their own.
 drawn_as_zero0 3 frozen 2 parallel.dp=2 train.freeze='*.ln_1.* transformer.h.1.*' train.lr_scale='0.1 *.c_fc.*' "${bfs[@]}"
@@ -96,11 +97,11 @@ drawn_as_zero0 2 tied-noise 4 parallel.pp=2 parallel.dp=2 log.noise_scale=true
 }
 
 # A run continues with the other value, and with other data ranks, as one continues that never divided anything.
-# continued RUN REFERENCE RANKS ARGUMENTS...: continues REFERENCE from its step 10 as RUN.
+# continued RUN REFERENCE RANKS ARGUMENTS...: continues REFERENCE from its step 5 as RUN.
 continued() {
     local run=$1 reference=$2 ranks=$3
     cp -r "$scratch/$reference" "$scratch/$run"
-    rm -r "$(step_dir "$run" 20)"
+    rm -r "$(step_dir "$run" 10)"
     train 0 "$ranks" "$run" --resume "${options[@]}" "${@:4}"
 }
 # as_dp2 RUN REFERENCE RANKS ARGUMENTS...: the same, if it is drawn; the bits must be those of dp2-0.
@@ -108,7 +109,7 @@ as_dp2() {
     drawn "$1" || return 0
     continued "$@"
     same_curve "$1" dp2-0
-    same_tensors "$1" dp2-0 20
+    same_tensors "$1" dp2-0 10
 }
 as_dp2 from-0 dp2-0 2 parallel.dp=2 parallel.zero=1
 as_dp2 from-1 dp2-1 2 parallel.dp=2 parallel.zero=0
@@ -121,7 +122,7 @@ both() {
     continued "$1-0" "$2-0" "${@:3}"
     continued "$1-1" "$2-1" "${@:3}" parallel.zero="$zero"
     same_curve "$1-1" "$1-0"
-    same_tensors "$1-1" "$1-0" 20
+    same_tensors "$1-1" "$1-0" 10
 }
 zero=1 both fewer dp4 2 parallel.dp=2
 zero=3 both tensor dp4 4 parallel.dp=2 parallel.tp=2
