@@ -13,7 +13,10 @@ export TERM=xterm
 RANDOM=$seed
 echo "seed $seed"
 base=(data.validation=0 train.validate_every=0 checkpoint.every=0 log.every=1 train.steps=100000)
-second=train.batch=1200 # steps of about a second, on two ranks too
+# long BATCH: sets ${long[@]} to settings with long steps after a short first one, for which begin waits.
+long() { long=("train.batch=$1" "train.batch_warmup=12 1"); }
+long 1200
+second=("${long[@]}") # steps of about a second, on two ranks too
 
 launcher=() # options of `trireme run`
 # choose RANKS RUN ARGUMENTS...: sets ${words[@]} to the run's command. A shell starts background commands
@@ -65,7 +68,7 @@ hup='SIGHUP: finishing this step and saving'
 late=0
 for ((i = 0; i < trials; i++)); do
     ranks=$((1 + i % 2))
-    begin $ranks moment $second
+    begin $ranks moment "${second[@]}"
     sleep "$((RANDOM % 2)).$((RANDOM % 10))$((RANDOM % 10))"
     kill -TERM "$job"
     recorded=$(last_step moment)
@@ -81,7 +84,8 @@ for ranks in 1 2; do
     # The signal reaches every process, as from a batch system, systemd or a closed terminal. A long step
     # takes longer than mpirun would wait for its ranks.
     for signal in TERM INT HUP; do
-        begin $ranks all train.batch=$([[ $ranks$signal == 2TERM ]] && echo 9600 || echo 300)
+        long "$([[ $ranks$signal == 2TERM ]] && echo 9600 || echo 300)"
+        begin $ranks all "${long[@]}"
         kill -$signal $(descendants "$job")
         ends all 75
         case $signal in TERM) said all "$term" "$saved" ;; INT) said all "$ctrl_c" "$saved" ;; *) said all "$hup" "$saved" ;; esac
@@ -89,7 +93,8 @@ for ranks in 1 2; do
 
     # A second signal ends the run; one of SIGHUP does not, and none does once the run is saved.
     launcher=(--restarts 1) # never after a signal
-    begin $ranks twice train.batch=9600
+    long 9600
+    begin $ranks twice "${long[@]}"
     launcher=()
     kill -TERM "$job"
     until_true 60 grep -q SIGTERM twice.err || fail "SIGTERM was not noticed"
@@ -97,7 +102,8 @@ for ranks in 1 2; do
     kill -INT "$job"
     ends twice 77
     said twice "$term" "aborted by a second signal; nothing was saved: start again"
-    begin $ranks hups train.batch=2400
+    long 2400
+    begin $ranks hups "${long[@]}"
     kill -HUP "$job"
     until_true 60 grep -q SIGHUP hups.err || fail "SIGHUP was not noticed"
     sleep 0.7
@@ -107,7 +113,7 @@ for ranks in 1 2; do
 
     # Thousands of them: no kernel is interrupted.
     if drawn "storm-$ranks"; then
-        begin $ranks storm train.batch=2400
+        begin $ranks storm "${long[@]}"
         for ((i = 0; i < 20000; i++)); do kill -HUP "$job" 2>/dev/null || break; done
         ends storm 75
         said storm "$hup" "$saved"
@@ -126,24 +132,24 @@ for ranks in 1 2; do
     said ignored "$term" "$saved"
 
     # The reader of the output has exited, or the output is closed.
-    choose $ranks piped train.steps=60
+    choose $ranks piped train.steps=20
     "${words[@]}" 2>piped.err | head -n 1 >/dev/null && true
     ended=("${PIPESTATUS[@]}")
-    [[ ${ended[0]} == 0 && $(saved_step piped) == 60 && ! -s piped.err ]] || fail "| head, $ranks ranks: ${ended[0]}: $(<piped.err)"
-    choose $ranks piped train.steps=60
+    [[ ${ended[0]} == 0 && $(saved_step piped) == 20 && ! -s piped.err ]] || fail "| head, $ranks ranks: ${ended[0]}: $(<piped.err)"
+    choose $ranks piped train.steps=20
     { "${words[@]}" 2>&1 >/dev/null || echo $? >code; } | true
-    [[ $(saved_step piped) == 60 ]] || fail "stderr | true, $ranks ranks: $(<code)"
-    choose $ranks closed train.steps=60
+    [[ $(saved_step piped) == 20 ]] || fail "stderr | true, $ranks ranks: $(<code)"
+    choose $ranks closed train.steps=20
     "${words[@]}" >&- 2>&- || fail "closed output, $ranks ranks: exit code $?"
-    [[ $(saved_step closed) == 60 ]] || fail "closed output, $ranks ranks: not saved"
+    [[ $(saved_step closed) == 20 ]] || fail "closed output, $ranks ranks: not saved"
 
     # In a terminal the sentence has its own line, below the last refreshed line.
-    choose $ranks terminal $second
+    choose $ranks terminal "${second[@]}"
     code=0
     "$tools/pty_run" record 100x30 'wait:step 2/' 'keys:^C' -- "${words[@]}" || code=$?
     [[ $code == 75 ]] || fail "Ctrl-C in a terminal, $ranks ranks: exit code $code"
     grep -qx "trireme: $ctrl_c" record.screen || fail "Ctrl-C in a terminal, $ranks ranks: $(tail -n 5 record.screen)"
-    choose $ranks terminal $second
+    choose $ranks terminal "${second[@]}"
     "$tools/pty_run" record 100x30 'wait:step 2/' hangup -- "${words[@]}" && code=0 || code=$?
     [[ $code == 75 && $(saved_step terminal) -ge 2 ]] || fail "a closed terminal, $ranks ranks: exit code $code"
 done
@@ -190,13 +196,13 @@ for ranks in 1 2; do
 done
 
 # Only mpirun gets the signal (killall mpirun).
-begin 2 mpirun $second
+begin 2 mpirun "${second[@]}"
 kill -TERM "$(descendants "$job" | sed -n 2p)"
 ends mpirun 75
 said mpirun "$term" "$saved"
 
 # The launcher is killed: the ranks save, and no process is left.
-begin 2 orphans $second
+begin 2 orphans "${second[@]}"
 all=$(descendants "$job")
 before=$(last_step orphans)
 kill -KILL "$job"
