@@ -98,13 +98,14 @@ tests=(test_op_table test_op_cpu test_op_gradients test_families test_golden tes
 [[ -z $(cached CMAKE_CXX_COMPILER) ]] || tests+=(test_op_cuda_emulated)
 apply_diffs
 build
-# Of the emulated kernels, the new operators: the others have the kernels of unit.test_op_cuda_emulated.
+# Of both devices, the new operators: the others have the kernels of unit.test_op_cpu and unit.test_op_cuda_emulated.
 for test in "${tests[@]}"; do
     TRIREME_TEST_ONLY='test_table: scale' TRIREME_GOLDEN=$root/tests/own_model "$tree/build/tests/$test" >"$scratch/$test.out" 2>&1 ||
         fail "$test: $(grep -m 3 -E 'FAULT|not|differ|off' "$scratch/$test.out")"
 done
 [[ ! -e $scratch/test_op_cuda_emulated.out ]] || grep -q 'OK .*test_table: scale' "$scratch/test_op_cuda_emulated.out" ||
     fail "no emulated kernel ran: $(tail -n 3 "$scratch/test_op_cuda_emulated.out")"
+grep -q 'OK .*test_table' "$scratch/test_op_cpu.out" || fail "no operator ran: $(tail -n 3 "$scratch/test_op_cpu.out")"
 trireme=$tree/build/trireme
 sed -i 's/dropout: 0.1/dropout: 0/' "$scratch/base.yaml"
 equal starcoder2

@@ -1,6 +1,7 @@
 /* Compares every operator of the cpu device with ref: the shared table, shapes large enough for
  * several threads, and random shapes, in all storage types. Two runs on two threads give the same
- * bits, and all operators except oneDNN's products give them on any number of threads. */
+ * bits, and all operators except oneDNN's products give them on any number of threads.
+ * TRIREME_TEST_ONLY="test_table: NAME" runs only the table's operators with names that begin so. */
 #include "base/code8.h"
 #include "base/minmax.h"
 #include "base/philox.h"
@@ -42,9 +43,26 @@ static void check_case(const tr_op_case *c) {
     if (tr_op_case_adding(c, &adding)) check_case(&adding);
 }
 
+static const char only_table[] = "test_table: ";
+
+/* Returns how the names of the operators begin that the environment chooses, or NULL. */
+static const char *chosen_names(void) {
+    const char *only = getenv("TRIREME_TEST_ONLY");
+    return only && strncmp(only, only_table, strlen(only_table)) == 0 ? only + strlen(only_table)
+                                                                      : NULL;
+}
+
 static void test_table(void **state) {
     (void)state;
-    for (size_t i = 0; i < tr_op_case_count; i++) check_case(&tr_op_cases[i]);
+    const char *names = chosen_names();
+    int cases = 0;
+    for (size_t i = 0; i < tr_op_case_count; i++) {
+        const char *name = tr_op_name(tr_op_cases[i].desc.kind);
+        if (names && strncmp(name, names, strlen(names)) != 0) continue;
+        check_case(&tr_op_cases[i]);
+        cases++;
+    }
+    assert_true(cases > 0);
 }
 
 /* Tensors of more elements than one thread handles alone, and rows longer than a block. */
@@ -462,5 +480,6 @@ int main(void) {
         cmocka_unit_test(test_tiles),
         cmocka_unit_test(test_residual_is_rounded_once),
     };
+    if (chosen_names()) cmocka_set_test_filter("test_table");
     return cmocka_run_group_tests(tests, open_devices, close_devices);
 }

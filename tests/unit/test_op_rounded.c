@@ -16,6 +16,7 @@ enum { MOST = 20000, OPERANDS = TR_UPDATE_V_SCALES + 1, USE = 5, SAMPLE = 3, BEY
 
 static uint64_t seed;
 static tr_device *device;
+static float normal[OPERANDS][MOST + BEYOND]; /* drawn once, for every case */
 
 /* A case, and the memory of its operands. */
 typedef struct rounded {
@@ -52,12 +53,18 @@ static bool is_bf16(const rounded *r, int operand) {
     return is_state(operand) && r->d.state_dtype == TR_BF16;
 }
 
+static void draw_normal(void) {
+    for (int k = 0; k < OPERANDS; k++)
+        for (int i = 0; i < MOST + BEYOND; i++)
+            normal[k][i] = tr_normal(seed, (uint64_t)k, (uint64_t)i);
+}
+
 /* Fills operands with normal numbers, or their squares, of which some are not numbers. */
 static void fill(rounded *r) {
     static const float odd[] = {0, -0.0f, 0x1p-140f, 3e38f, 1e-30f};
     for (int k = 0; k < OPERANDS; k++)
         for (int i = 0; i < MOST + BEYOND; i++) {
-            float x = tr_normal(seed, (uint64_t)k, (uint64_t)i);
+            float x = normal[k][i];
             if (k == TR_UPDATE_M && r->d.rule == TR_UPDATE_ROOT) x *= x;
             if (k == TR_UPDATE_V) x *= x;
             if (i % 97 == 5 + k) x = odd[i % 5];
@@ -265,6 +272,7 @@ static void rounds_as_quantize(void **state) {
 
 int main(void) {
     seed = tr_test_seed(1);
+    draw_normal();
 #ifdef TRIREME_EMULATED
     static char *const names[] = {"cuda:0", "cuda:1", "cuda:2"};
 #else

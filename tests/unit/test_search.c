@@ -142,6 +142,13 @@ static int compare(const tr_config *config, int ranks, double rate, int *meshes)
     return same;
 }
 
+/* With the address sanitizer, which takes tenfold time, of each memory one rate. */
+#ifdef __SANITIZE_ADDRESS__
+enum { RATE_STEP = 2 };
+#else
+enum { RATE_STEP = 1 };
+#endif
+
 /* Of each mesh the search has a layout that is at most 1 % longer than the best of all. */
 static void test_it_finds_the_best(void **state) {
     (void)state;
@@ -150,7 +157,7 @@ static void test_it_finds_the_best(void **state) {
     static const double rates[] = {1e9, 1e12};
     int same = 0, all = 0;
     for (size_t m = 0; m < sizeof memories / sizeof *memories; m++)
-        for (size_t r = 0; r < sizeof rates / sizeof *rates; r++) {
+        for (size_t r = m % RATE_STEP; r < sizeof rates / sizeof *rates; r += RATE_STEP) {
             const char *const overrides[] = {memories[m], "model.layers=8", "train.batch=8",
                                              "model.vocab=515"};
             tr_config config;
@@ -159,7 +166,7 @@ static void test_it_finds_the_best(void **state) {
             same += compare(&config, r ? 4 : 8, rates[r], &meshes);
             all += meshes;
         }
-    assert_true(all > 20);
+    assert_true(all > 20 / RATE_STEP);
     assert_true(same >= 0.9 * all);
 }
 
