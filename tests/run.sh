@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs the whole suite: set-up, release build and every test; then the tests of streams and threads with
 # ThreadSanitizer, the unit tests with AddressSanitizer and UndefinedBehaviorSanitizer, and the warnings of clang about
-# every source. Not at the same time, because waiting ranks poll. Logs stay in build/log, with the names of failed steps
+# every source. Tests do not run next to other tests' steps, but next to the build of the following step. Logs stay in build/log, with the names of failed steps
 # in build/log/failed. The exit code is not 0 when a step fails.
 # shellcheck disable=SC2317 # functions are called through step
 set -euo pipefail
@@ -77,6 +77,12 @@ build() {
     cmake --preset "$preset" -DBUILD_TESTING=ON -DTRIREME_WERROR=ON && cmake --build "build/$preset" --target "$@"
 }
 
+# build_meanwhile PRESET TARGETS...: builds with what processor time the other step leaves.
+build_meanwhile() {
+    renice -n 10 "$BASHPID" >/dev/null || true
+    build "$@"
+}
+
 # check_clang: lets clang warn about every source; tests/long.sh also generates and links its code.
 check_clang() {
     cmake --preset clang -DBUILD_TESTING=ON -DTRIREME_WERROR=ON || return 1
@@ -150,15 +156,20 @@ step build "build (release)" build release all || finish
 step build-bench "build of the benchmarks" build release benches || true
 commit=$(git rev-parse HEAD 2>/dev/null || echo none)
 TRIREME_DRAW=$commit step test "tests (release)" suite release 4 || true # on two processors: whole runs wait for more than half of their time
+# The trials, and then the tests with ThreadSanitizer, wait for much of their time.
+step build-tsan "build (thread)" build_meanwhile tsan tsan_tests &
+tsan=$!
 step long "a sample of tests/long.sh for commit ${commit:0:12}" bash tests/long.sh --sample "$commit" || true
 gpu=$(ctest --test-dir build/release -N -L '^gpu$' | sed -n 's/^Total Tests: //p')
 skipped=$(grep -c '\(Skipped\|Not Run\)' <(grep -E '^ *[0-9]+/[0-9]+ Test +#[0-9]+: gpu\.' "$logs/test.log") || true)
 echo "GPU tests: ${skipped:-0} skipped of ${gpu:-0}"
-step build-tsan "build (thread)" build tsan tsan_tests &&
-    step test-tsan "stream and thread tests (thread)" suite_tsan || true
+unbuilt=0
+wait $tsan || unbuilt=1
 draw_asan
 # shellcheck disable=SC2046 # a word for each target
-step build-asan "build (address, undefined)" build asan $(printf 'test_%s ' "${asan_tests[@]%.avx2}") &&
-    step test-asan "unit tests (address, undefined)" suite_asan || true
+step build-asan "build (address, undefined)" build_meanwhile asan $(printf 'test_%s ' "${asan_tests[@]%.avx2}") &
+asan=$!
+((unbuilt)) || step test-tsan "stream and thread tests (thread)" suite_tsan || true
+if wait $asan; then step test-asan "unit tests (address, undefined)" suite_asan || true; fi
 step check-clang "warnings of clang" check_clang || true
 finish
