@@ -86,6 +86,16 @@ suite_says '^    FAIL: the loss is not the same$'
 suite_says '^	 13 - run.slower \(Failed\)$'
 suite_says '^tests: FAILED \(test\) after'
 
+# Of two sanitizers, of which one does not build, the other one's tests run.
+rm called
+suite 1 build/tsan
+suite_says '^build \(thread\): FAILED after'
+suite_says '^    this does not compile$'
+suite_says '^tests: FAILED \(build-tsan\) after'
+! grep -q 'ctest --test-dir build/tsan' called || fail "tests ran that are not built"
+grep -q 'ctest --test-dir build/asan' called || fail "no test ran with AddressSanitizer"
+until_true 60 alone || fail "a process was left"
+
 suite 1 clang
 suite_says '^warnings of clang: FAILED after'
 suite_says '^    b.c:1:1: error: unused$'
