@@ -50,10 +50,11 @@ static int find_shared(const place *all, int n, int *second) {
     return -1;
 }
 
-static bool lacks(const place *all, int n, bool (*has)(const place *)) {
+/* Returns the first rank that lacks it, or -1. */
+static int find_lacking(const place *all, int n, bool (*has)(const place *)) {
     for (int i = 0; i < n; i++)
-        if (!has(&all[i])) return true;
-    return false;
+        if (!has(&all[i])) return i;
+    return -1;
 }
 
 static bool has_nccl(const place *p) {
@@ -66,16 +67,19 @@ static bool has_gpu(const place *p) {
 
 /* Fails because NCCL was requested and is impossible. */
 static tr_status refuse(const place *all, int n, const choice *c) {
-    int second = 0, first = find_shared(all, n, &second);
+    int second = 0, first = find_shared(all, n, &second), lacking = find_lacking(all, n, has_nccl);
     if (tr_device_on_host(c->device))
         return TR_FAIL(TR_ERR_CONFIG,
                        "parallel.transport=nccl connects GPUs, but device.name=%s is not a GPU: "
                        "set parallel.transport=auto",
                        c->device->name);
-    if (lacks(all, n, has_nccl))
-        return TR_FAIL(TR_ERR_DEVICE,
-                       "this build of Trireme has no NCCL: set parallel.transport=auto");
-    if (lacks(all, n, has_gpu) || first < 0 || all[first].host_id) return TR_OK;
+    if (lacking >= 0)
+        return TR_FAIL(
+            TR_ERR_DEVICE,
+            "rank %d has no NCCL: its library cannot be loaded, or this build of Trireme "
+            "is without it (`trireme doctor` checks it): set parallel.transport=auto",
+            lacking);
+    if (find_lacking(all, n, has_gpu) >= 0 || first < 0 || all[first].host_id) return TR_OK;
     return TR_FAIL(TR_ERR_CONFIG,
                    "ranks %d and %d are on one GPU (%s), but NCCL needs one for each rank: set "
                    "parallel.transport=auto, or give each rank a GPU",
@@ -90,10 +94,13 @@ static tr_status choose(const place *all, int n, choice *c) {
         c->nccl = true;
         return TR_OK;
     }
-    if (tr_device_on_host(c->device) || lacks(all, n, has_gpu)) return TR_OK;
-    int second = 0, first = find_shared(all, n, &second);
-    if (lacks(all, n, has_nccl))
-        (void)snprintf(c->note, c->size, "this build has no NCCL: messages are staged on the host");
+    if (tr_device_on_host(c->device) || find_lacking(all, n, has_gpu) >= 0) return TR_OK;
+    int second = 0, first = find_shared(all, n, &second), lacking = find_lacking(all, n, has_nccl);
+    if (lacking >= 0)
+        (void)snprintf(c->note, c->size,
+                       "rank %d has no NCCL (`trireme doctor` checks it): messages are staged on "
+                       "the host",
+                       lacking);
     else if (first >= 0)
         (void)snprintf(c->note, c->size,
                        "ranks %d and %d share a GPU (%s), which NCCL refuses: messages are staged "

@@ -84,6 +84,10 @@ grep -q '^transport *ranks 0 and 1 share a GPU (guarded:0), which NCCL refuses: 
 grep -q '^device *guarded:0 guarded:0, 2 ranks: ' shared.out || fail "the ranks of the GPU: $(<shared.out)"
 train 78 2 forced device.name=guarded:0 parallel.pp=2 parallel.transport=nccl
 says forced "ranks 0 and 1 are on one GPU \(guarded:0\), but NCCL needs one for each"
+mkdir -p unloadable
+: >unloadable/libnccl.so.2
+LD_LIBRARY_PATH=$scratch/unloadable train 69 2 unloadable device.name=guarded parallel.pp=2 parallel.transport=nccl
+says unloadable "rank 0 has no NCCL: its library cannot be loaded"
 train 78 2 host parallel.pp=2 parallel.transport=nccl
 says host "parallel.transport=nccl connects GPUs, but device.name=cpu is not a GPU"
 train 0 2 staged device.name=guarded parallel.pp=2 parallel.transport=mpi
