@@ -150,7 +150,6 @@ tr_status tr_channel_host_send(tr_channel *channel, tr_stream *stream, const voi
                                size_t bytes, int64_t *ticket) {
     tr_channel_host *c = self_of(channel);
     tr_world *world = channel->world;
-    double delay = world->delay ? world->delay(world->delay_context, -1, bytes) : 0;
     pthread_mutex_lock(&world->lock);
     tr_outgoing *o = c->free;
     if (o) c->free = o->next;
@@ -159,6 +158,7 @@ tr_status tr_channel_host_send(tr_channel *channel, tr_stream *stream, const voi
         TR_TRY(add_outgoing(c));
         return tr_channel_host_send(channel, stream, buffer, bytes, ticket);
     }
+    double delay = world->delay ? world->delay(world->delay_context, -1, bytes) : 0;
     tr_status status = tr_event_record(o->event, stream);
     pthread_mutex_lock(&world->lock);
     if (status == TR_OK && world->failure != TR_OK) status = tr_world_failed(world);

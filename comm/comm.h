@@ -49,7 +49,8 @@ typedef enum tr_plane { TR_PLANE_AUTO, TR_PLANE_MPI, TR_PLANE_NCCL } tr_plane;
 /* Shows on the watchdog's board what a rank does. `wait` is called at the begin and end of every
  * wait longer than a moment (begin true, then false). A wait that fails gets no end call, so that
  * the board still shows the awaited rank when the other ranks fail too. `peer` is a world rank or
- * -1 (a group). work: see tr_world_tell_work. Either may be NULL. */
+ * -1 (a group). work: see tr_world_tell_work. Either may be NULL. Several threads of the rank call
+ * them, also under the world's lock, so they must not call comm/. */
 typedef struct tr_world_hook {
     void (*wait)(void *context, bool begin, const char *what, int peer);
     void (*work)(void *context, int64_t done, int64_t total);

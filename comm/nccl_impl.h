@@ -79,7 +79,8 @@ bool tr_nccl_look(tr_world *world, char *sentence, size_t size);
 
 /* Waits until the stream has done all queued work or a communicator has failed. Only the time
  * counts for the deadline in which the stream waits for an operation, or in which an operation of
- * `own` (may be NULL) runs; computing may take any time. */
+ * `own` (may be NULL) runs; computing may take any time. Without a deadline it waits for operations
+ * of `own` for 10 s. */
 tr_status tr_nccl_sync(tr_world *world, tr_stream *stream, const tr_nccl_comm *own);
 /* Returns NCCL's version; 0 in a build without it. */
 int tr_nccl_version(void);

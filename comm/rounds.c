@@ -2,6 +2,7 @@
 
 #include "base/memory.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 
 /* --- one round -------------------------------------------------------------------------------- */
@@ -19,7 +20,7 @@ static void post(tr_rounds *r, bool send, int rank, void *buffer, size_t bytes) 
         send ? ops->post_send(w->transport, r->ranks[rank], r->tag, buffer, bytes, request)
              : ops->post_recv(w->transport, r->ranks[rank], r->tag, buffer, bytes, request);
     if (status != TR_OK) (void)tr_world_fail(w, status, tr_error_message());
-    else r->posted++;
+    else r->expected[r->posted++] = bytes;
 }
 
 void tr_rounds_receive(tr_rounds *r, int rank, void *buffer, size_t bytes) {
@@ -30,6 +31,16 @@ void tr_rounds_send(tr_rounds *r, int rank, const void *buffer, size_t bytes) {
     post(r, true, rank, (void *)(uintptr_t)buffer, bytes);
 }
 
+/* Fails when a message does not have the size that this rank posted, because the two ranks make
+ * different calls. */
+static tr_status check_size(const tr_rounds *r, const tr_message *message, size_t expected) {
+    char where[32] = "";
+    if (!message->truncated && message->bytes == expected) return TR_OK;
+    if (r->id >= 0) (void)snprintf(where, sizeof where, " in group %d", r->id);
+    return TR_FAIL(TR_ERR_INTERNAL, "ranks %d and %d run different collectives%s", r->world->rank,
+                   message->peer, where);
+}
+
 bool tr_rounds_done(tr_rounds *r, int *missing) {
     tr_world *w = r->world;
     if (w->failure != TR_OK) return false;
@@ -37,10 +48,7 @@ bool tr_rounds_done(tr_rounds *r, int *missing) {
         tr_message *request = &r->request[r->finished];
         bool done;
         tr_status status = w->transport->ops->test(w->transport, request, &done);
-        if (status == TR_OK && done && request->truncated)
-            status =
-                TR_FAIL(TR_ERR_INTERNAL, "ranks %d and %d run different collectives in group %d",
-                        w->rank, request->peer, r->id);
+        if (status == TR_OK && done) status = check_size(r, request, r->expected[r->finished]);
         if (status != TR_OK) (void)tr_world_fail(w, status, tr_error_message());
         if (status != TR_OK || !done) {
             *missing = request->peer;
@@ -138,6 +146,7 @@ tr_status tr_rounds_open(tr_world *world, const int *ranks, int n, int id, int t
     tr_status status = TR_OK;
     TR_TRY_OUT(tr_calloc((size_t)n, sizeof *r->ranks, &r->ranks));
     TR_TRY_OUT(tr_calloc(2 * (size_t)n * TR_ROUND_PIECES, sizeof *r->request, &r->request));
+    TR_TRY_OUT(tr_calloc(2 * (size_t)n * TR_ROUND_PIECES, sizeof *r->expected, &r->expected));
     for (int i = 0; i < n; i++) {
         r->ranks[i] = ranks ? ranks[i] : i;
         if (r->ranks[i] == world->rank) r->rank = i;
@@ -152,6 +161,7 @@ out:
 void tr_rounds_close(tr_rounds *r) {
     if (!r || r->lost) return;
     free(r->request);
+    free(r->expected);
     free(r->ranks);
     free(r);
 }

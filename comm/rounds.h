@@ -12,6 +12,7 @@ struct tr_rounds {
     int id, rank, n, tag; /* id: for messages; -1: all ranks */
     int *ranks;           /* [n] */
     tr_message *request;  /* [2 n TR_ROUND_PIECES]: of this round */
+    size_t *expected;     /* [2 n TR_ROUND_PIECES]: their sizes */
     int posted, finished;
     bool lost; /* the transport may still write to memory of a round, so nothing is freed */
 };
@@ -28,7 +29,8 @@ void tr_rounds_begin(tr_rounds *rounds);
 void tr_rounds_receive(tr_rounds *rounds, int rank, void *buffer, size_t bytes);
 void tr_rounds_send(tr_rounds *rounds, int rank, const void *buffer, size_t bytes);
 /* Returns true when all messages of the round are done; otherwise *missing is the world rank of one
- * that is not. A failure becomes the world's, and the round is never done. */
+ * that is not. A failure, also a message of another size than was posted, becomes the world's, and
+ * the round is never done. */
 bool tr_rounds_done(tr_rounds *rounds, int *missing);
 /* Withdraws the messages of the round. */
 void tr_rounds_cancel(tr_rounds *rounds);

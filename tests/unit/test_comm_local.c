@@ -426,6 +426,23 @@ static void observers(void **state) {
     run_ranks(2, looked_at);
 }
 
+/* A rank that expects more bytes than are sent is in another call than the sender. */
+static bool different_sizes(tr_world *w, uint32_t seed) {
+    (void)seed;
+    int64_t value = 0;
+    const int me = tr_world_rank(w);
+    const tr_status status = tr_world_broadcast(w, 0, &value, me == 0 ? 4 : sizeof value);
+    if (me == 0) return true; /* its wait may end by rank 1's failure */
+    CHECK(status == TR_ERR_INTERNAL);
+    CHECK(strstr(tr_error_message(), "ranks 1 and 0 run different collectives"));
+    return true;
+}
+
+static void sizes(void **state) {
+    (void)state;
+    run_ranks(2, different_sizes);
+}
+
 static void *late_main(void *argument) {
     rank_thread *t = argument;
     t->good = t->run(t->world, 0);
@@ -497,6 +514,7 @@ int main(void) {
         cmocka_unit_test_prestate(progress, "guarded"),
         cmocka_unit_test_prestate(aborts, "guarded"),
         cmocka_unit_test_prestate(deadlines, "guarded"),
+        cmocka_unit_test(sizes),
         cmocka_unit_test(launchers),
         cmocka_unit_test(refusals),
     };
