@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # Runs the whole suite: set-up, release build and every test; then the tests of streams and threads with
 # ThreadSanitizer, the unit tests with AddressSanitizer and UndefinedBehaviorSanitizer, and the warnings of clang about
-# every source. Tests do not run next to other tests' steps, but next to the build of the following step. Logs stay in build/log, with the names of failed steps
-# in build/log/failed. The exit code is not 0 when a step fails.
+# every source. Waiting ranks poll, so two steps with tests do not run at the same time; the sanitizers are built next
+# to one. Logs stay in build/log, with the names of failed steps in build/log/failed. The exit code is not 0 when a step
+# fails.
 # shellcheck disable=SC2317 # functions are called through step
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
