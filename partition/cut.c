@@ -1,6 +1,7 @@
 #include "partition/cut.h"
 
 #include "base/memory.h"
+#include "base/minmax.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -30,24 +31,29 @@ static bool has_room(const cut *c, int stage, int from, int to) {
 }
 
 /* Computes `value` for layers from `from` on in s stages, given the values for s - 1. Minimises the
- * largest stage when limit is infinite, else the sum of squares of stages that are at most
- * limit. */
+ * largest stage when limit is infinite, else the sum of squares of stages that are at most limit.
+ * The first stage alone makes a cut no better from some length on, because costs and needs only
+ * add up. */
 static void solve(const cut *c, int stages, int s, int from, double limit) {
-    size_t row = (size_t)c->n + 1, at = (size_t)s * row + (size_t)from;
-    c->value[at] = INFINITY;
-    c->length[at] = 0;
-    for (int to = from + 1; to <= c->n; to++) {
-        double mine = segment(c, from, to), rest = c->value[(size_t)(s - 1) * row + (size_t)to];
-        if (c->blocks[to] == c->blocks[from] || mine > limit || isinf(rest) ||
-            !has_room(c, stages - s, from, to))
-            continue;
-        double total = isinf(limit) ? fmax(mine, rest) : mine * mine + rest;
+    const size_t row = (size_t)c->n + 1, at = (size_t)s * row + (size_t)from;
+    const double *rest = c->value + (size_t)(s - 1) * row;
+    const bool largest = isinf(limit);
+    double best = INFINITY;
+    int length = 0;
+    for (int to = from + 1; to + s - 1 <= c->n; to++) {
+        const double cost = segment(c, from, to), mine = largest ? cost : cost * cost;
+        const bool better = mine < best * (1 - relative_tolerance);
+        if (!better || cost > limit || !has_room(c, stages - s, from, to)) break;
+        if (c->blocks[to] == c->blocks[from] || rest[to] == INFINITY) continue;
+        const double total = largest ? tr_max_f64(mine, rest[to]) : mine + rest[to];
         /* Of equal cuts keeps the one with the shortest first stage. */
-        if (isinf(c->value[at]) || total < c->value[at] * (1 - relative_tolerance)) {
-            c->value[at] = total;
-            c->length[at] = to - from;
+        if (total < best * (1 - relative_tolerance)) {
+            best = total;
+            length = to - from;
         }
     }
+    c->value[at] = best;
+    c->length[at] = length;
 }
 
 static double solve_all(const cut *c, int stages, double limit) {
