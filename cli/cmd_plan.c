@@ -233,18 +233,26 @@ typedef struct row {
     list stages, ranks, layers;
 } row;
 
-/* Makes the row that begins with this rank. Returns false when an earlier rank's row has it. */
-static bool make_row(const tr_run_plan *p, int rank, row *out) {
+typedef struct table {
+    row *row; /* [rows]: by their first ranks */
+    size_t rows, capacity;
+} table;
+
+/* Adds the next rank to the row of its pipeline index that has its numbers, or to a new one. */
+static tr_status add_rank(const tr_run_plan *p, int rank, table *t) {
     const tr_mesh *mesh = &p->layout->desc.mesh;
     const int line = mesh->degree[TR_AXIS_DP] * mesh->degree[TR_AXIS_TP];
     const int start = rank / line * line; /* the pipeline is outermost */
-    *out = (row){.rank = rank};
-    for (int r = start; r < rank; r++)
-        if (alike(p, r, rank)) return false;
-    for (int r = rank; r < start + line; r++)
-        if (alike(p, rank, r)) add_number(&out->ranks, r);
-    list_stages(p, rank, &out->stages, &out->layers);
-    return true;
+    size_t k = t->rows;
+    while (k > 0 && t->row[k - 1].rank >= start && !alike(p, t->row[k - 1].rank, rank)) k--;
+    if (k == 0 || t->row[k - 1].rank < start) {
+        TR_TRY(tr_grow(&t->row, &t->capacity, t->rows + 1, sizeof *t->row));
+        k = ++t->rows;
+        t->row[k - 1] = (row){.rank = rank};
+        list_stages(p, rank, &t->row[k - 1].stages, &t->row[k - 1].layers);
+    }
+    add_number(&t->row[k - 1].ranks, rank);
+    return TR_OK;
 }
 
 /* The widths of the table's first columns. */
@@ -267,20 +275,23 @@ static void print_row(const tr_run_plan *p, const row *x, widths w) {
                  (double)m->total / MIB);
 }
 
-static void print_memory(const tr_run_plan *p) {
+static tr_status print_memory(const tr_run_plan *p) {
     widths w = {.stages = 6, .ranks = 7, .layers = 11};
-    row x;
-    for (int r = 0; r < p->ranks; r++) {
-        if (!make_row(p, r, &x)) continue;
-        widen(&w.stages, &x.stages);
-        widen(&w.ranks, &x.ranks);
-        widen(&w.layers, &x.layers);
+    table t = {0};
+    tr_status status = TR_OK;
+    for (int r = 0; r < p->ranks; r++) TR_TRY_OUT(add_rank(p, r, &t));
+    for (size_t k = 0; k < t.rows; k++) {
+        widen(&w.stages, &t.row[k].stages);
+        widen(&w.ranks, &t.row[k].ranks);
+        widen(&w.layers, &t.row[k].layers);
     }
     (void)printf("%-*s %-*s %-*s %11s %10s %9s %9s %11s %s %9s %6s %9s\n", w.stages, "stage",
                  w.ranks, "ranks", w.layers, "layers", "M params", "parameters", "gradients",
                  "optimizer", "activations", "(peak)", "transfers", "data", "MiB");
-    for (int r = 0; r < p->ranks; r++)
-        if (make_row(p, r, &x)) print_row(p, &x, w);
+    for (size_t k = 0; k < t.rows; k++) print_row(p, &t.row[k], w);
+out:
+    free(t.row);
+    return status;
 }
 
 /* Prints for each batch of a run with train.batch_warmup what a step takes on the rank that has the
@@ -511,7 +522,7 @@ tr_status cli_plan(cli_context *cli, int argc, char **argv) {
     TR_TRY_OUT(tr_request_recompute(&config, device));
     TR_TRY_OUT(tr_run_plan_make(&config, device, &plan));
     print_head(&config, plan, here);
-    print_memory(plan);
+    TR_TRY_OUT(print_memory(plan));
     cli_plan_offload(&config, plan);
     print_batches(&config, plan);
     print_step(plan);

@@ -123,20 +123,21 @@ static tr_status take_makespan(const tr_layout *l, double *out) {
     return TR_OK;
 }
 
-/* Simulates a step with each of the run's batches. */
+/* Simulates a step with each of the run's batches; that of the whole one is p->time. */
 static tr_status take_steps(tr_run_plan *p, const tr_config *c) {
     tr_batch_size size[TR_CONFIG_BATCHES];
     p->steps = tr_config_batches(c, size);
     for (int k = 0; k < p->steps; k++) {
         tr_run_step *step = &p->step[k];
-        tr_simulation *time;
+        tr_simulation *time = p->time;
         *step = (tr_run_step){.batch = size[k].batch,
                               .until = size[k].until,
                               .set = tr_layout_step(p->layout, size[k].batch)};
-        TR_TRY(tr_simulate(step->set, p->layout->table.cost, NULL, &time));
+        const bool whole = step->set == p->layout->program[TR_LAYOUT_TRAIN];
+        if (!whole) TR_TRY(tr_simulate(step->set, p->layout->table.cost, NULL, &time));
         step->makespan = time->makespan;
         for (int r = 0; r < time->ranks; r++) step->ideal += time->time[r].busy / time->ranks;
-        tr_simulation_destroy(time);
+        if (!whole) tr_simulation_destroy(time);
     }
     return TR_OK;
 }
