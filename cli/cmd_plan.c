@@ -383,26 +383,25 @@ static tr_status print_speed(const tr_config *c, tr_device *device, const tr_run
         TR_TRY(status);
         rate = cli_shared_rate(rate, device, p->ranks);
     }
-    double seconds = p->time->makespan / rate;
+    const double seconds = p->time->makespan / rate;
+    const double all_steps = time_of_run(c, p) / rate;
     (void)printf("time     about %s a step, %.0f tok/s, %s for %lld steps: %s a rank (%s), "
                  "without transfers and optimizer\n",
                  cli_duration(seconds, step, sizeof step),
                  (double)(c->train.batch * c->model.context) / seconds,
-                 cli_duration(time_of_run(c, p) / rate, run, sizeof run), (long long)c->train.steps,
+                 cli_duration(all_steps, run, sizeof run), (long long)c->train.steps,
                  flop(rate, "FLOP/s", speed, sizeof speed),
                  given != 0 ? "--rate" : "measured here");
-    double with;
-    TR_TRY(cli_plan_traffic(c, p, rate, &with));
-    if (with > seconds)
-        (void)printf(
-            "in all   about %s a step, %.0f tok/s, %s for %lld steps, with these transfers "
-            "at the rates of device.link and device.network\n",
-            cli_duration(with, step, sizeof step),
-            (double)(c->train.batch * c->model.context) / with,
-            /* a smaller batch's transfers count in proportion to its step */
-            cli_duration(time_of_run(c, p) / rate * with / seconds, run, sizeof run),
-            (long long)c->train.steps);
-    (void)printf("\n");
+    tr_step_traffic traffic;
+    TR_TRY(cli_plan_traffic(c, p, rate, &traffic));
+    const double with = traffic.makespan / rate, update = traffic.updating / rate;
+    /* A smaller batch's transfers count in proportion to its step. */
+    const double all = all_steps * (with - update) / seconds + update * (double)c->train.steps;
+    (void)printf(
+        "in all   about %s a step, %.0f tok/s, %s for %lld steps, with these transfers and "
+        "the optimizer\n\n",
+        cli_duration(with, step, sizeof step), (double)(c->train.batch * c->model.context) / with,
+        cli_duration(all, run, sizeof run), (long long)c->train.steps);
     return TR_OK;
 }
 

@@ -1,7 +1,7 @@
 #include "cli/plan_traffic.h"
 
+#include "device/speed.h"
 #include "partition/network.h"
-#include "partition/traffic.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -81,17 +81,27 @@ static void print_tensor_sums(const tr_config *c, const tr_layout *l, const tr_t
     print_exposed(c, "tensor", t, what, rate);
 }
 
-tr_status cli_plan_traffic(const tr_config *c, const tr_run_plan *p, double rate, double *step) {
+static void print_update(const tr_config *c, const tr_step_traffic *t, double rate) {
+    char time[32];
+    (void)printf("update   %.1f MiB of gradients%s%s take %s at %.4g GB/s of memory\n",
+                 t->update.bytes / MIB,
+                 tr_optim_of(c).offload ? " for their norms" : ", moments and parameters",
+                 t->update.flops > 0 ? ", and muon's products," : "",
+                 cli_duration(t->updating / rate, time, sizeof time),
+                 tr_device_speed_of(c->device.name)->memory_bytes * 1e-9);
+}
+
+tr_status cli_plan_traffic(const tr_config *c, const tr_run_plan *p, double rate,
+                           tr_step_traffic *out) {
     const tr_layout *l = p->layout;
-    tr_step_traffic traffic;
-    TR_TRY(tr_traffic_of(c, l, rate, &traffic));
-    print_messages(c, &traffic.of[TR_TRAFFIC_MESSAGES], rate);
-    print_sums(c, l, &traffic.of[TR_TRAFFIC_SUMS], rate);
-    print_gathers(c, l, &traffic.of[TR_TRAFFIC_GATHERS], rate);
-    print_tensor_sums(c, l, &traffic.of[TR_TRAFFIC_TENSOR], rate);
-    if (traffic.of[TR_TRAFFIC_COPIES].bytes > 0)
-        print_exposed(c, "copies", &traffic.of[TR_TRAFFIC_COPIES],
-                      "activations to the host and back", rate);
-    *step = traffic.makespan / rate;
+    TR_TRY(tr_traffic_of(c, l, rate, out));
+    print_messages(c, &out->of[TR_TRAFFIC_MESSAGES], rate);
+    print_sums(c, l, &out->of[TR_TRAFFIC_SUMS], rate);
+    print_gathers(c, l, &out->of[TR_TRAFFIC_GATHERS], rate);
+    print_tensor_sums(c, l, &out->of[TR_TRAFFIC_TENSOR], rate);
+    if (out->of[TR_TRAFFIC_COPIES].bytes > 0)
+        print_exposed(c, "copies", &out->of[TR_TRAFFIC_COPIES], "activations to the host and back",
+                      rate);
+    print_update(c, out, rate);
     return TR_OK;
 }

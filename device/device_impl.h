@@ -112,7 +112,7 @@ void tr_device_wait_issued(tr_device *device);
 
 /* Speed of a GPU and its links, in builds with and without the CUDA backend. */
 #define TR_CUDA_SPEED                                                                              \
-    { .flops_per_s = 20e12, .link_bytes = 10e9, .memory_bytes = 1e12 }
+    { .flops_per_s = 20e12, .link_bytes = 10e9, .memory_bytes = 2e12 }
 
 extern const tr_device_ops tr_device_ops_ref, tr_device_ops_cpu, tr_device_ops_guarded,
     tr_device_ops_cuda;

@@ -34,9 +34,12 @@ double tr_network_bytes(const tr_config *c, bool far) {
     return tr_device_speed_of(c->device.name)->link_bytes;
 }
 
+double tr_network_flops(const tr_config *c, double flops_per_s) {
+    return flops_per_s > 0 ? flops_per_s : tr_device_speed_of(c->device.name)->flops_per_s;
+}
+
 tr_link tr_network_message(const tr_config *c, bool far, double flops_per_s) {
-    const double usual = tr_device_speed_of(c->device.name)->flops_per_s;
-    const double rate = flops_per_s > 0 ? flops_per_s : usual;
+    const double rate = tr_network_flops(c, flops_per_s);
     const bool own = far && c->device.network_latency > 0;
     const double latency = own ? c->device.network_latency : c->device.link_latency;
     return (tr_link){.latency = latency * 1e-6 * rate, .per_byte = rate / tr_network_bytes(c, far)};

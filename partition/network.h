@@ -14,6 +14,8 @@ bool tr_network_is_far(const tr_config *config, const tr_mesh *mesh, tr_axis axi
 bool tr_network_near_is_far(const tr_config *config, const tr_mesh *mesh);
 /* Returns the bytes a second of a rank's link. */
 double tr_network_bytes(const tr_config *config, bool far);
+/* Returns flops_per_s, or the device's usual rate if it is 0. */
+double tr_network_flops(const tr_config *config, double flops_per_s);
 tr_link tr_network_message(const tr_config *config, bool far, double flops_per_s);
 /* Returns the link over which all ranks of an axis sum: of the n values of an element a rank sends
  * and receives 2 (n - 1) / n times its own, in two rounds. */

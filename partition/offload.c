@@ -5,6 +5,7 @@
 #include "device/op.h"
 #include "device/speed.h"
 #include "partition/network.h"
+#include "partition/optim_cost.h"
 
 #include <math.h>
 
@@ -49,17 +50,13 @@ tr_offload_traffic tr_offload_traffic_of(const tr_param_memory *memory, tr_dtype
     const double value = memory->updates * value_size;
     const double grad =
         memory->updates * (double)tr_dtype_size(tr_optim_grad_dtype(optimizer, dtype));
-    const bool steps_value = dtype == tr_dtype_acc(dtype) || optimizer.no_master;
-    const double kept =
-        (double)(tr_memory_masters_bytes(memory, dtype) + tr_memory_states_bytes(memory, dtype));
+    const bool steps_value = tr_memory_steps_values(optimizer, dtype);
     /* A direction returns, and comes again with what is stepped. */
     const double direction = memory->directed * acc_size;
     const double again = memory->directed * (steps_value ? value_size : 0);
-    const double stepped = memory->directed * (steps_value ? value_size : acc_size);
     return (tr_offload_traffic){.down = grad + (steps_value ? value : 0) + direction + again,
                                 .up = value + direction,
-                                .host = grad + 2 * kept + (steps_value ? 2 : 1) * value +
-                                        2 * direction + stepped};
+                                .host = tr_optim_bytes(memory, dtype)};
 }
 
 double tr_offload_seconds(const tr_config *config, tr_offload_traffic t) {

@@ -122,6 +122,10 @@ tr_param_memory tr_memory_of_params(const tr_model *model, const tr_placement *p
     return sum;
 }
 
+bool tr_memory_steps_values(tr_optim_memory optimizer, tr_dtype dtype) {
+    return dtype == tr_dtype_acc(dtype) || optimizer.no_master;
+}
+
 size_t tr_memory_master_size(tr_dtype dtype) {
     return dtype == tr_dtype_acc(dtype) ? 0 : tr_dtype_size(tr_dtype_acc(dtype));
 }

@@ -16,9 +16,11 @@
 #include <string.h>
 
 enum { MOST_MICRO_BATCH = 8, MOST_CHUNKS = 8 };
-/* Estimates are of equal stages, and without messages and sums of gradients. The first plan of an
- * order and a micro-batch on a mesh says how much that is; with other recomputations and values of
- * zero a step exceeds its estimate by this part of it or more. */
+/* Estimates are of equal stages, and without messages and sums of gradients. Because unequal stages
+ * may suit an order, a step may lack this part of its estimate's bubble. */
+static const double BUBBLE = 0.5;
+/* The first plan of an order and a micro-batch on a mesh says by how much the step exceeds its
+ * estimate; with other recomputations and values of zero it is this part of it or more. */
 static const double EXCESS = 0.5;
 /* A layout is not planned when its estimated bytes exceed the limit by this factor, before and
  * after such a plan: stages are not equal, and a cut for the memory may bring a rank below the
@@ -57,6 +59,7 @@ typedef struct candidate {
     tr_layout_choice choice;
     size_t number;         /* in which it was made */
     double seconds, bytes; /* estimated */
+    double bubble, update; /* parts of the seconds; update: the optimizer's step */
 } candidate;
 
 /* What a micro-batch takes of a rank's tensor share of all layers. */
@@ -68,16 +71,17 @@ typedef struct share {
     double rate;        /* FLOP/s of a rank */
 } share;
 
-/* What does not depend on the micro-batch. */
+/* What does not depend on the micro-batch: of a rank with all layers. */
 typedef struct known {
     int64_t tp, dp, zero;
     double bytes;
+    tr_optim_cost update; /* of each of the data ranks, if they divide it equally */
 } known;
 
 /* An order and a micro-batch on a mesh, of which one layout has been planned. */
 typedef struct correction {
     tr_layout_choice of;
-    double seconds; /* by which its step exceeds the estimate */
+    double seconds; /* by which its step exceeds the estimate, without the optimizer's */
     double memory;  /* by which factor its bytes exceed theirs */
 } correction;
 
@@ -162,27 +166,37 @@ static tr_status find_share(search *s, const tr_layout_choice *x, const share **
     return TR_OK;
 }
 
-static tr_status find_known(search *s, const tr_layout_choice *x, double *bytes) {
+static tr_status add_known(search *s, const tr_layout_choice *x) {
     tr_whole whole;
     tr_memory_plan memory;
+    TR_TRY(tr_grow(&s->known, &s->known_room, s->knowns + 1, sizeof *s->known));
+    TR_TRY(tr_whole_open(s->c, &whole));
+    const tr_layout *l = whole.layout;
+    const tr_mesh *mesh = &l->desc.mesh;
+    const double parts = tr_memory_divided(mesh, l->desc.zero) ? tr_mesh_near(mesh) : 1;
+    const tr_optim_cost update =
+        tr_optim_cost_of(l->model, &l->placement, mesh, 0, l->desc.optimizer);
+    tr_layout_memory_known(l, 0, 0, &memory);
+    tr_whole_close(&whole);
+    s->known[s->knowns++] = (known){
+        x->tp, x->dp, x->zero, (double)memory.total, {update.bytes / parts, update.flops / parts}};
+    return TR_OK;
+}
+
+static tr_status find_known(search *s, const tr_layout_choice *x, const known **out) {
     size_t k = 0;
     while (k < s->knowns &&
            (s->known[k].tp != x->tp || s->known[k].dp != x->dp || s->known[k].zero != x->zero))
         k++;
-    if (k == s->knowns) {
-        TR_TRY(tr_grow(&s->known, &s->known_room, s->knowns + 1, sizeof *s->known));
-        TR_TRY(tr_whole_open(s->c, &whole));
-        tr_layout_memory_known(whole.layout, 0, 0, &memory);
-        tr_whole_close(&whole);
-        s->known[s->knowns++] = (known){x->tp, x->dp, x->zero, (double)memory.total};
-    }
-    *bytes = s->known[k].bytes;
+    if (k == s->knowns) TR_TRY(add_known(s, x));
+    *out = &s->known[k];
     return TR_OK;
 }
 
 /* An order with equal stages. */
 typedef struct order_cost {
-    double makespan, peak; /* FLOPs; bytes of the rank that holds most */
+    double makespan, work; /* FLOPs; of a rank */
+    double peak;           /* bytes of the rank that holds most */
 } order_cost;
 
 /* Estimates the order of a choice. One that is made for the model, or read from a file, counts as
@@ -203,7 +217,8 @@ static tr_status estimate_order(const search *s, const tr_layout_choice *x, cons
                                          .share = rank};
     tr_schedule *order;
     tr_estimate *e = NULL;
-    *out = (order_cost){.makespan = m * (rank.f + rank.i + rank.w)};
+    const double work = m * (rank.f + rank.i + rank.w);
+    *out = (order_cost){.makespan = work, .work = work};
     if (tr_request_is_auto(s->c) || tr_schedule_is_path(request.name)) return TR_OK;
     TR_TRY(tr_schedule_make(&request, &order));
     tr_status status = tr_estimate_order(order, &(tr_estimate_options){.share = rank}, &e);
@@ -235,7 +250,7 @@ static tr_status add_choice(search *s, tr_layout_choice x) {
     order_cost order = {0};
     const share *of = NULL;
     for (x.zero = first; x.zero <= last; x.zero++) {
-        double bytes = 0;
+        const known *whole = NULL;
         if (x.zero < least) continue;
         choose(s, &x);
         const tr_status allowed = tr_config_check(s->c, s->r->ranks);
@@ -253,14 +268,18 @@ static tr_status add_choice(search *s, tr_layout_choice x) {
             }
             TR_TRY(made);
         }
-        TR_TRY(find_known(s, &x, &bytes));
+        TR_TRY(find_known(s, &x, &whole));
         TR_TRY(tr_grow(&s->candidate, &s->candidate_room, s->candidates + 1, sizeof *s->candidate));
         const double waits = of->sums * (double)(s->c->train.batch / x.dp / x.micro_batch);
+        const double update =
+            tr_optim_time(s->c, whole->update, of->rate) / (double)x.pp / of->rate;
         s->candidate[s->candidates] =
             (candidate){.choice = x,
                         .number = s->candidates,
-                        .seconds = (order.makespan + waits / (double)x.pp) / of->rate,
-                        .bytes = order.peak + bytes / (double)x.pp};
+                        .seconds = (order.makespan + waits / (double)x.pp) / of->rate + update,
+                        .bytes = order.peak + whole->bytes / (double)x.pp,
+                        .bubble = (order.makespan - order.work) / of->rate,
+                        .update = update};
         s->candidates++;
     }
     return TR_OK;
@@ -362,12 +381,13 @@ static correction *correction_of(const search *s, const tr_layout_choice *x) {
     return NULL;
 }
 
-/* seconds: of a step with the fastest cut. */
+/* seconds: of a step with the fastest cut, without the optimizer's. */
 static tr_status add_correction(search *s, const candidate *x, double seconds, size_t bytes) {
     if (correction_of(s, &x->choice)) return TR_OK;
     TR_TRY(tr_grow(&s->correction, &s->correction_room, s->corrections + 1, sizeof *s->correction));
-    s->correction[s->corrections++] = (correction){
-        .of = x->choice, .seconds = seconds - x->seconds, .memory = (double)bytes / x->bytes};
+    s->correction[s->corrections++] = (correction){.of = x->choice,
+                                                   .seconds = seconds - (x->seconds - x->update),
+                                                   .memory = (double)bytes / x->bytes};
     return TR_OK;
 }
 
@@ -407,7 +427,8 @@ static tr_status plan(search *s, const candidate *x, bool *fits, tr_found *out) 
     const double fastest = p->room ? p->fastest / p->time->makespan : 1;
     tr_run_plan_destroy(p);
     TR_TRY(status);
-    return add_correction(s, x, out->seconds * fastest, out->bytes);
+    const double others = (traffic.makespan - traffic.updating) / rate;
+    return add_correction(s, x, others * fastest, out->bytes);
 }
 
 static tr_found *best_of_mesh(search *s, const tr_layout_choice *x) {
@@ -444,7 +465,8 @@ static bool is_hopeless(search *s, const candidate *x) {
     const double shown = longest_shown(s);
     const tr_found *best = best_of_mesh(s, &x->choice);
     const correction *by = correction_of(s, &x->choice);
-    const double seconds = x->seconds + (by ? EXCESS * by->seconds : 0);
+    const double excess = by ? (by->seconds > 0 ? EXCESS : 1) * by->seconds : 0;
+    const double seconds = x->seconds + (by ? excess : -BUBBLE * x->bubble);
     const double bytes =
         by ? x->bytes * by->memory / CORRECTED_MEMORY_SLACK : x->bytes / MEMORY_SLACK;
     return seconds >= (best ? fmin(best->seconds, shown) : shown) || bytes > (double)s->out->limit;

@@ -41,7 +41,7 @@ typedef struct tr_search_request {
 /* A layout that fits. */
 typedef struct tr_found {
     tr_layout_choice choice;
-    double seconds; /* of a step, with what travels (tr_traffic_of) */
+    double seconds; /* of a step, with what travels and the optimizer (tr_traffic_of) */
     double bubble;  /* share of the step's computation, without what travels */
     size_t bytes;   /* of the rank that takes most */
 } tr_found;
@@ -60,13 +60,14 @@ typedef struct tr_search {
     tr_found found[TR_SEARCH_MOST]; /* the best one of each pp x tp x dp, the shortest step first */
 } tr_search;
 
-/* Estimates every layout: the time of its order with equal stages and the sums over tensor ranks,
- * and its memory likewise. Then plans them (tr_run_plan_sketch), the shortest estimate first, until
- * the estimates are longer than the TR_SEARCH_MOST-th best step of the planned ones. Messages, sums
- * of gradients and stages that are not equal only make a step longer, so layouts after that could
- * be better only if unequal stages suited their order. Orders: 1f1b, interleaved, interleaved-zb,
- * zb-h1 and zbv; with parallel.zero 2 and 3 bfs. Depends only on the request. Fails with
- * TR_ERR_CONFIG when there is no layout at all. */
+/* Estimates every layout: the time of its order with equal stages, of the sums over tensor ranks
+ * and of the optimizer's step, and its memory likewise. Then plans them (tr_run_plan_sketch), the
+ * shortest estimate first, until the estimates, less half of their bubbles, are longer than the
+ * TR_SEARCH_MOST-th best step of the planned ones. Messages and sums of gradients only make a step
+ * longer, and unequal stages may shorten its bubble, so a layout after that could be better only if
+ * they shortened it by more. Orders: 1f1b, interleaved, interleaved-zb, zb-h1 and zbv; with
+ * parallel.zero 2 and 3 bfs. Depends only on the request. Fails with TR_ERR_CONFIG when there is no
+ * layout at all. */
 tr_status tr_search_make(const tr_search_request *request, tr_search *out);
 
 /* Sets the chosen keys. */

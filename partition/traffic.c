@@ -160,6 +160,26 @@ static tr_traffic find_steps(const tr_config *c, const tr_layout *l, double rate
                         .exposed = tr_offload_seconds(c, steps) * per_s};
 }
 
+/* --- the optimizer's step --------------------------------------------------------------------- */
+
+/* Data ranks that divide every tensor have nearly equal parts, so that the first stands for all. */
+static void find_update(const tr_config *c, const tr_layout *l, double rate, tr_step_traffic *out) {
+    tr_mesh mesh = l->desc.mesh;
+    const bool whole = tr_optim_row_of(l->desc.optimizer.kind)->whole;
+    const int parts = whole && tr_memory_divided(&mesh, l->desc.zero) ? tr_mesh_near(&mesh) : 1;
+    for (int pp = 0; pp < mesh.degree[TR_AXIS_PP]; pp++)
+        for (int dp = 0; dp < parts; dp++) {
+            mesh.index[TR_AXIS_PP] = pp;
+            mesh.index[TR_AXIS_DP] = dp;
+            const tr_optim_cost own =
+                tr_optim_cost_of(l->model, &l->placement, &mesh, l->desc.zero, l->desc.optimizer);
+            const double time = tr_optim_time(c, own, rate);
+            if (time <= out->updating) continue;
+            out->update = own;
+            out->updating = time;
+        }
+}
+
 /* --- all of it -------------------------------------------------------------------------------- */
 
 tr_status tr_traffic_of(const tr_config *c, const tr_layout *l, double rate, tr_step_traffic *out) {
@@ -178,6 +198,8 @@ tr_status tr_traffic_of(const tr_config *c, const tr_layout *l, double rate, tr_
     out->of[TR_TRAFFIC_TENSOR] = find_tensor_sums(c, l, rate);
     TR_TRY(find_copies(l, &links, &out->of[TR_TRAFFIC_COPIES]));
     out->of[TR_TRAFFIC_STEPS] = find_steps(c, l, rate);
-    out->makespan += out->of[TR_TRAFFIC_TENSOR].exposed + out->of[TR_TRAFFIC_STEPS].exposed;
+    find_update(c, l, rate, out);
+    out->makespan +=
+        out->of[TR_TRAFFIC_TENSOR].exposed + out->of[TR_TRAFFIC_STEPS].exposed + out->updating;
     return TR_OK;
 }

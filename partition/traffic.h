@@ -1,10 +1,11 @@
-/* What travels between the ranks of a layout in a training step, and to their hosts, and how much
- * longer that makes the step, before anything runs. */
+/* What travels between the ranks of a layout in a training step, and to their hosts, and the
+ * optimizer's step, and how much longer they make the step, before anything runs. */
 #pragma once
 
 #include "config/config.h"
 #include "partition/layout.h"
 #include "partition/offload.h"
+#include "partition/optim_cost.h"
 
 typedef enum tr_traffic_kind {
     TR_TRAFFIC_MESSAGES, /* activations and their gradients between stages */
@@ -31,13 +32,15 @@ typedef struct tr_traffic {
 
 typedef struct tr_step_traffic {
     tr_traffic of[TR_TRAFFIC_KINDS];
-    double makespan; /* of a step with all of it */
+    tr_optim_cost update; /* on the device of the rank that it takes longest */
+    double updating;      /* its time */
+    double makespan;      /* of a step with all of it */
 } tr_step_traffic;
 
 /* Simulates the layout's training step with each kind alone, and with all of them, over the links
- * of tr_network_links. Sums over tensor ranks and steps on the host are not in the simulation; what
- * they expose is added to its makespan. Times are in the FLOPs that a rank computes meanwhile at
- * flops_per_s; 0: at the device's usual rate. After tr_layout_lower. */
+ * of tr_network_links. Sums over tensor ranks and the optimizer's step are not in the simulation;
+ * what they expose is added to its makespan. Times are in the FLOPs that a rank computes meanwhile
+ * at flops_per_s; 0: at the device's usual rate. After tr_layout_lower. */
 tr_status tr_traffic_of(const tr_config *config, const tr_layout *layout, double flops_per_s,
                         tr_step_traffic *out);
 

@@ -369,7 +369,8 @@ static void write_traffic(const tr_step_traffic *all, FILE *out) {
                       100 * t->moving / all->makespan, 100 * t->exposed / all->makespan);
     }
     (void)fputs("</table></div>\n<p class=\"note\">Of the pipeline rank that waits longest for it, "
-                "in % of a step with all of it, at the device's usual rate and those of the links "
+                "in % of a step with all of it and the optimizer, at the device's usual rate and "
+                "those of the links "
                 "(device.link, device.network). Messages: of the rank that sends longest; exposed "
                 "is by how much they make the step longer.</p>\n",
                 out);

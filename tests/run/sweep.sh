@@ -74,9 +74,8 @@ done
 
 # A board without a folder, of a job that was killed while it began: the next run removes it unless a process has
 # it mapped, it is new, or it is another user's.
-board=/dev/shm/trireme-$UID-0-sweep other=/dev/shm/trireme-$((UID + 1))-0-sweep
+board=/dev/shm/trireme-$UID-0-sweep$$ other=/dev/shm/trireme-$((UID + 1))-0-sweep$$
 for file in "$board"-{left,mapped,new} "$other"; do head -c 1920 /dev/zero >"$file"; done
-touch -d '1 hour ago' "$board"-{left,mapped} "$other"
 if command -v python3 >/dev/null; then
     python3 -c 'import mmap, sys, time
 with open(sys.argv[1], "r+b") as f: m = mmap.mmap(f.fileno(), 0)
@@ -85,6 +84,7 @@ time.sleep(600)' "$board-mapped" >"$scratch/mapped.out" &
     holder=$!
     until_true 60 grep -q mapped "$scratch/mapped.out" || fail "no process maps the board"
 fi
+touch -d '1 hour ago' "$board"-{left,mapped} "$other" # last, since the runs of other tests remove boards, too
 "$trireme" run -n 1 help >"$scratch/help.out" 2>&1
 is_gone "$board-left" || fail "$board-left is left"
 [[ -z ${holder:-} ]] || ! is_gone "$board-mapped" || fail "the next run has removed a board in use"

@@ -1,0 +1,125 @@
+/* Tests what the optimizer's step is expected to take, against sums by hand. */
+#include "support/plan_config.h"
+
+#include "device/speed.h"
+#include "partition/optim_cost.h"
+#include "partition/run_plan.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+enum { MOST_KEYS = 5, WIDTH = 128, MLP = 512, LAYERS = 4 };
+
+/* Opens a model of which no parameter leaves a gap in memory, with these keys. */
+static tr_whole open_model(const char *const *keys, tr_config *config) {
+    const char *all[MOST_KEYS + 2] = {"model.vocab=4096", "model.width=128"};
+    int count = 2;
+    tr_whole whole;
+    for (int k = 0; k < MOST_KEYS && keys[k]; k++) all[count++] = keys[k];
+    read_config(config, count, all);
+    assert_int_equal(tr_whole_open(config, &whole), TR_OK);
+    return whole;
+}
+
+static tr_optim_cost cost_of(const tr_layout *l, int dp_rank) {
+    tr_mesh mesh = l->desc.mesh;
+    mesh.index[TR_AXIS_DP] = dp_rank;
+    return tr_optim_cost_of(l->model, &l->placement, &mesh, l->desc.zero, l->desc.optimizer);
+}
+
+/* Of each parameter: its gradient for the norm and for the step, every state and what is stepped
+ * twice, and a BF16 value; with directions 12 bytes to write and read them and to read what is
+ * stepped, and 8 for both norms. */
+static void test_bytes(void **state) {
+    (void)state;
+    static const struct {
+        const char *keys[MOST_KEYS + 1];
+        double bytes;
+    } cases[] = {
+        {{"train.precision=fp32"}, 4 + 4 + 2 * (4 + 4) + 2 * 4},
+        {{"train.precision=bf16"}, 4 + 4 + 2 * (4 + 4) + 2 * 4 + 2},
+        {{"train.precision=bf16", "optim.moments=bf16"}, 4 + 4 + 2 * (2 + 2) + 2 * 4 + 2},
+        {{"train.precision=bf16", "optim.moments=bf16", "optim.gradients=bf16",
+          "optim.master=none"},
+         2 + 2 + 2 * (2 + 2) + 2 * 2},
+        {{"train.precision=bf16", "optim.name=lion"}, 4 + 4 + 2 * 4 + 2 * 4 + 2},
+        {{"train.precision=fp32", "optim.name=sgd", "optim.momentum=0"}, 4 + 4 + 2 * 4},
+        {{"train.precision=fp32", "optim.name=lamb"}, 4 + 4 + 2 * (4 + 4) + 2 * 4 + 12 + 8},
+        {{"train.precision=bf16", "optim.name=lamb"}, 4 + 4 + 2 * (4 + 4) + 2 * 4 + 2 + 12 + 8},
+        {{"train.precision=fp32", "device.name=guarded", "device.offload=optimizer"}, 4},
+    };
+    for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
+        tr_config config;
+        tr_whole whole = open_model(cases[k].keys, &config);
+        const double expected = cases[k].bytes * (double)tr_model_parameters(whole.layout->model);
+        const tr_optim_cost cost = cost_of(whole.layout, 0);
+        if (cost.bytes != expected || cost.flops != 0)
+            fail_msg("case %zu: %.17g bytes instead of %.17g, %g FLOP", k, cost.bytes, expected,
+                     cost.flops);
+        tr_whole_close(&whole);
+    }
+}
+
+/* Returns the FLOPs of five steps for a matrix with this shorter and longer side: two products with
+ * the matrix, and the square of the first one's result. */
+static double products_of(double side, double length) {
+    return 5 * (2 * 2 * side * side * length + 2 * side * side * side);
+}
+
+static void test_products(void **state) {
+    (void)state;
+    tr_config config;
+    tr_whole whole = open_model((const char *[MOST_KEYS + 1]){"optim.name=muon"}, &config);
+    const double attention = products_of(WIDTH, 3 * WIDTH) + products_of(WIDTH, WIDTH);
+    const double layer = attention + 2 * products_of(WIDTH, MLP);
+    const tr_optim_cost cost = cost_of(whole.layout, 0);
+    assert_true(cost.flops == LAYERS * layer);
+    /* Time is in FLOPs at the rate; without one, at the device's usual rate. */
+    const tr_device_speed *speed = tr_device_speed_of("cpu");
+    const double rate = 3e9, moving = cost.bytes / speed->memory_bytes;
+    assert_true(fabs(tr_optim_time(&config, cost, rate) / (cost.flops + moving * rate) - 1) <
+                1e-12);
+    assert_true(tr_optim_time(&config, cost, 0) ==
+                tr_optim_time(&config, cost, speed->flops_per_s));
+    tr_whole_close(&whole);
+}
+
+/* With parallel.zero the data ranks divide the step: their parts add up to the whole one. */
+static void test_divided(void **state) {
+    (void)state;
+    static const char *const names[] = {"optim.name=adamw", "optim.name=lamb", "optim.name=muon"};
+    for (size_t k = 0; k < sizeof names / sizeof *names; k++)
+        for (int zero = 0; zero < 2; zero++) {
+            tr_config config;
+            tr_optim_cost sum = {0};
+            tr_whole alone = open_model((const char *[MOST_KEYS + 1]){names[k]}, &config);
+            const tr_optim_cost one = cost_of(alone.layout, 0);
+            tr_whole_close(&alone);
+            tr_whole whole = open_model(
+                (const char *[MOST_KEYS + 1]){names[k], "parallel.dp=4",
+                                              zero ? "parallel.zero=1" : "parallel.zero=0"},
+                &config);
+            for (int dp = 0; dp < 4; dp++) {
+                const tr_optim_cost own = cost_of(whole.layout, dp);
+                sum.bytes += own.bytes;
+                sum.flops += own.flops;
+            }
+            tr_whole_close(&whole);
+            assert_true(sum.flops == (zero ? 1 : 4) * one.flops);
+            if (zero) assert_true(fabs(sum.bytes / one.bytes - 1) < 1e-2); /* gaps in memory */
+            else assert_true(sum.bytes == 4 * one.bytes);
+        }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_bytes),
+        cmocka_unit_test(test_products),
+        cmocka_unit_test(test_divided),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
