@@ -39,24 +39,41 @@ static uint32_t read_job_number(const char *file) {
     return number <= UINT32_MAX ? (uint32_t)number & 0xffff0000u : 0;
 }
 
-/* Returns true when a process that this user may inspect has the file mapped. */
-static bool is_mapped(const char *path) {
-    DIR *processes = opendir("/proc");
+typedef enum mapping { UNMAPPED, UNKNOWN, MAPPED } mapping;
+
+/* Returns whether a process has the file mapped. UNKNOWN: it may not inspect that one, although it
+ * is this user's: it is outside the user namespace in which this one runs. */
+static mapping mapping_in(const char *process, const char *path) {
+    char name[300], *line = NULL;
+    size_t room = 0;
+    struct stat info;
     bool found = false;
+    (void)snprintf(name, sizeof name, "/proc/%s/maps", process);
+    FILE *file = fopen(name, "re");
+    if (!file)
+        return errno == EACCES && stat(name, &info) == 0 && info.st_uid == geteuid() ? UNKNOWN
+                                                                                     : UNMAPPED;
+    while (!found && getline(&line, &room, file) > 0) found = strstr(line, path) != NULL;
+    free(line);
+    (void)fclose(file);
+    return found ? MAPPED : UNMAPPED;
+}
+
+/* Returns whether any process has the file mapped. Root of a container may not inspect process 1,
+ * which then is the system's. */
+static mapping mapping_of(const char *path) {
+    DIR *processes = opendir("/proc");
+    mapping all = UNMAPPED;
     const struct dirent *process;
-    while (processes && !found && (process = readdir(processes))) {
-        char maps[300], *line = NULL;
-        size_t room = 0;
-        if (process->d_name[0] < '1' || process->d_name[0] > '9') continue;
-        (void)snprintf(maps, sizeof maps, "/proc/%s/maps", process->d_name);
-        FILE *file = fopen(maps, "re");
-        while (file && !found && getline(&line, &room, file) > 0)
-            found = strstr(line, path) != NULL;
-        free(line);
-        if (file) (void)fclose(file);
+    while (processes && all != MAPPED && (process = readdir(processes))) {
+        const char *number = process->d_name;
+        if (number[0] < '1' || number[0] > '9') continue;
+        const mapping own = mapping_in(number, path);
+        if (own == UNKNOWN && strcmp(number, "1") == 0) continue;
+        if (own > all) all = own;
     }
     if (processes) (void)closedir(processes);
-    return found;
+    return all;
 }
 
 /* Returns true when "vader_segment.HOST.UID.JOB.RANK" belongs to this user and the job of that
@@ -84,7 +101,7 @@ static bool remove_segments(uint32_t number) {
         (void)snprintf(path, sizeof path, "%s/%s", shared_memory, entry->d_name);
         if (lstat(path, &info) != 0 || !S_ISREG(info.st_mode) || info.st_uid != geteuid()) continue;
         /* A killed rank may take a moment to die, and a later job may have got the same number. */
-        bool mapped = is_mapped(path);
+        const bool mapped = mapping_of(path) == MAPPED;
         if (!mapped) (void)unlink(path);
         all &= !mapped;
     }
@@ -146,7 +163,7 @@ static void remove_boards(const char *prefix) {
         if (strncmp(entry->d_name, prefix, strlen(prefix)) != 0) continue;
         (void)snprintf(path, sizeof path, "%s/%s", shared_memory, entry->d_name);
         if (lstat(path, &info) == 0 && S_ISREG(info.st_mode) && info.st_uid == geteuid() &&
-            time(NULL) - info.st_mtime > least_s && !is_mapped(path))
+            time(NULL) - info.st_mtime > least_s && mapping_of(path) == UNMAPPED)
             (void)unlink(path);
     }
     if (folder) (void)closedir(folder);

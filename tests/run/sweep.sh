@@ -85,6 +85,11 @@ time.sleep(600)' "$board-mapped" >"$scratch/mapped.out" &
     until_true 60 grep -q mapped "$scratch/mapped.out" || fail "no process maps the board"
 fi
 touch -d '1 hour ago' "$board"-{left,mapped} "$other" # last, since the runs of other tests remove boards, too
+# A launcher in a user namespace of its own may not look into the process that has it mapped.
+if unshare --user --map-root-user true 2>/dev/null; then
+    unshare --user --map-root-user "$trireme" run -n 1 help >"$scratch/help.out" 2>&1
+    [[ -z ${holder:-} ]] || ! is_gone "$board-mapped" || fail "a run in a user namespace has removed a board in use"
+fi
 "$trireme" run -n 1 help >"$scratch/help.out" 2>&1
 is_gone "$board-left" || fail "$board-left is left"
 [[ -z ${holder:-} ]] || ! is_gone "$board-mapped" || fail "the next run has removed a board in use"
