@@ -83,6 +83,14 @@ typedef struct tracing_rank {
     tr_status status;
 } tracing_rank;
 
+#ifdef __SANITIZE_ADDRESS__
+const char *__asan_default_options(void);
+/* Memory that is not there is a failure for the program, as without the sanitizer. */
+const char *__asan_default_options(void) {
+    return "allocator_may_return_null=1";
+}
+#endif
+
 /* Writes a trace; rank 1 has no memory for its record. */
 static void *write_trace(void *argument) {
     tracing_rank *r = argument;
