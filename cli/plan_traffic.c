@@ -83,9 +83,13 @@ static void print_tensor_sums(const tr_config *c, const tr_layout *l, const tr_t
 
 static void print_update(const tr_config *c, const tr_step_traffic *t, double rate) {
     char time[32];
+    const tr_optim_config optimizer = tr_optim_of(c);
+    const bool directs = tr_optim_row_of(optimizer.kind)->by_tensor;
     (void)printf("update   %.1f MiB of gradients%s%s take %s at %.4g GB/s of memory\n",
                  t->update.bytes / MIB,
-                 tr_optim_of(c).offload ? " for their norms" : ", moments and parameters",
+                 !optimizer.offload ? ", moments and parameters"
+                 : directs          ? " and directions for their norms"
+                                    : " for their norms",
                  t->update.flops > 0 ? ", and muon's products," : "",
                  cli_duration(t->updating / rate, time, sizeof time),
                  tr_device_speed_of(c->device.name)->memory_bytes * 1e-9);

@@ -54,9 +54,10 @@ tr_offload_traffic tr_offload_traffic_of(const tr_param_memory *memory, tr_dtype
     /* A direction returns, and comes again with what is stepped. */
     const double direction = memory->directed * acc_size;
     const double again = memory->directed * (steps_value ? value_size : 0);
+    const double norms = steps_value ? 0 : direction; /* of masters, which are the host's */
     return (tr_offload_traffic){.down = grad + (steps_value ? value : 0) + direction + again,
                                 .up = value + direction,
-                                .host = tr_optim_bytes(memory, dtype)};
+                                .host = tr_optim_bytes(memory, dtype) + norms};
 }
 
 double tr_offload_seconds(const tr_config *config, tr_offload_traffic t) {

@@ -5,6 +5,12 @@
 #include "partition/muon.h"
 #include "partition/network.h"
 
+/* Returns the bytes of what is stepped along directions: masters, or values. */
+static double stepped_bytes(const tr_param_memory *memory, tr_dtype dtype) {
+    const bool steps_value = tr_memory_steps_values(memory->optimizer, dtype);
+    return memory->directed * (double)tr_dtype_size(steps_value ? dtype : tr_dtype_acc(dtype));
+}
+
 double tr_optim_bytes(const tr_param_memory *memory, tr_dtype dtype) {
     const double value_size = (double)tr_dtype_size(dtype);
     const double acc_size = (double)tr_dtype_size(tr_dtype_acc(dtype));
@@ -15,9 +21,18 @@ double tr_optim_bytes(const tr_param_memory *memory, tr_dtype dtype) {
     const bool steps_value = tr_memory_steps_values(memory->optimizer, dtype);
     /* A direction is written, and read with what is stepped, which is then read twice. */
     const double direction = memory->directed * acc_size;
-    const double stepped = memory->directed * (steps_value ? value_size : acc_size);
     return grad + 2 * kept + (steps_value ? 2 : 1) * memory->updates * value_size + 2 * direction +
-           stepped;
+           stepped_bytes(memory, dtype);
+}
+
+/* Returns the bytes that the device reads for norms: of gradients, of directions, and of what is
+ * stepped along them, unless the host has it. */
+static double norms_bytes(const tr_param_memory *memory, tr_dtype dtype) {
+    const tr_optim_memory optimizer = memory->optimizer;
+    const bool by_host = optimizer.offload && !tr_memory_steps_values(optimizer, dtype);
+    return memory->updates * (double)tr_dtype_size(tr_optim_grad_dtype(optimizer, dtype)) +
+           memory->directed * (double)tr_dtype_size(tr_dtype_acc(dtype)) +
+           (by_host ? 0 : stepped_bytes(memory, dtype));
 }
 
 typedef struct products {
@@ -51,14 +66,10 @@ tr_optim_cost tr_optim_cost_of(const tr_model *model, const tr_placement *placem
         .mesh = mesh, .divided = tr_memory_divided(mesh, zero), .optimizer = optimizer.kind};
     const tr_param_memory memory =
         tr_memory_of_params(model, placement, pp_rank, sum.divided, zero, optimizer);
-    const double norms =
-        memory.updates * (double)tr_dtype_size(tr_optim_grad_dtype(optimizer, dtype)) +
-        2 * memory.directed * (double)tr_dtype_size(tr_dtype_acc(dtype));
     /* Fails for no parameter of a model that training accepts. */
     (void)tr_placement_visit(placement, model, pp_rank, add_products, &sum);
-    return (tr_optim_cost){.bytes =
-                               norms + (optimizer.offload ? 0 : tr_optim_bytes(&memory, dtype)),
-                           .flops = sum.flops};
+    const double step = optimizer.offload ? 0 : tr_optim_bytes(&memory, dtype);
+    return (tr_optim_cost){.bytes = norms_bytes(&memory, dtype) + step, .flops = sum.flops};
 }
 
 double tr_optim_time(const tr_config *c, tr_optim_cost cost, double flops_per_s) {

@@ -16,8 +16,8 @@ typedef struct tr_optim_cost {
 double tr_optim_bytes(const tr_param_memory *memory, tr_dtype dtype);
 
 /* Computes the cost of the rank at mesh->index. Includes the norms of gradients, and of tensors and
- * their directions, which the device takes with device.offload, too. Sums over ranks, the noise
- * scale and adafactor's sums are not in it. zero: parallel.zero. */
+ * their directions; with device.offload the device takes only norms, and not those of masters. Sums
+ * over ranks, the noise scale and adafactor's sums are not in it. zero: parallel.zero. */
 tr_optim_cost tr_optim_cost_of(const tr_model *model, const tr_placement *placement,
                                const tr_mesh *mesh, int zero, tr_optim_memory optimizer);
 

@@ -4,6 +4,7 @@
 #include "device/speed.h"
 #include "partition/optim_cost.h"
 #include "partition/run_plan.h"
+#include "partition/traffic.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -33,7 +34,8 @@ static tr_optim_cost cost_of(const tr_layout *l, int dp_rank) {
 
 /* Of each parameter: its gradient for the norm and for the step, every state and what is stepped
  * twice, and a BF16 value; with directions 12 bytes to write and read them and to read what is
- * stepped, and 8 for both norms. */
+ * stepped, and 8 for both norms. What is stepped is a value of 2 bytes without masters. With
+ * device.offload the device takes only norms, and not those of masters. */
 static void test_bytes(void **state) {
     (void)state;
     static const struct {
@@ -50,7 +52,12 @@ static void test_bytes(void **state) {
         {{"train.precision=fp32", "optim.name=sgd", "optim.momentum=0"}, 4 + 4 + 2 * 4},
         {{"train.precision=fp32", "optim.name=lamb"}, 4 + 4 + 2 * (4 + 4) + 2 * 4 + 12 + 8},
         {{"train.precision=bf16", "optim.name=lamb"}, 4 + 4 + 2 * (4 + 4) + 2 * 4 + 2 + 12 + 8},
+        {{"train.precision=bf16", "optim.name=lamb", "optim.master=none"},
+         4 + 4 + 2 * (4 + 4) + 2 * 2 + 8 + 2 + 4 + 2},
         {{"train.precision=fp32", "device.name=guarded", "device.offload=optimizer"}, 4},
+        {{"train.precision=bf16", "optim.name=lamb", "device.name=guarded",
+          "device.offload=optimizer"},
+         4 + 4},
     };
     for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
         tr_config config;
@@ -60,6 +67,30 @@ static void test_bytes(void **state) {
         if (cost.bytes != expected || cost.flops != 0)
             fail_msg("case %zu: %.17g bytes instead of %.17g, %g FLOP", k, cost.bytes, expected,
                      cost.flops);
+        tr_whole_close(&whole);
+    }
+}
+
+/* The host reads and writes what the device does not: with directions it also takes the norms of
+ * masters. */
+static void test_host(void **state) {
+    (void)state;
+    static const struct {
+        const char *keys[MOST_KEYS + 1];
+        double bytes;
+    } cases[] = {
+        {{"train.precision=bf16"}, 4 + 2 * (4 + 4) + 2 * 4 + 2},
+        {{"train.precision=bf16", "optim.name=lamb"}, 4 + 2 * (4 + 4) + 2 * 4 + 2 + 12 + 4},
+        {{"train.precision=fp32", "optim.name=lamb"}, 4 + 2 * (4 + 4) + 2 * 4 + 12},
+    };
+    for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
+        tr_config config;
+        const char *keys[MOST_KEYS + 1] = {"device.name=guarded", "device.offload=optimizer"};
+        for (int i = 0; cases[k].keys[i]; i++) keys[i + 2] = cases[k].keys[i];
+        tr_whole whole = open_model(keys, &config);
+        const double expected = cases[k].bytes * (double)tr_model_parameters(whole.layout->model);
+        const double host = tr_traffic_host_steps(&config, whole.layout).host;
+        if (host != expected) fail_msg("case %zu: %.17g bytes instead of %.17g", k, host, expected);
         tr_whole_close(&whole);
     }
 }
@@ -118,6 +149,7 @@ static void test_divided(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_bytes),
+        cmocka_unit_test(test_host),
         cmocka_unit_test(test_products),
         cmocka_unit_test(test_divided),
     };
