@@ -112,6 +112,27 @@ static tr_status validate(tr_session *s, tr_step_result *result) {
     return TR_OK;
 }
 
+static const char *clip_remedy(const tr_config *c) {
+    return c->optim.clip > 0 ? "set a smaller optim.clip" : "set optim.clip (for example 1)";
+}
+
+/* Returns true when all ranks have failed alike because the model's values are not finite. */
+static bool is_not_finite(tr_status status) {
+    return status == TR_ERR_DATA && tr_error_is_agreed();
+}
+
+/* Ends a run in which values are not finite after a step. what: the values. Collective. */
+static tr_status not_finite(tr_session *s, const char *what) {
+    char saved[64];
+    tr_recorder_write_report(&s->recorder);
+    return tr_world_agree(s->world,
+                          TR_FAIL(TR_ERR_DATA,
+                                  "training has diverged: after step %lld %s are not finite; lower "
+                                  "optim.lr, lengthen optim.warmup, or %s (%s)",
+                                  (long long)s->state->step, what, clip_remedy(s->config),
+                                  saved_text(s, saved, sizeof saved)));
+}
+
 /* Answers the questions of train.eval, unless the run is to stop. Collective. */
 static tr_status answer(tr_session *s, bool *stop) {
     tr_questions *q = &s->questions;
@@ -125,6 +146,7 @@ static tr_status answer(tr_session *s, bool *stop) {
         *stop = true;
         return TR_OK;
     }
+    if (is_not_finite(status)) return not_finite(s, "the losses of train.eval");
     TR_TRY(status);
     if (tr_session_leads(s)) tr_recorder_answers(&s->recorder, s->state->step, q);
     return TR_OK;
@@ -167,10 +189,6 @@ static const char *steps_before(const tr_session *s, const tr_step_result *resul
     return text;
 }
 
-static const char *clip_remedy(const tr_config *c) {
-    return c->optim.clip > 0 ? "set a smaller optim.clip" : "set optim.clip (for example 1)";
-}
-
 /* Ends a run that has diverged, or a step of which has no label, for the reason in `text`. */
 static tr_status diverged(const tr_session *s, int64_t step, const tr_step_result *result,
                           const char *text) {
@@ -185,7 +203,6 @@ static tr_status diverged(const tr_session *s, int64_t step, const tr_step_resul
 
 /* Makes the texts of train.sample_every, unless the run is to stop. Collective. */
 static tr_status sample(tr_session *s, bool *stop) {
-    char saved[64];
     const int64_t step = s->state->step;
     if (*stop) return TR_OK;
     tr_session_begin(s, TR_ACTIVITY_SAMPLE, 0);
@@ -195,15 +212,7 @@ static tr_status sample(tr_session *s, bool *stop) {
         *stop = true;
         return TR_OK;
     }
-    if (status == TR_ERR_DATA && tr_error_is_agreed()) { /* the logits are not finite */
-        tr_recorder_write_report(&s->recorder);
-        return tr_world_agree(
-            s->world,
-            TR_FAIL(TR_ERR_DATA,
-                    "training has diverged: after step %lld the logits of a sample are "
-                    "not finite; lower optim.lr, lengthen optim.warmup, or %s (%s)",
-                    (long long)step, clip_remedy(s->config), saved_text(s, saved, sizeof saved)));
-    }
+    if (is_not_finite(status)) return not_finite(s, "the logits of a sample");
     TR_TRY(status);
     if (tr_session_leads(s)) tr_recorder_samples(&s->recorder, step, &s->samples);
     return TR_OK;

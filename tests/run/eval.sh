@@ -161,6 +161,9 @@ cp asked/eval.jsonl whole
 rm -r asked/ckpt/step-00000004
 train 0 2 asked "${asked[@]}" "${questions[@]}" parallel.dp=2 --resume
 cmp whole asked/eval.jsonl || fail "other records of a resumed run: $(<asked/eval.jsonl)"
+# Parameters that overflow end the run, which names the step.
+train 65 2 beyond "${asked[@]}" "${questions[@]}" train.validate_every=1 train.precision=fp16 optim.lr=1000 optim.warmup=0 parallel.pp=2
+says beyond 'training has diverged: after step 1 the losses of train.eval are not finite; lower optim.lr, .*'
 train 66 1 refused "${asked[@]}" train.eval=none.jsonl
 echo '{"context":"a","choices":["b","c"],"label":2}' >bad.jsonl
 train 65 2 refused "${asked[@]}" train.eval=bad.jsonl parallel.pp=2

@@ -77,6 +77,10 @@ kill -TERM $job
 wait $job || code=$?
 [[ $code == 75 && -d $(step_dir stopped 1) && ! -s stopped/samples.jsonl ]] || fail "stopped: exit code $code: $(<stopped.err)"
 
+# Parameters that overflow end the run, which names the step.
+train 65 2 beyond train.sample_every=1 train.precision=fp16 optim.lr=1000 optim.warmup=0 parallel.pp=2
+says beyond 'training has diverged: after step 1 the logits of a sample are not finite; lower optim.lr, .*'
+
 # Bad input.
 refused_run() {
     local code=$1 pattern=$2 ranks=$3
