@@ -394,14 +394,15 @@ static tr_status print_speed(const tr_config *c, tr_device *device, const tr_run
                  given != 0 ? "--rate" : "measured here");
     tr_step_traffic traffic;
     TR_TRY(cli_plan_traffic(c, p, rate, &traffic));
-    const double with = traffic.makespan / rate, update = traffic.updating / rate;
-    /* A smaller batch's transfers count in proportion to its step. */
+    const double with = traffic.makespan / rate;
+    const double update = (traffic.updating + traffic.of[TR_TRAFFIC_STEPS].exposed) / rate;
+    /* A smaller batch's transfers count in proportion to its step, and the optimizer as it is. */
     const double all = all_steps * (with - update) / seconds + update * (double)c->train.steps;
-    (void)printf(
-        "in all   about %s a step, %.0f tok/s, %s for %lld steps, with these transfers and "
-        "the optimizer\n\n",
-        cli_duration(with, step, sizeof step), (double)(c->train.batch * c->model.context) / with,
-        cli_duration(all, run, sizeof run), (long long)c->train.steps);
+    (void)printf("in all   about %s a step, %.0f tok/s, %s for %lld steps, with transfers and "
+                 "the optimizer\n\n",
+                 cli_duration(with, step, sizeof step),
+                 (double)(c->train.batch * c->model.context) / with,
+                 cli_duration(all, run, sizeof run), (long long)c->train.steps);
     return TR_OK;
 }
 

@@ -87,7 +87,7 @@ static void print_update(const tr_config *c, const tr_step_traffic *t, double ra
     const bool directs = tr_optim_row_of(optimizer.kind)->by_tensor;
     (void)printf("update   %.1f MiB of gradients%s%s take %s at %.4g GB/s of memory\n",
                  t->update.bytes / MIB,
-                 !optimizer.offload ? ", moments and parameters"
+                 !optimizer.offload ? ", optimizer state and parameters"
                  : directs          ? " and directions for their norms"
                                     : " for their norms",
                  t->update.flops > 0 ? ", and muon's products," : "",

@@ -9,8 +9,8 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Seconds of one micro-batch of the timed model at the device's usual speed: enough that products
- * are as efficient as in training, and short enough for some steps a second. */
+/* Seconds of one micro-batch of the timed model: enough that products are as efficient as in
+ * training, and short enough for some steps a second. */
 static const double BATCH_S = 0.2;
 /* How long a result is remembered, measured on an idle machine and on a busy one. */
 static const int64_t IDLE_LASTS_S = 24 * 3600, BUSY_LASTS_S = 60;
@@ -79,22 +79,38 @@ static tr_status choose_model(const tr_config *c, const tr_device *device, doubl
 
 /* Measures the rate by two steps that differ by one micro-batch; the optimizer's time is in both.
  * A micro-batch takes no longer than the step of one, so a longer difference is other processes'
- * time, and that step counts. */
+ * time, and that step counts. *one: the seconds of the step with one. */
+static tr_status measure_steps(tr_device *device, tr_rate_time_fn time_step, tr_rate_step *step,
+                               double flops, double *one, double *rate) {
+    double two;
+    step->micro_batches = 1;
+    TR_TRY(time_step(device, step, one));
+    step->micro_batches = 2;
+    TR_TRY(time_step(device, step, &two));
+    *rate = flops / (two > *one && two < 2 * *one ? two - *one : *one);
+    return TR_OK;
+}
+
+/* A device that is faster than usual takes a larger micro-batch in the same time, and with it the
+ * more efficient products of a step in training. */
 static tr_status measure(const tr_config *c, tr_device *device, tr_rate_time_fn time_step,
                          double *rate) {
-    const double most = BATCH_S * tr_device_speed_of(device->name)->flops_per_s;
+    const double usual = BATCH_S * tr_device_speed_of(device->name)->flops_per_s;
     tr_rate_step step = {.dtype = tr_config_dtype(c),
                          .deterministic = c->train.deterministic,
                          .documents = has_documents(c),
-                         .micro_batches = 1,
                          .optimizer = tr_optim_of(c)};
-    double one, two, flops = 0;
+    double one, larger, flops = 0, more = 0;
     step.optimizer.offload = false; /* the end of a step is in both times, and not in the rate */
-    TR_TRY(choose_model(c, device, most, &step.model, &step.micro_batch, &flops));
-    TR_TRY(time_step(device, &step, &one));
-    step.micro_batches = 2;
-    TR_TRY(time_step(device, &step, &two));
-    *rate = flops / (two > one && two < 2 * one ? two - one : one);
+    TR_TRY(choose_model(c, device, usual, &step.model, &step.micro_batch, &flops));
+    TR_TRY(measure_steps(device, time_step, &step, flops, &one, rate));
+    if (one >= BATCH_S) return TR_OK;
+    TR_TRY(choose_model(c, device, usual * BATCH_S / one, &step.model, &step.micro_batch, &more));
+    if (more <= flops) return TR_OK;
+    const tr_status status = measure_steps(device, time_step, &step, more, &one, &larger);
+    if (status == TR_OK) *rate = larger;
+    if (status != TR_ERR_FIT) return status;
+    tr_error_clear(); /* the first one stands */
     return TR_OK;
 }
 

@@ -1,4 +1,4 @@
-/* The speed of a rank, measured on its device in about a second, and remembered. */
+/* The speed of a rank, measured on its device in a few seconds, and remembered. */
 #pragma once
 
 #include "config/config.h"
@@ -23,7 +23,8 @@ typedef tr_status (*tr_rate_time_fn)(tr_device *device, const tr_rate_step *step
 /* Measures the FLOP/s of forward and backward of the config's model on this device, by a single
  * rank on an otherwise idle machine. Times a model of one layer with the config's width (a wide
  * layer is narrowed on a host device: its products are as fast there), precision and device, and as
- * many tokens as a second allows. The result is remembered under $XDG_CACHE_HOME/trireme
+ * many tokens, up to a micro-batch, as take about 0.2 s. The result is remembered under
+ * $XDG_CACHE_HOME/trireme
  * (~/.cache/trireme), for a day, or for a minute when other processes kept the CPUs busy; if that
  * cache cannot be read or written, every call measures. */
 tr_status tr_rate_measure(const tr_config *config, tr_device *device, tr_rate_time_fn time_step,

@@ -18,17 +18,21 @@ static tr_status fake_time(tr_device *device, const tr_rate_step *step, double *
     return TR_OK;
 }
 
-/* Returns the rate for steps that take so many seconds. */
-static double rate_of(double one, double two) {
+static double measure(const char *text, tr_rate_time_fn time) {
     static tr_config config;
     tr_device *device;
     double rate = 0;
-    taken[0] = one, taken[1] = two;
-    assert_int_equal(tr_config_parse("", 0, "none", NULL, 0, &config), TR_OK);
+    assert_int_equal(tr_config_parse(text, strlen(text), "none", NULL, 0, &config), TR_OK);
     assert_int_equal(tr_device_open("ref", &(tr_device_options){.threads = 1}, &device), TR_OK);
-    assert_int_equal(tr_rate_measure(&config, device, fake_time, &rate), TR_OK);
+    assert_int_equal(tr_rate_measure(&config, device, time, &rate), TR_OK);
     tr_device_close(device);
     return rate;
+}
+
+/* Returns the rate for steps that take so many seconds. */
+static double rate_of(double one, double two) {
+    taken[0] = one, taken[1] = two;
+    return measure("", fake_time);
 }
 
 static void near(double got, double want) {
@@ -45,8 +49,39 @@ static void a_disturbed_step_is_not_a_slow_device(void **state) {
     near(rate_of(1, 0.5) / step_of_one, 1);
 }
 
+static int64_t first, most; /* tokens of the first micro-batch, and of the largest */
+static bool fits;           /* larger ones than the first */
+
+/* A fast device, on which each micro-batch takes as long as 100 tokens besides its own. */
+static tr_status fast_time(tr_device *device, const tr_rate_step *step, double *seconds) {
+    const int64_t tokens = step->micro_batch * step->model.context;
+    (void)device;
+    if (first == 0) first = tokens;
+    if (tokens > most) most = tokens;
+    if (tokens > first && !fits) return TR_FAIL(TR_ERR_FIT, "too large");
+    *seconds = step->micro_batches * (double)(tokens + 100) * 1e-6;
+    return TR_OK;
+}
+
+/* A fast device is measured with a larger micro-batch, if that fits. */
+static void a_fast_device_has_a_larger_micro_batch(void **state) {
+    (void)state;
+    static const char wide[] = "model: {width: 768, heads: 12, context: 16}\n"
+                               "train: {batch: 1024, micro_batch: 1024}\n";
+    fits = false;
+    first = most = 0;
+    const double small = measure(wide, fast_time);
+    assert_true(most > 2 * first);
+    fits = true;
+    const double large = measure(wide, fast_time);
+    const double expected =
+        (double)most / (double)(most + 100) / ((double)first / (double)(first + 100));
+    near(large / small, expected);
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(a_disturbed_step_is_not_a_slow_device)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(a_disturbed_step_is_not_a_slow_device),
+                                       cmocka_unit_test(a_fast_device_has_a_larger_micro_batch)};
     /* No cache, so that every call measures. */
     if (setenv("XDG_CACHE_HOME", "/dev/null", 1) != 0) return 1;
     return cmocka_run_group_tests(tests, NULL, NULL);
