@@ -41,8 +41,8 @@ static uint32_t read_job_number(const char *file) {
 
 typedef enum mapping { UNMAPPED, UNKNOWN, MAPPED } mapping;
 
-/* Returns whether a process has the file mapped. UNKNOWN: it may not inspect that one, although it
- * is this user's: it is outside the user namespace in which this one runs. */
+/* Returns whether a process has the file mapped. UNKNOWN: the process belongs to this user, but may
+ * not be inspected, because it is outside the caller's user namespace. */
 static mapping mapping_in(const char *process, const char *path) {
     char name[300], *line = NULL;
     size_t room = 0;
@@ -59,8 +59,8 @@ static mapping mapping_in(const char *process, const char *path) {
     return found ? MAPPED : UNMAPPED;
 }
 
-/* Returns whether any process has the file mapped. Root of a container may not inspect process 1,
- * which then is the system's. */
+/* Returns whether any process has the file mapped. A process 1 that may not be inspected is the
+ * system's, and counts as one that does not. */
 static mapping mapping_of(const char *path) {
     DIR *processes = opendir("/proc");
     mapping all = UNMAPPED;

@@ -91,8 +91,9 @@ static tr_status measure_steps(tr_device *device, tr_rate_time_fn time_step, tr_
     return TR_OK;
 }
 
-/* A device that is faster than usual takes a larger micro-batch in the same time, and with it the
- * more efficient products of a step in training. */
+/* Measures with a micro-batch that takes BATCH_S at the device's usual speed, and again with a
+ * larger one where the device is faster: larger products are more efficient, as those in training
+ * are. */
 static tr_status measure(const tr_config *c, tr_device *device, tr_rate_time_fn time_step,
                          double *rate) {
     const double usual = BATCH_S * tr_device_speed_of(device->name)->flops_per_s;
