@@ -156,9 +156,10 @@ tr_status tr_ckpt_mark_corrupt(const char *root, int64_t step, const char *why);
 /* Reads only the logical state (with the config) of a committed step; -1: the newest valid one. Not
  * collective. */
 tr_status tr_ckpt_read_state(const char *root, int64_t step, tr_ckpt_state *state);
-/* Removes steps older than the newest `keep` valid ones (at least 2), and the temporary directories
- * of saves that were killed. Not collective: rank 0 calls it. */
-tr_status tr_ckpt_retain(const char *root, int keep);
+/* Removes steps older than the newest `keep` valid ones (at least 2), except valid multiples of
+ * `every` (0: none), and the temporary directories of saves that were killed. Not collective: rank
+ * 0 calls it. */
+tr_status tr_ckpt_retain(const char *root, int keep, int64_t every);
 /* Removes a root with all steps in it, complete or not. Does not fail; does nothing when there is
  * none. Not collective. */
 void tr_ckpt_remove_root(const char *root);

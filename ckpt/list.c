@@ -380,7 +380,7 @@ static tr_status discard(const char *root, int64_t step) {
     return TR_OK;
 }
 
-tr_status tr_ckpt_retain(const char *root, int keep) {
+tr_status tr_ckpt_retain(const char *root, int keep, int64_t every) {
     tr_ckpt_info *info = NULL;
     int count = 0, kept = 0;
     TR_TRY(remove_leftovers(root));
@@ -388,7 +388,8 @@ tr_status tr_ckpt_retain(const char *root, int keep) {
     if (keep < 2) keep = 2;
     tr_status status = TR_OK;
     for (int i = count - 1; i >= 0 && status == TR_OK; i--) {
-        if (kept >= keep) status = discard(root, info[i].step);
+        const bool stays = info[i].valid && every > 0 && info[i].step % every == 0;
+        if (kept >= keep && !stays) status = discard(root, info[i].step);
         else if (info[i].valid) kept++;
     }
     free(info);

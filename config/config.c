@@ -397,6 +397,17 @@ static tr_status check_ranks(const tr_config *c, int started) {
            started == 1 ? "was" : "were", ranks, change);
 }
 
+static tr_status check_kept(const tr_config *c) {
+    const int64_t every = c->checkpoint.every, kept = c->checkpoint.keep_every;
+    if (kept > 0 && (every == 0 || kept % every != 0))
+        REFUSE("checkpoint.keep_every",
+               "checkpoint.keep_every %" PRId64
+               " must be a multiple of checkpoint.every, which is %" PRId64
+               ": only steps that are saved can stay",
+               kept, every);
+    return TR_OK;
+}
+
 static tr_status check_guard(const tr_config *c) {
     if (!strcmp(c->guard.action, "rollback") && c->guard.sigma == 0)
         REFUSE("guard.action",
@@ -415,6 +426,7 @@ tr_status tr_config_check(const tr_config *c, int world_size) {
     TR_TRY(check_recompute(c));
     TR_TRY(tr_config_check_optim(c));
     TR_TRY(check_reduce(c));
+    TR_TRY(check_kept(c));
     TR_TRY(check_guard(c));
     TR_TRY(tr_config_check_offload(c));
     return world_size > 0 ? check_ranks(c, world_size) : TR_OK;

@@ -77,6 +77,7 @@ typedef struct tr_config {
     } parallel;
     struct {
         int64_t every, keep; /* steps, 0: only at the end; checkpoints */
+        int64_t keep_every;  /* steps, 0: only the newest are kept */
     } checkpoint;
     struct {
         char action[16]; /* warn, skip, rollback */

@@ -73,7 +73,9 @@ static tr_status save(tr_session *s, bool last) {
         tr_time_limit_took(&s->limit.save_s, tr_now_s() - begin);
         s->saved_step = s->state->step;
         tr_board_set_saved(s->options->board, s->saved_step);
-        if (tr_session_leads(s)) status = tr_ckpt_retain(s->root, (int)s->config->checkpoint.keep);
+        if (tr_session_leads(s))
+            status = tr_ckpt_retain(s->root, (int)s->config->checkpoint.keep,
+                                    s->config->checkpoint.keep_every);
         if (status != TR_OK) /* an old checkpoint may stay */
             tr_recorder_warn(&s->recorder, "%s", tr_error_message());
         return TR_OK;

@@ -32,7 +32,9 @@ in_use() {
     says second "'$run' is in use by process $holder on host $host: wait until that run ends, or choose another directory with log.dir="
 }
 
-train 0 1 whole "${options[@]}" train.steps=40
+train 0 1 whole "${options[@]}" train.steps=40 checkpoint.keep=2 checkpoint.keep_every=20
+[[ $(echo whole/ckpt/*) == "$(printf 'whole/ckpt/step-%08d\n' 20 30 40 | paste -sd' ')" ]] ||
+    fail "whole: has $(echo whole/ckpt/*), not the steps 20, 30 and 40"
 
 # However long its path is, the sentence about a directory ends with what to do.
 long=$(printf 'd%.0s' {1..240})

@@ -336,7 +336,7 @@ static void test_retention(void **state) {
     int lock = open(path_of("j/.tmp-step-00000009.alive"), O_RDONLY);
     assert_int_equal(flock(lock, LOCK_EX), 0);
 
-    assert_int_equal(tr_ckpt_retain(root, 3), TR_OK);
+    assert_int_equal(tr_ckpt_retain(root, 3, 0), TR_OK);
     assert_int_equal(count_entries(root, ".tmp-"), 1); /* its process is alive */
     assert_int_equal(count_entries(root, ".trash-"), 0);
     assert_int_equal(count_entries(root, "mine"), 1);
@@ -349,13 +349,35 @@ static void test_retention(void **state) {
     free(info);
     (void)close(lock);
     for (int keep = 1; keep >= -1; keep--) {
-        assert_int_equal(tr_ckpt_retain(root, keep), TR_OK);
+        assert_int_equal(tr_ckpt_retain(root, keep, 0), TR_OK);
         assert_int_equal(tr_ckpt_list(root, &info, &count), TR_OK);
         assert_int_equal(count, 3);
         assert_true(info[0].valid && info[0].step == 4 && info[2].valid);
         free(info);
     }
     assert_int_equal(count_entries(root, ".tmp-"), 0);
+    free_model(&m);
+}
+
+/* Valid multiples of a number stay, whatever their age. */
+static void test_retention_of_multiples(void **state) {
+    (void)state;
+    static const int64_t kept[] = {2, 6, 8, 9};
+    print_seed(__func__);
+    model m = tiny_model();
+    layout l = random_layout(&m, 1);
+    char *root = path_of("o");
+    for (int step = 1; step <= 9; step++) {
+        assert_good(save_model(root, step, &m, &l));
+        if (step == 4) assert_int_equal(truncate(path_of("o/step-00000004/index.h5"), 10), 0);
+        assert_int_equal(tr_ckpt_retain(root, 2, 2), TR_OK);
+    }
+    tr_ckpt_info *info;
+    int count;
+    assert_int_equal(tr_ckpt_list(root, &info, &count), TR_OK);
+    assert_int_equal(count, 4);
+    for (int k = 0; k < count; k++) assert_int_equal(info[k].step, kept[k]);
+    free(info);
     free_model(&m);
 }
 
@@ -466,6 +488,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_bad_lists_are_refused, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_existing_step, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_retention, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_retention_of_multiples, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_full_disk, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_hdf5_tools_show_global_tensors, set_up, tear_down),
     };

@@ -173,7 +173,7 @@ static void test_marked_as_corrupt(void **state) {
     assert_good(load_model(root, 4, 4, &m, &l));
     assert_int_equal(tr_ckpt_verify(root, 4), TR_OK);
 
-    assert_int_equal(tr_ckpt_retain(root, 2), TR_OK);
+    assert_int_equal(tr_ckpt_retain(root, 2, 0), TR_OK);
     assert_int_equal(tr_ckpt_list(root, &info, &count), TR_OK);
     assert_int_equal(count, 4);
     assert_true(info[0].valid && info[1].valid && !info[2].valid && !info[3].valid);

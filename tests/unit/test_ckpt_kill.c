@@ -179,7 +179,7 @@ static bool kill_at(const char *name, int k, int seen[3]) {
     assert_true(found == OLD || found == NEW);
     seen[found]++;
     /* The next start cleans up by itself and can save again. */
-    assert_int_equal(tr_ckpt_retain(root, 2), TR_OK);
+    assert_int_equal(tr_ckpt_retain(root, 2, 0), TR_OK);
     assert_int_equal(count_hidden(root), 0);
     assert_int_equal(load(root), found);
     assert_int_equal(save(root, found + 1), TR_OK);

@@ -83,6 +83,12 @@ static void checks_name_place_and_remedy(void **state) {
         {"optim.cycle: 10\n", 1,
          "x.yaml:2:14: optim.schedule cosine does not read optim.cycle: leave optim.cycle out, or "
          "set optim.schedule to cycles"},
+        {"checkpoint: {every: 300, keep_every: 1000}\n", 1,
+         "x.yaml:2:38: checkpoint.keep_every 1000 must be a multiple of checkpoint.every, which is "
+         "300: only steps that are saved can stay"},
+        {"checkpoint.keep_every: 1000\n", 1,
+         "x.yaml:2:24: checkpoint.keep_every 1000 must be a multiple of checkpoint.every, which is "
+         "0: only steps that are saved can stay"},
         {"guard.action: rollback\n", 1,
          "x.yaml:2:15: guard.action rollback needs guard.sigma above 0, from which a step is out "
          "of "
