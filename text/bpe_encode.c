@@ -2,7 +2,6 @@
 #include "text/bpe_impl.h"
 #include "text/unicode.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -276,10 +275,11 @@ static void put_pair(tr_bpe_work *work, int32_t left, int32_t right) {
 /* Returns true for a token <0x00> to <0xFF> that stands for a byte. */
 static bool is_byte(const tr_bpe *bpe, int32_t id) {
     size_t length;
-    unsigned byte;
     const char *text = tr_bpe_token(bpe, id, &length);
     if (bpe->rules.byte_level || length != 6 || memcmp(text, "<0x", 3) != 0) return false;
-    return sscanf(text + 3, "%2X>", &byte) == 1 && bpe->of_byte[byte] == id;
+    for (int b = 0; b < 256; b++)
+        if (bpe->of_byte[b] == id) return true;
+    return false;
 }
 
 static inline ends ends_of(tr_bpe_work *work, const uint8_t *p, size_t bytes) {
@@ -292,24 +292,31 @@ static inline ends ends_of(tr_bpe_work *work, const uint8_t *p, size_t bytes) {
     return falls_back ? edge : (ends){id, id};
 }
 
+/* Returns true when an unknown token may come behind the bytes of characters that follow it
+ * (add_unknown): some characters become bytes, and others have none. */
+static bool unknown_waits(const tr_bpe *bpe) {
+    bool all = true;
+    for (int b = 0; b < 256; b++) all = all && bpe->of_byte[b] >= 0;
+    return bpe->rules.byte_fallback && bpe->rules.unk >= 0 && !all;
+}
+
 /* Puts the pairs of symbols between which a merge may happen into work->pairs. An operand of a
  * merge is made of its characters' symbols, or is a symbol that stands for other text: the unknown
- * token. Where bytes are merged, any pair may be joined. */
+ * token. Where bytes are merged, or unknown tokens wait, any pair may be joined. */
 static tr_status collect_pairs(tr_bpe_work *work) {
     const tr_bpe *bpe = work->bpe;
     const size_t words = (size_t)1 << (PAIR_BITS - 6);
+    bool any = unknown_waits(bpe);
     TR_TRY(tr_calloc(words, sizeof *work->pairs, &work->pairs));
-    for (size_t i = 0; bpe->merges && i <= bpe->merge_mask; i++) {
+    for (size_t i = 0; bpe->merges && i <= bpe->merge_mask && !any; i++) {
         const tr_bpe_merge *m = &bpe->merges[i];
         if (m->rank == UINT32_MAX) continue;
-        if (is_byte(bpe, m->left) || is_byte(bpe, m->right)) {
-            memset(work->pairs, 0xFF, words * sizeof *work->pairs);
-            return TR_OK;
-        }
+        any = is_byte(bpe, m->left) || is_byte(bpe, m->right);
         const int32_t left[] = {m->left, symbol_at_end(bpe, m->left, true)};
         const int32_t right[] = {m->right, symbol_at_end(bpe, m->right, false)};
         for (int k = 0; k < 4; k++) put_pair(work, left[k / 2], right[k % 2]);
     }
+    if (any) memset(work->pairs, 0xFF, words * sizeof *work->pairs);
     return TR_OK;
 }
 

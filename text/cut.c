@@ -87,7 +87,7 @@ static tr_status try_both(tr_encoder *e, const char *text, size_t length, size_t
     if (status == TR_OK) status = tr_encoder_add(e, text + begin, before, first, &parts);
     if (status == TR_OK) status = tr_encoder_add(e, text + at, after, flags | rest, &parts);
     *same = status == TR_OK && whole.count == parts.count &&
-            memcmp(whole.id, parts.id, whole.count * sizeof *whole.id) == 0;
+            (whole.count == 0 || memcmp(whole.id, parts.id, whole.count * sizeof *whole.id) == 0);
     free(whole.id);
     free(parts.id);
     return status;

@@ -62,8 +62,22 @@ static tr_status add_newer(tr_byte_list *out, unsigned must, unsigned must_not) 
     return TR_OK;
 }
 
-/* Translates \p{L}, \p{N}, \p{M} and their kinds with and without case, and \P; returns the bytes
- * of `p` that it has translated, 0 for anything else. */
+/* Returns true when name[length] is a script. */
+static bool is_script(const char *name, size_t length) {
+    char property[64];
+    int error;
+    PCRE2_SIZE at;
+    int bytes = snprintf(property, sizeof property, "\\p{sc:%.*s}", (int)length, name);
+    if (bytes < 0 || (size_t)bytes >= sizeof property) return false;
+    pcre2_code *code =
+        pcre2_compile((PCRE2_SPTR)property, (size_t)bytes, PCRE2_UTF, &error, &at, NULL);
+    pcre2_code_free(code);
+    return code != NULL;
+}
+
+/* Translates \p{L}, \p{N}, \p{M} and their kinds with and without case, \p{Han} and other scripts,
+ * and \P. In PCRE2 a script's name alone also has the characters that it shares with others. Sets
+ * *taken to the bytes of `p` that were translated, 0 for anything else. */
 static tr_status translate_property(const char *p, bool in_class, tr_byte_list *out,
                                     size_t *taken) {
     static const struct {
@@ -79,10 +93,11 @@ static tr_status translate_property(const char *p, bool in_class, tr_byte_list *
         {"M", TR_CP_UPPER | TR_CP_LOWER, TR_CP_LETTER},
     };
     const char *close = p[2] == '{' ? strchr(p, '}') : NULL;
+    const bool outside = in_class && p[1] == 'P';
     *taken = 0;
-    if (!close || (in_class && p[1] == 'P')) return TR_OK;
+    if (!close) return TR_OK;
     size_t bytes = (size_t)(close + 1 - p), length = bytes - 4;
-    for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
+    for (size_t i = 0; i < sizeof known / sizeof *known && !outside; i++) {
         if (strlen(known[i].name) != length || memcmp(known[i].name, p + 3, length)) continue;
         if (!in_class) TR_TRY(tr_bytes_add(out, p[1] == 'P' ? "[^" : "[", p[1] == 'P' ? 2 : 1));
         TR_TRY(tr_bytes_add(out, "\\p", 2));
@@ -91,7 +106,11 @@ static tr_status translate_property(const char *p, bool in_class, tr_byte_list *
         if (!in_class) TR_TRY(tr_bytes_add(out, "]", 1));
         *taken = bytes;
     }
-    return TR_OK;
+    if (*taken || !is_script(p + 3, length)) return TR_OK;
+    TR_TRY(tr_bytes_add(out, p, 3));
+    TR_TRY(tr_bytes_add(out, "sc:", 3));
+    *taken = bytes;
+    return tr_bytes_add(out, p + 3, bytes - 3);
 }
 
 /* Translates \w, and \W outside of a class. Oniguruma's \w has the alphabetic characters, marks,
@@ -130,25 +149,71 @@ static tr_status translate_escape(const char *p, bool in_class, tr_byte_list *ou
     return tr_bytes_add(out, p, 2);
 }
 
-/* Translates Oniguruma's dialect, that of tokenizer.json, into PCRE2's: escapes, and + after {m,n},
- * which repeats instead of forbidding to give back. */
-static tr_status translate(const char *expression, tr_byte_list *out) {
-    bool in_class = false;
-    for (const char *p = expression; *p;) {
+/* Translates the members of a class, and moves *at to the first thing that is none: its end, &&, or
+ * a class within it. */
+static tr_status translate_members(const char **at, tr_byte_list *out) {
+    const char *const first = *at;
+    for (size_t taken; **at && (**at != ']' || *at == first); *at += taken) {
+        taken = 1;
+        if (**at == '[' || strncmp(*at, "&&", 2) == 0) return TR_OK;
+        if (**at == '\\' && (*at)[1]) TR_TRY(translate_escape(*at, true, out, &taken));
+        else TR_TRY(tr_bytes_add(out, *at, 1));
+    }
+    return TR_OK;
+}
+
+/* Translates a class, [...] or [...&&[...]], and moves *at behind it. Leaves *at as it is when it
+ * has other classes within it, or no end. */
+static tr_status translate_class(const char **at, tr_byte_list *members, tr_byte_list *out) {
+    const char *p = *at + 1, *begin = *p == '^' ? "[^" : "[";
+    members->count = 0;
+    if (*p == '^') p++;
+    TR_TRY(translate_members(&p, members));
+    if (strncmp(p, "&&[", 3) == 0 && !begin[1]) {
+        p += 3;
+        TR_TRY(tr_bytes_add(out, "(?:(?=[", 7));
+        if (*p == '^') TR_TRY(tr_bytes_add(out, p++, 1));
+        TR_TRY(translate_members(&p, out));
+        if (strncmp(p, "]]", 2) != 0) return TR_OK;
+        TR_TRY(tr_bytes_add(out, "])[", 3));
+        TR_TRY(tr_bytes_add(out, members->byte, members->count));
+        *at = p + 2;
+        return tr_bytes_add(out, "])", 2);
+    }
+    if (*p != ']') return TR_OK;
+    TR_TRY(tr_bytes_add(out, begin, strlen(begin)));
+    TR_TRY(tr_bytes_add(out, members->byte, members->count));
+    *at = p + 1;
+    return tr_bytes_add(out, "]", 1);
+}
+
+/* Translates Oniguruma's dialect, that of tokenizer.json, into PCRE2's: escapes, intersections of
+ * classes, and + after {m,n}, which repeats instead of forbidding to give back. Sets *end to the
+ * end of the expression, or to a class that it cannot translate. */
+static tr_status translate(const char *expression, tr_byte_list *out, const char **end) {
+    tr_byte_list members = {0};
+    tr_status status = TR_OK;
+    const char *p = expression, *before = NULL;
+    for (; *p && p != before && status == TR_OK;) {
+        before = p;
         size_t taken = 1;
+        if (*p == '[') {
+            status = translate_class(&p, &members, out);
+            continue;
+        }
         if (*p == '\\' && p[1]) {
-            TR_TRY(translate_escape(p, in_class, out, &taken));
-        } else if (*p == '}' && p[1] == '+' && !in_class) {
-            TR_TRY(tr_bytes_add(out, "}{1,}", 5));
+            status = translate_escape(p, false, out, &taken);
+        } else if (*p == '}' && p[1] == '+') {
+            status = tr_bytes_add(out, "}{1,}", 5);
             taken = 2;
         } else {
-            if (*p == '[') in_class = true;
-            if (*p == ']') in_class = false;
-            TR_TRY(tr_bytes_add(out, p, 1));
+            status = tr_bytes_add(out, p, 1);
         }
         p += taken;
     }
-    return tr_bytes_add(out, "", 0);
+    free(members.byte);
+    *end = p;
+    return status == TR_OK ? tr_bytes_add(out, "", 0) : status;
 }
 
 tr_status tr_matcher_compile(const char *path, const char *expression, tr_matcher *out) {
@@ -158,7 +223,14 @@ tr_status tr_matcher_compile(const char *path, const char *expression, tr_matche
     tr_byte_list translated = {0};
     *out = (tr_matcher){0};
     if (strlen(expression) <= EXPRESSION_MAX) {
-        tr_status status = translate(expression, &translated);
+        const char *end;
+        tr_status status = translate(expression, &translated, &end);
+        if (status == TR_OK && *end)
+            status = TR_FAIL(TR_ERR_DATA,
+                             "the tokenizer '%s': the regular expression '%.200s' has at byte %zu "
+                             "a class without an end, or with other classes in it than "
+                             "[...&&[...]], which Trireme does not read",
+                             path, expression, (size_t)(end - expression));
         pcre2_compile_context *context =
             status == TR_OK ? pcre2_compile_context_create(NULL) : NULL;
         if (context) {
@@ -188,9 +260,7 @@ tr_status tr_matcher_find(const tr_matcher *matcher, tr_match_work *work, const 
     *found = false;
     if (from > length) return TR_OK;
     if (!matcher->regex) {
-        const char *at = matcher->length
-                             ? memmem(text + from, length - from, matcher->literal, matcher->length)
-                             : NULL;
+        const char *at = memmem(text + from, length - from, matcher->literal, matcher->length);
         if (!at) return TR_OK;
         *found = true;
         *begin = (size_t)(at - text);
@@ -216,7 +286,8 @@ tr_status tr_matcher_find(const tr_matcher *matcher, tr_match_work *work, const 
     }
     const PCRE2_SIZE *range = pcre2_get_ovector_pointer(work->data);
     *found = true;
-    *begin = range[0];
-    *end = range[1] > range[0] ? range[1] : range[0];
+    /* A \K in a group that a look-behind or look-ahead calls moves the begin beyond both limits. */
+    *begin = range[0] > from ? range[0] : from;
+    *end = range[1] > *begin ? range[1] : *begin;
     return TR_OK;
 }

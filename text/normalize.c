@@ -129,25 +129,26 @@ static tr_status add_nfc(const uint8_t *table, const char *text, size_t length,
 
 /* --- steps ------------------------------------------------------------------------------------ */
 
-/* Appends text with each match replaced, at most `most` bytes. */
+/* Appends text with each match replaced, at most `most` bytes. An empty match at the end of the
+ * match before it does not count. */
 static tr_status add_replaced(const tr_tokenizer *t, tr_match_work *work,
                               const tr_normalize_step *step, const char *text, size_t length,
                               size_t most, tr_byte_list *out) {
     size_t at = 0, search = 0;
-    for (;;) {
-        bool found;
+    for (bool found, any = false;; any = true) {
         size_t begin, end;
         TR_TRY(tr_matcher_find(&step->matcher, work, t->path, text, length, search, &found, &begin,
                                &end));
         if (!found) break;
-        if (out->count + (begin - at) + step->length > most)
+        const bool counts = end > begin || begin > at || !any;
+        if (counts && out->count + (begin - at) + step->length > most)
             return TR_FAIL(
                 TR_ERR_DATA,
                 "the tokenizer '%s': the Replace steps of its normalizer make a text more "
                 "than %d times as long: remove them",
                 t->path, GROWS);
         TR_TRY(tr_bytes_add(out, text + at, begin - at));
-        TR_TRY(tr_bytes_add(out, step->text, step->length));
+        if (counts) TR_TRY(tr_bytes_add(out, step->text, step->length));
         at = search = end;
         if (end > begin) continue;
         if (end >= length) break;

@@ -2,6 +2,7 @@
 #include "base/memory.h"
 #include "text/setting.h"
 #include "text/tokenizer_impl.h"
+#include "text/unicode.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -38,6 +39,9 @@ static tr_status read_pattern(tr_tokenizer *t, const char *where, const cJSON *p
     const cJSON *expression = tr_json_get(pattern, "Regex");
     *regex = NULL;
     *out = (tr_matcher){0};
+    if (literal && cJSON_IsString(literal) && !*literal->valuestring)
+        return TR_FAIL(TR_ERR_DATA, "the tokenizer '%s': %s.pattern is an empty text", t->path,
+                       where);
     if (literal && cJSON_IsString(literal)) {
         out->length = strlen(literal->valuestring);
         return tr_strdup(literal->valuestring, &out->literal);
@@ -179,6 +183,13 @@ static tr_status read_byte_level(tr_tokenizer *t, const cJSON *json, pre_tokeniz
     return add_split(t, tr_pattern_regex(TR_PATTERN_GPT2), TR_DELIMITER_ISOLATED, false);
 }
 
+static bool is_one_character(const char *text) {
+    const size_t length = strlen(text);
+    uint32_t cp;
+    return length > 0 &&
+           tr_utf8_next((const uint8_t *)text, (const uint8_t *)text + length, &cp) == length;
+}
+
 static tr_status read_metaspace(tr_tokenizer *t, const cJSON *json) {
     static const char *const names[] = {"never", "first", "always"};
     const char *character, *scheme;
@@ -188,6 +199,10 @@ static tr_status read_metaspace(tr_tokenizer *t, const cJSON *json) {
     TR_TRY(tr_setting_string(t->path, "pre_tokenizer", json, "prepend_scheme", &scheme));
     TR_TRY(tr_setting_bool(t->path, "pre_tokenizer", json, "add_prefix_space", true, &prefix));
     TR_TRY(tr_setting_bool(t->path, "pre_tokenizer", json, "split", true, &splits));
+    if (character && !is_one_character(character))
+        return TR_FAIL(TR_ERR_DATA,
+                       "the tokenizer '%s': pre_tokenizer.replacement must be one character",
+                       t->path);
     TR_TRY(new_step(t, &step));
     *step = (tr_pretokenize_step){.kind = TR_PRETOKENIZE_METASPACE,
                                   .behavior = TR_DELIMITER_WITH_NEXT,

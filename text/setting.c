@@ -6,26 +6,9 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Finds the escape of the character U+0000; NULL: there is none. A backslash belongs to the
- * character after it, which may be a backslash. */
-static const char *find_zero(const char *text, size_t length) {
-    const char *end = text + length, *p = text;
-    while ((p = memchr(p, '\\', (size_t)(end - p))) && end - p >= 6) {
-        if (!memcmp(p, "\\u0000", 6)) return p;
-        p += 2;
-    }
-    return NULL;
-}
-
 tr_status tr_setting_parse(const char *path, const char *text, size_t length, cJSON **out) {
     char where[600];
-    *out = NULL;
     (void)snprintf(where, sizeof where, "the tokenizer '%.500s'", path);
-    const char *zero = find_zero(text, length);
-    if (zero) /* cJSON's strings end there */
-        return TR_FAIL(TR_ERR_DATA,
-                       "%s contains the character \\u0000 at byte %zu, which Trireme does not read",
-                       where, (size_t)(zero - text));
     return tr_json_parse(text, length, where, out);
 }
 

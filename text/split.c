@@ -11,44 +11,53 @@ typedef struct split_run {
     const tr_pretokenize_step *step;
     const char *text;
     tr_fragment_list *out;
-    bool last_matched, begun; /* of the part before, within one piece */
+    size_t first;      /* of the piece's parts in `out` */
+    bool last_matched; /* the part before, within one piece */
 } split_run;
 
 static tr_status add_piece(tr_fragment_list *list, size_t at, size_t length) {
-    if (!length) return TR_OK;
     TR_TRY(tr_grow(&list->piece, &list->capacity, list->count + 1, sizeof *list->piece));
     list->piece[list->count++] = (tr_fragment){at, length};
     return TR_OK;
 }
 
-/* Adds a part, a match or the text between two matches, as the behavior says. */
+/* Adds a part, a match, which may be empty, or the text between two matches, as the behavior says.
+ */
 static tr_status add_part(split_run *run, size_t at, size_t length, bool is_match) {
     if (!length && !is_match) return TR_OK;
     tr_fragment_list *out = run->out;
-    is_match ^= run->step->invert;
+    const bool begun = out->count > run->first;
     bool joins = false;
+    is_match ^= run->step->invert;
     switch (run->step->behavior) {
     case TR_DELIMITER_ISOLATED: break;
     case TR_DELIMITER_REMOVED:
         if (is_match) return TR_OK;
         break;
-    case TR_DELIMITER_WITH_PREVIOUS: joins = run->begun && is_match && !run->last_matched; break;
-    case TR_DELIMITER_WITH_NEXT: joins = run->begun && !is_match && run->last_matched; break;
-    case TR_DELIMITER_CONTIGUOUS: joins = run->begun && is_match == run->last_matched; break;
+    case TR_DELIMITER_WITH_PREVIOUS: joins = begun && is_match && !run->last_matched; break;
+    case TR_DELIMITER_WITH_NEXT: joins = begun && !is_match && run->last_matched; break;
+    case TR_DELIMITER_CONTIGUOUS: joins = begun && is_match == run->last_matched; break;
     }
     run->last_matched = is_match;
-    if (joins && out->count) {
-        out->piece[out->count - 1].length += length;
-        return TR_OK;
-    }
-    run->begun = run->begun || length > 0;
-    return add_piece(out, at, length);
+    if (!joins) return add_piece(out, at, length);
+    out->piece[out->count - 1].length += length;
+    return TR_OK;
+}
+
+/* Removes the empty parts of a piece. */
+static void remove_empty(split_run *run) {
+    tr_fragment_list *out = run->out;
+    size_t kept = run->first;
+    for (size_t i = run->first; i < out->count; i++)
+        if (out->piece[i].length > 0) out->piece[kept++] = out->piece[i];
+    out->count = kept;
 }
 
 static tr_status split_piece(split_run *run, tr_fragment piece) {
     const char *text = run->text + piece.at;
     size_t at = 0, search = 0;
-    run->begun = run->last_matched = false;
+    run->first = run->out->count;
+    run->last_matched = false;
     while (search <= piece.length) {
         bool found;
         size_t begin, end;
@@ -56,14 +65,18 @@ static tr_status split_piece(split_run *run, tr_fragment piece) {
                                search, &found, &begin, &end));
         if (!found) break;
         TR_TRY(add_part(run, piece.at + at, begin - at, false));
-        if (end > begin) TR_TRY(add_part(run, piece.at + begin, end - begin, true));
+        /* An empty match at the end of the one before does not count. */
+        if (end > begin || begin > at || run->out->count == run->first)
+            TR_TRY(add_part(run, piece.at + begin, end - begin, true));
         at = search = end;
         if (end > begin) continue;
         if (end >= piece.length) break;
         /* An empty match: the next search begins one character later. */
         search += tr_cp_escaped((const uint8_t *)text + end, (const uint8_t *)text + piece.length);
     }
-    return add_part(run, piece.at + at, piece.length - at, false);
+    TR_TRY(add_part(run, piece.at + at, piece.length - at, false));
+    remove_empty(run);
+    return TR_OK;
 }
 
 /* Copies the pieces into a new text, each with `prefix` in front of it unless it begins with it,
@@ -107,7 +120,7 @@ tr_status tr_pretokenize(const tr_tokenizer *t, tr_match_work *work, tr_fragment
                          tr_fragment_list *spare_pieces) {
     bool goes_on = begin == TR_GOES_ON || begin == TR_NEXT_PIECE;
     pieces->count = 0;
-    TR_TRY(add_piece(pieces, 0, text->count));
+    if (text->count > 0) TR_TRY(add_piece(pieces, 0, text->count));
     for (int i = 0; i < t->step_count; i++) {
         const tr_pretokenize_step *step = &t->step[i];
         if (step->kind == TR_PRETOKENIZE_PREFIX_SPACE) {

@@ -217,11 +217,121 @@ static void test_merged_bytes(void **state) {
     free(list.id);
 }
 
+/* Returns a tokenizer without merges that has such a model, and other members of the file. */
+static tr_tokenizer *open_model(const char *others, const char *model) {
+    tr_tokenizer *t;
+    char *spec;
+    const int length = asprintf(&spec, "{%s\"model\": {\"type\": \"BPE\", %s}}", others, model);
+    assert_true(length > 0);
+    must(tr_tokenizer_open(written("model.json", spec, (size_t)length), &t));
+    free(spec);
+    return t;
+}
+
+/* Expects that a text which is repeated has its ids again and again. */
+static void expect_repeated(const tr_tokenizer *t, const char *text, size_t times,
+                            const int32_t *id, size_t count) {
+    tr_encoder *encoder;
+    tr_token_list list = {0};
+    const size_t length = strlen(text);
+    char *all = malloc(times * length);
+    for (size_t i = 0; i < times; i++) memcpy(all + i * length, text, length);
+    must(tr_encoder_open(t, &encoder));
+    must(tr_encoder_add(encoder, all, times * length, 0, &list));
+    assert_int_equal(list.count, times * count);
+    for (size_t i = 0; i < list.count; i++) assert_int_equal(list.id[i], id[i % count]);
+    tr_encoder_close(encoder);
+    free(list.id);
+    free(all);
+}
+
+/* A token that only looks like the name of a byte is text. */
+static void test_no_byte(void **state) {
+    (void)state;
+    tr_tokenizer *t = open_model("", "\"vocab\": {\"<0x-1>\": 0, \"a\": 1, \"<0x-1>a\": 2}, "
+                                     "\"merges\": [[\"<0x-1>\", \"a\"]]");
+    expect_repeated(t, "a", 600, (const int32_t[]){1}, 1);
+    tr_tokenizer_close(t);
+}
+
+/* Where only some bytes have tokens, an unknown token comes behind the bytes of the characters that
+ * follow it, also in long texts: the ids that tokenizers 0.23.3 gives. */
+static void test_unknown_waits(void **state) {
+    (void)state;
+    tr_tokenizer *t = open_model("", "\"byte_fallback\": true, \"unk_token\": \"?\", \"vocab\": {"
+                                     "\"?\": 0, \"<0xC3>\": 1, \"<0xA9>\": 2, \"a\": 3}, "
+                                     "\"merges\": []");
+    const int32_t id[] = {1, 2, 1, 2, 0, 3};
+    expect_repeated(t, "\u00DF\u00E9\u00E9a", 1, id, 6);
+    expect_repeated(t, "\u00DF\u00E9\u00E9a", 200, id, 6);
+    tr_tokenizer_close(t);
+}
+
+/* Expects the pieces into which a Split cuts a text; each is a token. */
+static void expect_pieces(const char *regex, const char *behavior, const char *text,
+                          const int32_t *id, size_t count) {
+    char *split;
+    assert_true(
+        asprintf(&split,
+                 "\"pre_tokenizer\": {\"type\": \"Split\", \"pattern\": {\"Regex\": \"%s\"}, "
+                 "\"behavior\": \"%s\"}, ",
+                 regex, behavior) > 0);
+    tr_tokenizer *t =
+        open_model(split, "\"ignore_merges\": true, \"vocab\": {\"a\": 0, \"b\": 1, \"\u4E2D\": 2, "
+                          "\"\u3002\": 3, \"aa\": 4, \"ab\": 5, \"bb\": 6, \"aab\": 7, \"baa\": 8, "
+                          "\"\u4E2D\u3002\": 9, \"a\u4E2D\": 10}, \"merges\": []");
+    expect(t, text, 0, id, count);
+    tr_tokenizer_close(t);
+    free(split);
+}
+#define PIECES(regex, behavior, text, ...)                                                         \
+    expect_pieces(regex, behavior, text, (const int32_t[]){__VA_ARGS__},                           \
+                  sizeof((const int32_t[]){__VA_ARGS__}) / sizeof(int32_t))
+
+/* Expressions that Oniguruma reads otherwise than PCRE2, and matches of nothing, with the pieces of
+ * tokenizers 0.23.3. A full stop is shared by Han and other scripts. */
+static void test_pieces(void **state) {
+    (void)state;
+    PIECES("\\\\p{Han}+", "Isolated", "\u4E2D\u3002", 2, 3);
+    PIECES("[\\\\p{Han}a]+", "Isolated", "a\u4E2D\u3002", 10, 3);
+    PIECES("\\\\P{Han}+", "Isolated", "\u4E2D\u3002", 2, 3);
+    PIECES("[\\\\p{L}&&[^\\\\p{Han}]]+", "Isolated", "ab\u4E2D\u3002", 5, 9);
+    PIECES("[ab&&[a]]+", "Isolated", "aab", 4, 1);
+    PIECES("[]a]+", "Isolated", "aab", 4, 1);
+    PIECES("a*", "Isolated", "bb", 1, 1);
+    PIECES("a*", "MergedWithPrevious", "baab", 8, 1);
+    PIECES("a*", "MergedWithNext", "baab", 1, 7);
+    PIECES("a*", "MergedWithNext", "bb", 1, 1);
+    PIECES("a*", "Contiguous", "bb", 1, 1);
+    PIECES("a*", "Contiguous", "baab", 1, 4, 1);
+}
+
+/* A match of nothing at the end of another match is not replaced, as in tokenizers 0.23.3. */
+static void test_replaced(void **state) {
+    (void)state;
+    tr_encoder *encoder;
+    tr_token_list list = {0};
+    const int32_t wanted[] = {1, 0, 1, 0, 1};
+    tr_tokenizer *t =
+        open_model("\"normalizer\": {\"type\": \"Replace\", \"pattern\": {\"Regex\": \"a*\"}, "
+                   "\"content\": \"-\"}, ",
+                   "\"vocab\": {\"b\": 0, \"-\": 1}, \"merges\": []");
+    must(tr_encoder_open(t, &encoder));
+    must(tr_encoder_add(encoder, "baab", 4, 0, &list));
+    assert_int_equal(list.count, 5);
+    assert_memory_equal(list.id, wanted, sizeof wanted);
+    tr_encoder_close(encoder);
+    tr_tokenizer_close(t);
+    free(list.id);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_small),        cmocka_unit_test(test_ranks),
         cmocka_unit_test(test_folder),       cmocka_unit_test(test_long_piece),
         cmocka_unit_test(test_merged_bytes), cmocka_unit_test(test_added_spaces),
+        cmocka_unit_test(test_no_byte),      cmocka_unit_test(test_unknown_waits),
+        cmocka_unit_test(test_pieces),       cmocka_unit_test(test_replaced),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

@@ -156,12 +156,12 @@ static void test_faults(void **state) {
     faulty("vocab", "{\"a\": 4000000000}", "must be an id");
     faulty("vocab", "{\"a\": \"0\"}", "must be an id");
     faulty("vocab", "{\"a\": 0, \"b\": 1, \"ab\": 2, \"c\": 3, \"abc\": 4, \"\\u0000\": 6}",
-           "the character \\u0000 at byte ");
+           "has a zero character");
     /* An escaped backslash before u0000, a real one after an escaped backslash. */
     assert_int_equal(with("vocab", "{\"a\": 0, \"b\": 1, \"ab\": 2, \"c\": 3, \"abc\": 4, "
                                    "\"\\\\u0000\": 6}"),
                      TR_OK);
-    faulty("vocab", "{\"\\\\\\u0000\": 6}", "the character \\u0000 at byte ");
+    faulty("vocab", "{\"\\\\\\u0000\": 6}", "has a zero character");
     faulty("added", "[{\"id\": 2, \"content\": \"x\"}]", "gives this id to another token");
     faulty("added", "[{\"id\": 9, \"content\": \"ab\"}]", "gives this text another id");
     faulty("added", "[{\"id\": -9, \"content\": \"x\"}]", "added_tokens[0].id must be an id");
@@ -169,6 +169,15 @@ static void test_faults(void **state) {
     faulty("added", "[9]", "added_tokens[0]");
     faulty("normalizer", "{\"type\": \"Precompiled\"}", "normalizer 'Precompiled'");
     faulty("pre", "{\"type\": \"Split\", \"pattern\": {\"Regex\": \"(\"}}", "does not compile");
+    faulty("pre", "{\"type\": \"Split\", \"pattern\": {\"Regex\": \"a[b[c]]\"}}",
+           "has at byte 1 a class without an end, or with other classes in it");
+    faulty("pre", "{\"type\": \"Split\", \"pattern\": {\"Regex\": \"[[:alpha:]]\"}}",
+           "other classes");
+    faulty("pre", "{\"type\": \"Split\", \"pattern\": {\"Regex\": \"[a&&b]\"}}", "other classes");
+    faulty("pre", "{\"type\": \"Split\", \"pattern\": {\"Regex\": \"[a\"}}",
+           "a class without an end");
+    faulty("pre", "{\"type\": \"Split\", \"pattern\": {\"String\": \"\"}}", "is an empty text");
+    faulty("pre", "{\"type\": \"Metaspace\", \"replacement\": \"__\"}", "must be one character");
     faulty("pre", "{\"type\": \"UnicodeScripts\"}", "pre_tokenizer 'UnicodeScripts'");
     faulty("decoder", "{\"type\": \"WordPiece\"}", "decoder 'WordPiece'");
     faulty("post", "{\"type\": \"X\"}", "post_processor 'X'");
@@ -180,6 +189,13 @@ static void test_faults(void **state) {
            "{\"Regex\": \"(a+)+(a+)+(a+)+(?:b|c)\"}, \"behavior\": \"Isolated\"}, {\"type\": "
            "\"ByteLevel\", \"add_prefix_space\": false, \"use_regex\": false}]}",
            "match limit");
+    /* A match may begin before the place from which it is searched. */
+    assert_int_equal(
+        with("pre",
+             "{\"type\": \"Sequence\", \"pretokenizers\": [{\"type\": \"Split\", \"pattern\": "
+             "{\"Regex\": \"(?<=(?1))r|(\\\\Kb)\"}, \"behavior\": \"Isolated\"}, {\"type\": "
+             "\"ByteLevel\", \"add_prefix_space\": false, \"use_regex\": false}]}"),
+        TR_OK);
 }
 
 /* Steps of Replace that multiply a text are refused before it takes the memory. */
