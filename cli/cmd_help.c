@@ -34,9 +34,11 @@ static void print_key(const tr_key *key) {
     if (key->fallback) (void)printf("  default  %s\n", key->fallback);
     if (key->on_gpu) (void)printf("  on GPUs  %s\n", key->on_gpu);
     const char *example = key->example ? key->example : key->fallback;
-    const char *quote = strchr(example, ' ') ? "'" : ""; /* the shell must see one word */
-    (void)printf("  in YAML  %s: %s\n  argument %s%s=%s%s\n", key->name, example, quote, key->name,
-                 example, quote);
+    /* YAML must see a text, and the shell one word. */
+    const char *in_yaml = *example && strchr("*&!|>%@`[]{}#,", *example) ? "'" : "";
+    const char *in_shell = strpbrk(example, " *?[]{}()|&;<>$`\\\"!#~") ? "'" : "";
+    (void)printf("  in YAML  %s: %s%s%s\n  argument %s%s=%s%s\n", key->name, in_yaml, example,
+                 in_yaml, in_shell, key->name, example, in_shell);
     if (!strcmp(key->name, "model.preset")) print_presets();
 }
 

@@ -63,6 +63,18 @@ shows '^  train.steps +1000 ' help
 shows '^  takes    an integer, 1 to ' help train.steps
 shows '^  argument optim.lr=0.001$' help optim.lr
 shows "^  argument 'model.rope_scaling=llama3 8 1 4 8192'$" help model.rope_scaling
+# The examples of all keys are valid YAML, and each is one word for the shell.
+: >"$scratch/examples.yaml"
+for key in $("$trireme" help | sed -nE 's/^  ([a-z]+\.[a-z0-9_.]+) .*/\1/p'); do
+    "$trireme" help "$key" >"$scratch/help"
+    sed -n 's/^  in YAML  //p' "$scratch/help" >>"$scratch/examples.yaml"
+    words=()
+    eval "words=($(sed -n 's/^  argument //p' "$scratch/help"))"
+    [[ ${#words[@]} == 1 && $key:\ ${words[0]#"$key="} == "$(tail -n 1 "$scratch/examples.yaml" | tr -d \')" ]] ||
+        fail "help $key: the argument is ${words[*]@Q}"
+done
+"$trireme" plan "$scratch/examples.yaml" >"$scratch/out" 2>&1 || true
+grep 'not valid YAML' "$scratch/out" && fail "help: $(<"$scratch/out")"
 shows '^  gpt2-124m +gpt2, layers 12, width 768' help model.preset
 shows '^  llama-3-8b +llama, layers 32, width 4096, heads 32 \(key heads 8\)' help model.preset
 shows '^  log.every ' help log
