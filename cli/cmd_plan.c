@@ -121,6 +121,20 @@ static void print_zero(const tr_run_plan *p) {
     print_whole("parameters", values->value_peak, values->value_bytes, 3, more);
 }
 
+/* Prints the cut as parallel.cut takes it, of several stages. */
+static void print_cut(const tr_run_plan *p) {
+    const tr_placement *placement = &p->layout->placement;
+    char cut[TR_LAYER_CUT_TEXT];
+    if (placement->stages == 1) return;
+    tr_layer_cut_print(placement->first, placement->stages, cut, sizeof cut);
+    (void)printf("cut      %s", cut[0] ? cut : "not shown, because it is too long");
+    if (p->room)
+        (void)printf(": for the memory of a rank; a step with the fastest cut, which does not fit, "
+                     "is %.1f%% shorter",
+                     100 * (1 - p->fastest / p->time->makespan));
+    (void)printf("\n");
+}
+
 /* here: this machine has the config's device. */
 static void print_head(const tr_config *c, const tr_run_plan *p, bool here) {
     const tr_model *model = p->layout->model;
@@ -147,11 +161,7 @@ static void print_head(const tr_config *c, const tr_run_plan *p, bool here) {
                  c->model.sequence && c->parallel.tp > 1 ? " (sequence)" : "",
                  tr_config_dp_text(c, dp, sizeof dp), tr_config_data_text(c), c->parallel.schedule,
                  p->layout->micro_batches, (long long)c->train.micro_batch);
-    if (p->room)
-        (void)printf(
-            "cut      for the memory of a rank; a step with the fastest cut, which does not "
-            "fit, is %.1f%% shorter\n",
-            100 * (1 - p->fastest / p->time->makespan));
+    print_cut(p);
     print_zero(p);
     tr_text_memory(p->limit, limit, sizeof limit);
     if (c->device.memory) (void)printf("limit    %s a rank (device.memory)\n\n", limit);

@@ -422,6 +422,7 @@ tr_status tr_config_check(const tr_config *c, int world_size) {
     TR_TRY(check_documents(c));
     TR_TRY(check_precision(c));
     TR_TRY(check_stages(c));
+    TR_TRY(tr_config_check_cut(c));
     TR_TRY(check_batch(c));
     TR_TRY(check_recompute(c));
     TR_TRY(tr_config_check_optim(c));

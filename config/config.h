@@ -2,6 +2,7 @@
  * through the table in config/schema.h. Its field names are the keys of the file. */
 #pragma once
 
+#include "layers/layer_cut.h"
 #include "layers/model.h"
 
 #include <stdio.h>
@@ -72,6 +73,7 @@ typedef struct tr_config {
         char reduce[8]; /* type in which gradients travel: fp32, bf16 */
         int64_t virtual_stages;        /* key: parallel.virtual; 0: as the schedule has */
         char schedule[TR_CONFIG_PATH]; /* a name or the path of a CSV file */
+        char cut[TR_LAYER_CUT_TEXT];   /* the layers of every stage (layers/layer_cut.h), or auto */
         double deadline;   /* seconds that a rank may wait for another one that is alive */
         char transport[8]; /* for device memory: auto, mpi, nccl */
     } parallel;
@@ -191,5 +193,10 @@ bool tr_config_offload(const tr_config *config, tr_config_offloads *out);
 /* Fails with TR_ERR_CONFIG when device.offload names a stage that an order of so many stages does
  * not have. */
 tr_status tr_config_check_offload_stages(const tr_config *config, int stages);
+/* Returns parallel.cut; NULL: the cut is chosen. */
+const char *tr_config_cut(const tr_config *config);
+/* Sets *stages to the number of stages of parallel.cut; 0: the cut is chosen. Fails with
+ * TR_ERR_CONFIG when it is malformed or of another model. */
+tr_status tr_config_cut_stages(const tr_config *config, int *stages);
 /* Returns the storage type of train.precision. */
 tr_dtype tr_config_dtype(const tr_config *config);

@@ -25,6 +25,9 @@ tr_status tr_config_check_optim(const tr_config *c);
 /* Checks device.offload, like tr_config_check. */
 tr_status tr_config_check_offload(const tr_config *c);
 
+/* Checks parallel.cut, like tr_config_check. */
+tr_status tr_config_check_cut(const tr_config *c);
+
 bool tr_config_is_set(const tr_config *config, const char *key);
 /* Returns true for a key of tr_model_config that says what the model is, without its updates and
  * what of it is trained. */

@@ -329,6 +329,12 @@ const tr_key tr_schema[] = {
      .help = "Order of the micro-batches: a name (gpipe: all forward, then all backward; 1f1b: "
              "alternating; ...; docs/schedules.md compares them), or the path of a CSV file in "
              "PyTorch's form, which ends in .csv."},
+    {"parallel.cut", TR_KEY_TEXT, AT(parallel.cut), .fallback = TR_LAYER_CUT_AUTO,
+     .example = "Ett|ttL",
+     .help = "Which layers each stage has: auto (the cut with the shortest simulated step), or a "
+             "text in the form of Megatron-LM's --pipeline-model-parallel-layout, like "
+             "Et*3|(t*4|)*2tL: E the embedding, t a block, L the head, | the end of a stage. The "
+             "number of stages gives parallel.virtual unless that is set."},
     {"parallel.deadline", FLOAT(parallel.deadline, 0.1, 1e9), .fallback = "600",
      .help = "Seconds that a rank may wait for another one that is alive; then the run ends with "
              "exit code 77."},

@@ -30,6 +30,24 @@ static tr_status try_change(const tr_config *c, tr_device *device, bool *fits) {
     return try_stages(c, device, fits, &stages);
 }
 
+/* For a change with another number of stages than a cut that is given. */
+static void choose_cut(tr_config *c) {
+    (void)strcpy(c->parallel.cut, TR_LAYER_CUT_AUTO);
+}
+
+/* Lets the cut be chosen, for the memory if need be. */
+static tr_status find_cut(tr_config *c, tr_device *device, bool *fits) {
+    tr_run_plan *plan;
+    *fits = false;
+    if (!tr_config_cut(c)) return TR_OK;
+    choose_cut(c);
+    const tr_status status = tr_run_plan_make(c, device, &plan);
+    if (status != TR_OK) return status == TR_ERR_CONFIG || status == TR_ERR_FIT ? TR_OK : status;
+    *fits = tr_run_plan_fits(plan);
+    tr_run_plan_destroy(plan);
+    return TR_OK;
+}
+
 /* Each of these finds the first value of one key that fits, starting at the config's, and sets it
  * in *c. */
 static tr_status find_micro_batch(tr_config *c, tr_device *device, bool *fits) {
@@ -76,6 +94,7 @@ static tr_status find_zero(tr_config *c, tr_device *device, bool *fits) {
     for (int64_t zero = from < 3 ? 2 : 3; zero <= 3 && !*fits && stages > 2; zero++) {
         c->parallel.zero = zero;
         c->parallel.virtual_stages = stages;
+        choose_cut(c);
         (void)snprintf(c->parallel.schedule, sizeof c->parallel.schedule, "bfs");
         TR_TRY(try_change(c, device, fits));
     }
@@ -154,6 +173,7 @@ static tr_status find_offload(tr_config *c, tr_device *device, bool *fits) {
 static tr_status find_pp(tr_config *c, tr_device *device, bool *fits) {
     int64_t from = c->parallel.pp;
     *fits = false;
+    choose_cut(c);
     for (int64_t pp = from + 1; pp <= c->model.layers && !*fits; pp++) {
         c->parallel.pp = pp;
         TR_TRY(try_change(c, device, fits));
@@ -185,6 +205,7 @@ static tr_status try_factor(tr_config *c, tr_device *device, int64_t factor, boo
                             bool *fits) {
     const int64_t pp = c->parallel.pp, tp = c->parallel.tp, most = both ? factor / 2 : factor;
     *fits = false;
+    choose_cut(c);
     for (int64_t more = both ? 2 : 1; more <= most && !*fits; more *= 2) {
         c->parallel.tp = tp * more;
         c->parallel.pp = pp * (factor / more);
@@ -239,6 +260,9 @@ static void add_change(advice *a, const tr_config *from, const tr_config *to) {
     if (strcmp(from->parallel.schedule, to->parallel.schedule) != 0)
         used += (size_t)snprintf(text + used, sizeof text - used, "%sparallel.schedule=%s",
                                  used ? " " : "", to->parallel.schedule);
+    if (strcmp(from->parallel.cut, to->parallel.cut) != 0)
+        used += (size_t)snprintf(text + used, sizeof text - used, "%sparallel.cut=%s",
+                                 used ? " " : "", to->parallel.cut);
     if (strcmp(from->model.recompute, to->model.recompute) != 0)
         used += (size_t)snprintf(text + used, sizeof text - used, "%strain.recompute=%s",
                                  used ? " " : "", to->model.recompute);
@@ -308,8 +332,8 @@ static tr_status add_pair(advice *a, const tr_config *asked, tr_device *device) 
 }
 
 static tr_status add_changes(advice *a, const tr_config *asked, tr_device *device) {
-    static const find_fn find[] = {find_zero,  find_recompute, find_micro_batch, find_offload,
-                                   find_trade, find_pp,        find_tp};
+    static const find_fn find[] = {find_cut,     find_zero,  find_recompute, find_micro_batch,
+                                   find_offload, find_trade, find_pp,        find_tp};
     for (size_t i = 0; i < sizeof find / sizeof *find; i++)
         TR_TRY(add_found(a, asked, asked, device, find[i]));
     TR_TRY(add_both(a, asked, device));

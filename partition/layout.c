@@ -4,6 +4,7 @@
 #include "base/minmax.h"
 #include "base/text.h"
 #include "layers/cached.h"
+#include "layers/layer_cut.h"
 #include "layers/layer_stage.h"
 #include "layers/param_layout.h"
 #include "partition/buckets.h"
@@ -145,6 +146,8 @@ static tr_status place_layers(tr_layout *l) {
     TR_TRY(tr_calloc((size_t)stages, sizeof *l->owner, &l->owner));
     TR_TRY(tr_calloc((size_t)l->desc.schedule->ranks, sizeof *l->decoding, &l->decoding));
     if (l->desc.first) memcpy(l->first, l->desc.first, ((size_t)stages + 1) * sizeof *l->first);
+    else if (l->desc.cut)
+        TR_TRY(tr_layer_cut_read(l->desc.cut, l->desc.model.layers, stages, l->first));
     else TR_TRY(cut_as_first_rank(l));
     for (int s = 0; s < stages; s++) l->owner[s] = l->desc.schedule->rank_of[s];
     l->placement = (tr_placement){.stages = stages, .first = l->first, .owner = l->owner};
@@ -170,6 +173,7 @@ tr_status tr_layout_create(const tr_layout_desc *desc, tr_layout **out) {
     TR_TRY_OUT(tr_layer_table_make(l->model, l->first, l->placement.stages, &l->table));
     l->desc.room = NULL;
     l->desc.first = NULL;
+    l->desc.cut = NULL;
 out:
     if (status != TR_OK) tr_layout_destroy(l);
     else *out = l;

@@ -37,6 +37,7 @@ typedef struct tr_layout_desc {
     /* Used while the layout is made. */
     const double *room; /* [mesh.degree[pp]]: of tr_cut_memory */
     const int *first;   /* [schedule->stages + 1]: the cut of another tensor rank; NULL: none yet */
+    const char *cut;    /* parallel.cut, as tr_layer_cut_read reads it; NULL: the cut is chosen */
     /* Steps that train with fewer micro-batches; used as long as the layout. */
     const tr_smaller_batch *smaller; /* [smaller_count] */
     int smaller_count;
@@ -60,7 +61,8 @@ typedef struct tr_layout {
     tr_step_end_vector vector; /* likewise: of the end of a step */
 } tr_layout;
 
-/* Creates the model, without memory, and cuts it into the schedule's stages (tr_cut_for_schedule).
+/* Creates the model, without memory, and cuts it into the schedule's stages (tr_cut_for_schedule),
+ * unless the cut is given.
  * Fails with TR_ERR_CONFIG when sizes contradict each other. The caller releases *out with
  * tr_layout_destroy. */
 tr_status tr_layout_create(const tr_layout_desc *desc, tr_layout **out);

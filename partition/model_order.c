@@ -27,23 +27,36 @@ static void cut_close(cut *x) {
     free(x->first);
 }
 
-/* s: the schedule for which the model is cut into `stages`; NULL: none yet. */
-static tr_status cut_open(const tr_model *model, const tr_schedule *s, tr_optim_memory optimizer,
-                          int stages, cut *x) {
+/* Takes parallel.cut if it has as many stages. s: the schedule for which the model is cut into
+ * `stages` otherwise; NULL: none yet. */
+static tr_status cut_open(const tr_config *c, const tr_model *model, const tr_schedule *s,
+                          tr_optim_memory optimizer, int stages, cut *x) {
+    int given;
     *x = (cut){0};
+    TR_TRY(tr_config_cut_stages(c, &given));
     TR_TRY(tr_calloc((size_t)stages + 1, sizeof *x->first, &x->first));
     const tr_cut_memory memory = {.optimizer = optimizer};
-    tr_status status = s ? tr_cut_for_schedule(model, s, &memory, x->first)
-                         : tr_cut_model(model, stages, x->first);
+    tr_status status = given == stages
+                           ? tr_layer_cut_read(tr_config_cut(c), c->model.layers, stages, x->first)
+                       : s ? tr_cut_for_schedule(model, s, &memory, x->first)
+                           : tr_cut_model(model, stages, x->first);
     if (status == TR_OK) status = tr_layer_table_make(model, x->first, stages, &x->table);
     if (status != TR_OK) cut_close(x);
     return status;
 }
 
+/* The context of `describe`. */
+typedef struct described {
+    const tr_config *config;
+    const tr_model *model;
+} described;
+
 /* A tr_schedule_request.describe. */
-static tr_status describe(void *model, int stages, tr_stage_table *out) {
+static tr_status describe(void *context, int stages, tr_stage_table *out) {
+    const described *d = context;
     cut x;
-    TR_TRY(cut_open(model, NULL, (tr_optim_memory){.kind = TR_OPTIM_ADAMW}, stages, &x));
+    TR_TRY(
+        cut_open(d->config, d->model, NULL, (tr_optim_memory){.kind = TR_OPTIM_ADAMW}, stages, &x));
     *out = x.table;
     free(x.first);
     return TR_OK;
@@ -84,9 +97,10 @@ static void describe_costs(const tr_config *c, const tr_model *model, tr_schedul
 /* --- memory ----------------------------------------------------------------------------------- */
 
 /* Sets the memory of a micro-batch, in units of its largest share on a rank of the plain cut. */
-static tr_status describe_memory(const tr_model *model, tr_schedule_request *r) {
+static tr_status describe_memory(const tr_config *c, const tr_model *model,
+                                 tr_schedule_request *r) {
     cut x;
-    TR_TRY(cut_open(model, NULL, (tr_optim_memory){.kind = TR_OPTIM_ADAMW}, r->ranks, &x));
+    TR_TRY(cut_open(c, model, NULL, (tr_optim_memory){.kind = TR_OPTIM_ADAMW}, r->ranks, &x));
     double whole = 0, kept = 0;
     for (int s = 0; s < r->ranks; s++) {
         whole = fmax(whole, x.table.cost[s].m_b);
@@ -129,12 +143,13 @@ static tr_param_memory fullest(const tr_model *model, const tr_placement *placem
 /* Measures everything except the operators' scratch, which only prepared layers know. Gradients
  * and values count as a whole, also with parallel.zero 2 and 3: orders that are made here have
  * those of all stages at one time. */
-static tr_status measure(const tr_model *model, const tr_schedule *s, const tr_mesh *divided,
-                         tr_optim_memory optimizer, const tr_config_offloads *offload, need *out) {
+static tr_status measure(const tr_config *c, const tr_model *model, const tr_schedule *s,
+                         const tr_mesh *divided, tr_optim_memory optimizer,
+                         const tr_config_offloads *offload, need *out) {
     cut x;
     tr_program_set *set = NULL;
     *out = (need){0};
-    TR_TRY(cut_open(model, s, optimizer, s->stages, &x));
+    TR_TRY(cut_open(c, model, s, optimizer, s->stages, &x));
     tr_placement placement = {.stages = s->stages, .first = x.first, .owner = s->rank_of};
     tr_offload_mark(offload->first, offload->stages, &x.table);
     tr_status status = tr_lower(s, &x.table, &set);
@@ -155,7 +170,7 @@ static tr_status measure(const tr_model *model, const tr_schedule *s, const tr_m
 
 /* Makes the order with as many micro-batches on a rank as fit: lowers the cap by the excess until
  * there is none. */
-static tr_status make_under(const tr_model *model, const tr_mesh *divided,
+static tr_status make_under(const tr_config *c, const tr_model *model, const tr_mesh *divided,
                             tr_optim_memory optimizer, const tr_config_offloads *offload,
                             double limit, tr_schedule_request *request, tr_schedule **out) {
     enum { TRIES = 8 };
@@ -167,7 +182,7 @@ static tr_status make_under(const tr_model *model, const tr_mesh *divided,
         tr_schedule *s = NULL;
         need needed;
         TR_TRY_OUT(tr_schedule_make(request, &s));
-        status = measure(model, s, divided, optimizer, offload, &needed);
+        status = measure(c, model, s, divided, optimizer, offload, &needed);
         bool better = status == TR_OK && needed.total < least;
         tr_schedule_destroy(better ? best : s);
         if (better) {
@@ -193,12 +208,13 @@ static tr_status make_auto(const tr_config *c, tr_model *model, tr_schedule_requ
     const int64_t most = c->model.layers / request->ranks;
     tr_config_offloads offload;
     (void)tr_config_offload(c, &offload); /* tr_config_check refuses a bad one */
+    described context = {c, model};
     request->describe = describe;
-    request->context = model;
+    request->context = &context;
     request->most_chunks = most < 1 ? 1 : most > INT32_MAX ? INT32_MAX : (int)most;
     request->cap = request->ranks * fmax(1, request->share.m_w);
     if (!c->device.memory) return tr_schedule_make(request, out);
-    return make_under(model, tr_memory_divided(&mesh, (int)c->parallel.zero),
+    return make_under(c, model, tr_memory_divided(&mesh, (int)c->parallel.zero),
                       tr_optim_memory_of(&optimizer), &offload, known * (double)c->device.memory,
                       request, out);
 }
@@ -216,7 +232,7 @@ tr_status tr_order_make(const tr_config *c, tr_schedule_request *request, tr_sch
     tr_model *model;
     TR_TRY(tr_model_create(&c->model, &shape, &model));
     describe_costs(c, model, request);
-    tr_status status = describe_memory(model, request);
+    tr_status status = describe_memory(c, model, request);
     if (status == TR_OK)
         status = tr_schedule_is_capped(request->name) ? tr_schedule_make(request, out)
                                                       : make_auto(c, model, request, out);

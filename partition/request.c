@@ -6,15 +6,24 @@
 #include <stdio.h>
 #include <string.h>
 
+/* Returns the stages of a rank; 0: the schedule's own number. like: as in open_order. */
+static int chunks_of(const tr_config *c, const tr_schedule *like, int cut_stages) {
+    if (like) return like->stages / like->ranks;
+    if (c->parallel.virtual_stages) return (int)c->parallel.virtual_stages;
+    return cut_stages / (int)c->parallel.pp;
+}
+
 /* Opens the order of a batch. like: with its stages; NULL: any. */
 static tr_status open_order(const tr_config *c, int64_t batch, const tr_schedule *like,
                             tr_schedule **out, tr_schedule_report *report) {
-    tr_schedule_request request = {
-        .name = c->parallel.schedule,
-        .ranks = (int)c->parallel.pp,
-        .micro_batches = (int)(batch / c->parallel.dp / c->train.micro_batch),
-        .chunks = like ? like->stages / like->ranks : (int)c->parallel.virtual_stages,
-        .rank_of = like ? like->rank_of : NULL};
+    int stages = 0;
+    TR_TRY(tr_config_cut_stages(c, &stages));
+    tr_schedule_request request = {.name = c->parallel.schedule,
+                                   .ranks = (int)c->parallel.pp,
+                                   .micro_batches =
+                                       (int)(batch / c->parallel.dp / c->train.micro_batch),
+                                   .chunks = chunks_of(c, like, stages),
+                                   .rank_of = like ? like->rank_of : NULL};
     tr_schedule *schedule;
     if (tr_order_is_made(c)) TR_TRY(tr_order_make(c, &request, &schedule));
     else TR_TRY(tr_schedule_open(&request, &schedule));
@@ -107,6 +116,7 @@ tr_layout_desc tr_request_layout(const tr_config *c, const tr_orders *orders, co
                             .documents = tr_config_packed(c),
                             .decodes = c->train.sample_every > 0,
                             .schedule = orders->schedule,
+                            .cut = tr_config_cut(c),
                             .smaller = orders->smaller,
                             .smaller_count = orders->smaller_count};
 }

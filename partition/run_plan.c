@@ -272,7 +272,8 @@ static tr_status plan_first(const planning *x, bool fits) {
     tr_run_plan *p = x->p;
     TR_TRY(make_layout(x->c, &p->orders, 0, x->own, NULL, NULL, &p->layout));
     TR_TRY(complete(x, p->layout));
-    return fits && x->c->parallel.pp > 1 && !tr_run_plan_fits_device(p) ? fit(x) : TR_OK;
+    const bool chosen = x->c->parallel.pp > 1 && !tr_config_cut(x->c);
+    return fits && chosen && !tr_run_plan_fits_device(p) ? fit(x) : TR_OK;
 }
 
 /* Plans the ranks of the other tensor indices. Neighbours that are alike share a layout. */
@@ -410,6 +411,7 @@ tr_status tr_whole_open(const tr_config *c, tr_whole *out) {
     whole->parallel.pp = whole->parallel.virtual_stages = 1;
     whole->train.batch = c->train.micro_batch * c->parallel.dp;
     (void)snprintf(whole->parallel.schedule, sizeof whole->parallel.schedule, "1f1b");
+    (void)strcpy(whole->parallel.cut, TR_LAYER_CUT_AUTO);
     if (tr_config_offload(c, &offload) && offload.stages > 0)
         (void)snprintf(whole->device.offload, sizeof whole->device.offload, "%s",
                        offload.optimizer ? "optimizer" : "none");

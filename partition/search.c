@@ -47,6 +47,7 @@ void tr_layout_choice_apply(const tr_layout_choice *x, unsigned kept, tr_config 
     if (!(kept & 1 << TR_SEARCH_DP)) c->parallel.copies = 1;
     c->parallel.zero = x->zero;
     c->parallel.virtual_stages = x->virtual_stages;
+    (void)strcpy(c->parallel.cut, TR_LAYER_CUT_AUTO);
     c->train.micro_batch = x->micro_batch;
     if (!(kept & 1 << TR_SEARCH_SCHEDULE))
         (void)snprintf(c->parallel.schedule, sizeof c->parallel.schedule, "%s", x->schedule);

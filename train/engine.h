@@ -38,6 +38,7 @@ typedef struct tr_engine_desc {
     int64_t offload_first, offload_stages; /* as in tr_layout_desc */
     size_t memory;                         /* bytes that this rank may plan; 0: no limit */
     const double *room;                    /* as in tr_layout_desc; used while it is created */
+    const char *cut;                       /* likewise */
     /* Reads the step inputs that the layers of this rank ask for. A thread of the engine calls it
      * for the next training step, until the engine is destroyed, and never at the same time as
      * another thread. */

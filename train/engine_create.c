@@ -210,6 +210,7 @@ static tr_status make_layout(tr_engine *e) {
                            .decodes = d->decodes,
                            .schedule = d->schedule,
                            .room = d->room,
+                           .cut = d->cut,
                            .smaller = e->smaller,
                            .smaller_count = d->smaller_count};
     TR_TRY(tr_layout_create(&desc, &e->layout));

@@ -170,12 +170,13 @@ static tr_status choose_transport(tr_session *s) {
 }
 
 /* Creates the engine; when the fastest cut does not fit, with one that is made for the ranks'
- * memory. */
+ * memory, unless the config has a cut. */
 static tr_status create_engine(tr_session *s, tr_engine_desc *desc) {
     const tr_device_options device = device_options(s);
     double *room;
     tr_status status = tr_engine_create(desc, &s->engine);
-    if (status != TR_ERR_FIT || !tr_error_is_agreed() || s->config->parallel.pp == 1) return status;
+    if (status != TR_ERR_FIT || !tr_error_is_agreed() || s->config->parallel.pp == 1 || desc->cut)
+        return status;
     tr_error_clear();
     TR_TRY(tr_room_agree(s->world, s->config, &device, desc->memory, &room));
     desc->room = room;
@@ -202,6 +203,7 @@ static tr_status make_engine(tr_session *s) {
                            .schedule = s->orders.schedule,
                            .smaller = s->orders.smaller,
                            .smaller_count = s->orders.smaller_count,
+                           .cut = tr_config_cut(c),
                            .seed = (uint64_t)c->train.seed,
                            .max_norm = c->optim.clip,
                            .optimizer = tr_optim_of(c),

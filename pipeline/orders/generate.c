@@ -73,6 +73,12 @@ bool tr_generate_get(int index, const char **name, int *chunks) {
     return true;
 }
 
+int tr_schedule_chunks(const char *name) {
+    for (int g = 0; g < GENERATORS; g++)
+        if (strcmp(generators[g].name, name) == 0) return generators[g].chunks;
+    return 0;
+}
+
 double tr_generate_most_held(const char *name, int p) {
     if (!strcmp(name, "zb-1p")) return p;
     if (!strcmp(name, "zb-2p")) return 2 * p;

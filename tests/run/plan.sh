@@ -36,7 +36,7 @@ same_memory zbv 0
 # When the fastest cut does not fit, the plan and the run have another one, which does, and the losses stay.
 layout=(model.layers=12 model.context=128 parallel.pp=4 train.batch=8 train.steps=2 optim.warmup=1)
 plan 0 fastest.plan "${layout[@]}" device.memory=1GiB
-grep -q '^cut' "$scratch/fastest.plan.out" && fail "fastest: another cut"
+grep -q '^cut .* does not fit' "$scratch/fastest.plan.out" && fail "fastest: another cut"
 need=$(sed -n 's/^fits .* needs most: \([0-9.]*\) of .*/\1/p' "$scratch/fastest.plan.out")
 train 0 4 fastest "${layout[@]}"
 plan 0 fitting.plan "${layout[@]}" device.memory="$(awk "BEGIN { print int($need * 1024 * 0.93) }")KiB"
@@ -53,6 +53,29 @@ for run in fastest fitting; do
     [[ $(stages $run) == "$(trained $run)" ]] || fail "$run: planned $(stages $run), trained $(trained $run)"
 done
 [[ $(stages fastest) != "$(stages fitting)" ]] || fail "fitting: the fastest cut"
+# A cut that a plan prints is a value of parallel.cut, with which the run has the same stages and losses.
+cut=$(sed -n 's/^cut *\([^:]*\).*/\1/p' "$scratch/fitting.plan.out")
+plan 0 given.plan "${layout[@]}" parallel.cut="$cut"
+train 0 4 given "${layout[@]}" parallel.cut="$cut"
+for run in given.plan given; do
+    own=$([[ $run == given ]] && trained given || stages given)
+    [[ $own == "$(stages fitting)" ]] || fail "$run: stages $own with parallel.cut=$cut, not $(stages fitting)"
+done
+diff <(field fastest loss) <(field given loss) >"$scratch/diff" || fail "given: losses: $(<"$scratch/diff")"
+# One that does not fit is not replaced; the advice is to let it be chosen.
+fastest=$(sed -n 's/^cut *//p' "$scratch/fastest.plan.out")
+small=device.memory="$(awk "BEGIN { print int($need * 1024 * 0.93) }")KiB"
+plan 76 refused.plan "${layout[@]}" parallel.cut="$fastest" "$small"
+says refused.plan '.*; it fits with parallel\.cut=auto, or .*'
+train 76 4 refused "${layout[@]}" parallel.cut="$fastest" "$small"
+# Stages of one layer, without blocks, and as many on each rank as the cut has.
+for schedule in interleaved zbv auto; do
+    train 0 2 "bare-$schedule" model.layers=4 parallel.pp=2 parallel.schedule=$schedule 'parallel.cut=E|tt|tt|L' train.steps=2
+    grep -q '; stages of layers 0 | 1-2 | 3-4 | 5$' "$scratch/bare-$schedule.out" || fail "bare-$schedule: other stages"
+    [[ $schedule == interleaved ]] || same_curve "bare-$schedule" bare-interleaved
+done
+train 78 1 resized model.layers=4 'parallel.cut=E|tt|tt|L'
+says resized 'parallel\.cut has 4 stages, but parallel\.schedule 1f1b has 1 with parallel\.pp 1: give it as many, or set parallel\.cut=auto'
 plan 76 none.plan "${layout[@]}" device.memory=1MiB
 train 76 4 none "${layout[@]}" device.memory=1MiB
 says none 'rank . of the pipeline needs .* and a rank may use 1\.0 MiB \(device\.memory\).*'

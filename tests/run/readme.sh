@@ -125,7 +125,7 @@ diff <(bash "$root/tools/config_table.sh" "$trireme") \
 
 # The sample of a plan in docs/schedules.md has the lines that the command before it prints.
 lines_of_plan() { awk '/^[a-z]/ { print $1 }'; }
-printed=$(grep -l '^in all ' schedules.md.*.sh.out | head -n 1)
+printed=$(ls -v schedules.md.*.sh.out | xargs grep -l '^in all ' | head -n 1)
 diff <(sed -n '/^```text$/,/^```$/p' "$root/docs/schedules.md" | lines_of_plan) <(lines_of_plan <"$printed") >lines.diff ||
     fail "the plan in docs/schedules.md has other lines than $printed: $(<lines.diff)"
 

@@ -83,6 +83,17 @@ static void checks_name_place_and_remedy(void **state) {
         {"optim.cycle: 10\n", 1,
          "x.yaml:2:14: optim.schedule cosine does not read optim.cycle: leave optim.cycle out, or "
          "set optim.schedule to cycles"},
+        {"model.layers: 4\nparallel: {pp: 2, cut: Ett|tL}\n", 1,
+         "x.yaml:3:24: parallel.cut has 3 blocks (t), but model.layers is 4: give it as many"},
+        {"model.layers: 4\nparallel: {pp: 3, schedule: bfs, cut: Ett|ttL}\n", 1,
+         "x.yaml:3:39: parallel.cut has 2 stages, which is not a multiple of parallel.pp 3: each "
+         "pipeline rank has as many; give it other stages, or set parallel.cut=auto"},
+        {"model.layers: 4\nparallel: {pp: 2, schedule: zbv, cut: Ett|ttL}\n", 1,
+         "x.yaml:3:39: parallel.cut has 2 stages, but parallel.schedule zbv has 4 with parallel.pp "
+         "2: give it as many, or set parallel.cut=auto"},
+        {"model.layers: 4\nparallel: {pp: 2, virtual: 2, schedule: bfs, cut: Ett|ttL}\n", 1,
+         "x.yaml:3:51: parallel.cut has 2 stages, but parallel.pp 2 with parallel.virtual 2 makes "
+         "4: leave parallel.virtual out, or give parallel.cut as many"},
         {"checkpoint: {every: 300, keep_every: 1000}\n", 1,
          "x.yaml:2:38: checkpoint.keep_every 1000 must be a multiple of checkpoint.every, which is "
          "300: only steps that are saved can stay"},
