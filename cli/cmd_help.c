@@ -77,10 +77,49 @@ static const char *word_at(const void *words, int index) {
     return ((const char(*)[WORD_SIZE])words)[index];
 }
 
+/* Returns true when `list` has the word between other characters than those of words. */
+static bool lists(const char *list, const char *word) {
+    static const char letters[] = "abcdefghijklmnopqrstuvwxyz0123456789_-";
+    const size_t length = strlen(word);
+    if (length == 0 || word[strspn(word, letters)]) return false;
+    for (const char *at = list; (at = strstr(at, word)); at += length)
+        if ((at == list || !strchr(letters, at[-1])) &&
+            (!at[length] || !strchr(letters, at[length])))
+            return true;
+    return false;
+}
+
+/* Fails with what explains a word that is a section within another one, an option of a command, or
+ * a value of a key. Returns TR_OK when it is none. */
+static tr_status known_otherwise(const char *word) {
+    char option[64], takes[512];
+    for (int i = 0; i < tr_schema_count; i++) {
+        const char *name = tr_schema[i].name, *at = strcasestr(name, word);
+        const size_t length = strlen(word);
+        if (length > 0 && at && at > name && at[-1] == '.' && at[length] == '.')
+            return TR_FAIL(TR_ERR_USAGE,
+                           "unknown command or key '%s'; did you mean `trireme help %.*s`?", word,
+                           (int)(at + length - name), name);
+    }
+    (void)snprintf(option, sizeof option, "--%.60s", word + strspn(word, "-"));
+    for (int i = 0; i < cli_command_count; i++)
+        if (option[2] && lists(cli_commands[i].arguments, option))
+            return TR_FAIL(TR_ERR_USAGE, "%s is an option, which `trireme help %s` explains",
+                           option, cli_commands[i].name);
+    for (int i = 0; i < tr_schema_count; i++)
+        if ((tr_schema[i].type == TR_KEY_CHOICE || tr_schema[i].type == TR_KEY_SCHEDULE) &&
+            lists(tr_key_describe(&tr_schema[i], takes, sizeof takes) + strlen("one of"), word))
+            return TR_FAIL(TR_ERR_USAGE, "%s is a value of %s, which `trireme help %s` explains",
+                           word, tr_schema[i].name, tr_schema[i].name);
+    return TR_OK;
+}
+
 /* Fails with the command, section or key that the word probably means. */
 static tr_status unknown_word(const char *word) {
     char words[MOST_WORDS][WORD_SIZE];
     int count = 0;
+    const int key = tr_schema_nearest(word);
+    if (key < 0 || !tr_schema_ends_with(key, word)) TR_TRY(known_otherwise(word));
     for (int i = 0; i < cli_command_count && count < MOST_WORDS; i++)
         (void)snprintf(words[count++], WORD_SIZE, "%s", cli_commands[i].name);
     for (int i = 0; i < tr_schema_count && count < MOST_WORDS; i++) {
@@ -90,7 +129,6 @@ static tr_status unknown_word(const char *word) {
             (void)snprintf(words[count++], WORD_SIZE, "%.*s", length - 1, name);
     }
     const int near = strchr(word, '.') ? -1 : tr_nearest(word, word_at, words, count);
-    const int key = tr_schema_nearest(word);
     if (near < 0 && key < 0)
         return TR_FAIL(TR_ERR_USAGE, "unknown command or key '%s'; `trireme help` lists both",
                        word);

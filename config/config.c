@@ -2,6 +2,7 @@
 
 #include "base/input.h"
 #include "base/memory.h"
+#include "base/utf8.h"
 #include "config/batches.h"
 #include "config/config_impl.h"
 #include "config/schema.h"
@@ -122,14 +123,20 @@ bool tr_config_same_value(const tr_key *key, const tr_config *a, const tr_config
     return tr_key_is_text(key) ? strcmp(x, y) == 0 : memcmp(x, y, key->size) == 0;
 }
 
-/* Sets log.dir to runs/<name of the file without folder and ending>. */
-static void take_log_dir(tr_config *config) {
-    const char *slash = strrchr(config->source, '/');
-    const char *name = slash ? slash + 1 : config->source;
+/* Sets log.dir, unless it is set, to runs/<name of the file `source` without folder and ending>.
+ * Fails when the recorded config could not be read with that name. */
+static tr_status take_log_dir(const char *source, tr_config *config) {
+    const char *slash = strrchr(source, '/');
+    const char *name = slash ? slash + 1 : source;
     const char *dot = strrchr(name, '.');
     int length = (int)(dot && dot > name ? (size_t)(dot - name) : strlen(name));
-    if (!config->log.dir[0])
-        (void)snprintf(config->log.dir, sizeof config->log.dir, "runs/%.*s", length, name);
+    if (config->log.dir[0]) return TR_OK;
+    (void)snprintf(config->log.dir, sizeof config->log.dir, "runs/%.*s", length, name);
+    if (tr_utf8_is_valid((const uint8_t *)name, (size_t)length)) return TR_OK;
+    return TR_FAIL(TR_ERR_CONFIG,
+                   "the name of the file '%s' is not UTF-8, so that the run's directory "
+                   "cannot have it: set log.dir, or give the file another name",
+                   source);
 }
 
 bool tr_config_on_gpu(const tr_config *config) {
@@ -165,7 +172,7 @@ static tr_status fill(const tr_yaml *yaml, const char *source, const char *const
     if (!strcmp(config->data.format, "instruct") && !tr_config_is_set(config, "data.documents"))
         (void)snprintf(config->data.documents, sizeof config->data.documents, "packed");
     TR_TRY(tr_config_take_optimizer(config));
-    take_log_dir(config);
+    TR_TRY(take_log_dir(source, config));
     return take_device_defaults(config);
 }
 

@@ -429,9 +429,17 @@ static const char *last_part(const void *names, int index) {
     return strchr(((const tr_key *)names)[index].name, '.') + 1;
 }
 
+bool tr_schema_ends_with(int index, const char *name) {
+    const char *full = tr_schema[index].name;
+    const size_t length = strlen(full), n = strlen(name);
+    return n > 0 && n < length && full[length - n - 1] == '.' && !strcmp(full + length - n, name);
+}
+
 int tr_schema_nearest(const char *name) {
     const char *dot = strrchr(name, '.');
     const char *last = dot ? dot + 1 : name;
+    for (int i = 0; i < tr_schema_count; i++)
+        if (tr_schema_ends_with(i, name)) return i;
     for (int i = 0; i < tr_schema_count; i++)
         if (!strcmp(last_part(tr_schema, i), last)) {
             int full = tr_nearest(name, full_name, tr_schema, tr_schema_count);

@@ -31,6 +31,12 @@ expect 64 "trireme: unknown command 'version'; did you mean \`trireme --version\
 expect 64 "trireme: unknown option '--verison'; did you mean \`trireme --version\`?" --verison
 expect 64 "trireme: unknown command or key 'optmi'; did you mean \`trireme help optim\`?" help optmi
 expect 64 "trireme: unknown command or key 'stepz'; did you mean \`trireme help train.steps\`?" help stepz
+expect 64 "trireme: unknown command or key 'LoRA'; did you mean \`trireme help model.lora\`?" help LoRA
+expect 64 "trireme: unknown command or key 'rank'; did you mean \`trireme help model.lora.rank\`?" help rank
+expect 64 "trireme: --resume is an option, which \`trireme help train\` explains" help resume
+expect 64 "trireme: swiglu is a value of model.activation, which \`trireme help model.activation\` explains" help swiglu
+expect 64 "trireme: zbv is a value of parallel.schedule, which \`trireme help parallel.schedule\` explains" help zbv
+expect 64 "trireme: unknown command or key 'xyzzy'; \`trireme help\` lists both" help xyzzy
 expect 64 "trireme: doctor takes no arguments; usage: trireme doctor" doctor now
 expect 64 "trireme: unknown option --fast; usage: trireme train CONFIG [--resume[=auto]] [--time-limit T] [--trace N] [--debug-nan] [key=value ...]" train x.yaml --fast
 # A word that is no option is named, also as the last one, where its value would be missing.

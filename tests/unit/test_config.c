@@ -157,6 +157,8 @@ static void an_unknown_key_has_its_place(void **state) {
     refused_beginning("model:\n  rope_scaling: {type: yarn}\n",
                       "x.yaml:2:18: model.rope_scaling takes one value, not keys below it: ");
     refused("steps: 5\n", "x.yaml:1:1: unknown key 'steps'; did you mean train.steps?");
+    refused("lora: {rank: 5}\n",
+            "x.yaml:1:8: unknown key 'lora.rank'; did you mean model.lora.rank?");
     refused("train.lr: 5\n", "x.yaml:1:1: unknown key 'train.lr'; did you mean optim.lr?");
     refused("xyzzy.plugh: 5\n",
             "x.yaml:1:1: unknown key 'xyzzy.plugh'; `trireme help` lists all keys");
@@ -413,6 +415,21 @@ static void a_byte_order_mark_is_passed_over(void **state) {
     }
 }
 
+/* The run's directory has the name of the config file, however long its path is; the recorded
+ * config could not be read with a name that is not UTF-8. */
+static void log_dir_follows_the_file(void **state) {
+    (void)state;
+    tr_config c;
+    char path[600];
+    memset(path, 'd', sizeof path);
+    (void)strcpy(path + 500, "/mine.yaml");
+    assert_int_equal(tr_config_parse("", 0, path, NULL, 0, &c), TR_OK);
+    assert_string_equal(c.log.dir, "runs/mine");
+    assert_int_equal(tr_config_parse("", 0, "a/\xff.yaml", NULL, 0, &c), TR_ERR_CONFIG);
+    assert_non_null(strstr(tr_error_message(), "is not UTF-8, so that the run's directory"));
+    assert_int_equal(tr_config_parse("log.dir: x", 10, "a/\xff.yaml", NULL, 0, &c), TR_OK);
+}
+
 /* Every number is accepted at its limits and refused one above and below them, with a sentence that
  * states the limits exactly. */
 static void limits_are_exact(void **state) {
@@ -489,6 +506,7 @@ int main(void) {
         cmocka_unit_test(files_are_read_or_named),
         cmocka_unit_test(a_config_is_a_regular_file_of_at_most_a_mebibyte),
         cmocka_unit_test(a_byte_order_mark_is_passed_over),
+        cmocka_unit_test(log_dir_follows_the_file),
         cmocka_unit_test(limits_are_exact),
         cmocka_unit_test(the_schema_is_whole),
     };
