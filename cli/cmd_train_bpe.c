@@ -71,7 +71,8 @@ static tr_status read_options(int argc, char **argv, train_bpe_options *o) {
     }
     if (!o->files) return cli_usage("data", "data train-bpe needs at least one file");
     if (!o->vocab) return cli_usage("data", "data train-bpe needs --vocab N, the number of tokens");
-    if (!o->out) return cli_usage("data", "data train-bpe needs -o, a file or a folder");
+    if (!o->out || !*o->out)
+        return cli_usage("data", "data train-bpe needs -o, a file or a folder");
     return TR_OK;
 }
 

@@ -155,6 +155,8 @@ static tr_status list_item(reader *r, yaml_mark_t start, char *list, tr_yaml_kin
                        keys->text, keys->number);
         tr_status status =
             end || is_text || is_number ? TR_OK : FAIL_AT(r, key.start_mark, sentence);
+        if ((is_text && text[0]) || (is_number && number[0]))
+            status = FAIL_AT(r, key.start_mark, "this key is given twice in one item");
         yaml_event_delete(&key);
         TR_TRY(status);
         if (end) break;

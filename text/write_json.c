@@ -24,7 +24,7 @@ tr_status tr_write_string(tr_byte_list *out, const char *text, size_t length) {
         if (c == '"' || c == '\\') (void)snprintf(escape, sizeof escape, "\\%c", c);
         else if (c < 0x20) (void)snprintf(escape, sizeof escape, "\\u%04x", c);
         else escape[0] = (char)c, escape[1] = '\0';
-        TR_TRY(tr_bytes_add(out, escape, c ? strlen(escape) : 6));
+        TR_TRY(tr_bytes_add(out, escape, strlen(escape)));
     }
     return tr_bytes_add(out, "\"", 1);
 }

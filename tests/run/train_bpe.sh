@@ -69,6 +69,7 @@ cmp -s body.json joined.json && fail "lines of JSON were joined"
 learn 64 --vocab 600 -o b.json
 learn 64 "$text" -o b.json
 learn 64 "$text" --vocab 600
+learn 64 "$text" --vocab 600 -o ""
 learn 64 "$text" --vocab 256 -o b.json
 learn 64 "$text" --vocab 99999999999 -o b.json
 learn 64 "$text" --vocab 600 -o b.json --pattern words

@@ -329,6 +329,10 @@ static void paths_may_be_lists(void **state) {
     refused("data.path: [a, [b]]\n", "x.yaml:1:16: an item of a list must be text");
     refused("data.path: [a, {path: b, weight: 1}]\n",
             "x.yaml:1:16: every item of a list has a weight, or none has one");
+    refused("data.path: [{path: a, path: b, weight: 1}]",
+            "x.yaml:1:23: this key is given twice in one item");
+    refused("data.path: [{weight: 2, path: a, weight: 1}]",
+            "x.yaml:1:34: this key is given twice in one item");
     refused("data.path: [{path: b}]\n",
             "x.yaml:1:13: an item with keys needs both, a path and a weight above 0, like {path: "
             "a.bin, weight: 0.7}");
