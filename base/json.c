@@ -107,6 +107,13 @@ const cJSON *tr_json_get(const cJSON *object, const char *key) {
     return !value || cJSON_IsNull(value) ? NULL : value;
 }
 
+bool tr_json_is_empty(const cJSON *value) {
+    if (!value || cJSON_IsFalse(value) || cJSON_IsNull(value)) return true;
+    if (cJSON_IsNumber(value)) return value->valuedouble == 0;
+    if (cJSON_IsString(value)) return !*value->valuestring;
+    return (cJSON_IsArray(value) || cJSON_IsObject(value)) && !value->child;
+}
+
 bool tr_json_integer(const cJSON *value, int64_t *out) {
     if (!cJSON_IsNumber(value)) return false;
     const double x = value->valuedouble;

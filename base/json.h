@@ -19,6 +19,8 @@ tr_status tr_json_load(const char *what, const char *path, int64_t mib, cJSON **
 
 /* Returns the value of a key, or NULL when the object has no such key or its value is null. */
 const cJSON *tr_json_get(const cJSON *object, const char *key);
+/* Returns true for NULL, null, false, 0, "", [] and {}. */
+bool tr_json_is_empty(const cJSON *value);
 /* Sets *out to the value of an integer of magnitude at most 2^53; returns false for other values
  * (NULL is one). */
 bool tr_json_integer(const cJSON *value, int64_t *out);

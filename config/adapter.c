@@ -21,14 +21,6 @@ bool tr_adapter_is(const char *folder) {
 
 /* --- reading ---------------------------------------------------------------------------------- */
 
-/* Returns true for a missing key, null, false, 0, "", [] and {}. */
-static bool is_empty(const cJSON *value) {
-    if (!value || cJSON_IsFalse(value) || cJSON_IsNull(value)) return true;
-    if (cJSON_IsNumber(value)) return value->valuedouble == 0;
-    if (cJSON_IsString(value)) return !*value->valuestring;
-    return (cJSON_IsArray(value) || cJSON_IsObject(value)) && !value->child;
-}
-
 static tr_status check_features(const cJSON *root, const char *where) {
     static const struct {
         const char *key, *what;
@@ -56,7 +48,7 @@ static tr_status check_features(const cJSON *root, const char *where) {
         return TR_FAIL(TR_ERR_DATA, "%s: \"peft_type\" is '%s'; Trireme reads LORA", where,
                        type ? tr_json_quote(type, quoted, sizeof quoted) : "missing");
     for (size_t i = 0; i < sizeof no / sizeof *no; i++)
-        if (!is_empty(tr_json_get(root, no[i].key)))
+        if (!tr_json_is_empty(tr_json_get(root, no[i].key)))
             return TR_FAIL(TR_ERR_DATA,
                            "%s: \"%s\" asks for %s, which Trireme does not have: merge the adapter "
                            "with PEFT (merge_and_unload), and start from that model",

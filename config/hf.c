@@ -147,14 +147,6 @@ static tr_status take_text(const reader *r, const cJSON *object, const char *key
 
 /* --- features that no family has -------------------------------------------------------------- */
 
-/* Returns true for null, false, 0, "", [] and {}. */
-static bool is_empty(const cJSON *value) {
-    if (!value || cJSON_IsFalse(value)) return true;
-    if (cJSON_IsNumber(value)) return value->valuedouble == 0;
-    if (cJSON_IsString(value)) return !*value->valuestring;
-    return (cJSON_IsArray(value) || cJSON_IsObject(value)) && !value->child;
-}
-
 static tr_status check_features(const reader *r) {
     static const struct {
         const char *key, *what;
@@ -171,14 +163,14 @@ static tr_status check_features(const reader *r) {
         {"final_logit_softcapping", "capped logits"},
         {"no_rope_layers", "layers without positions"},
     };
-    if (!is_empty(tr_json_get(r->root, "quantization_config")))
+    if (!tr_json_is_empty(tr_json_get(r->root, "quantization_config")))
         return TR_FAIL(TR_ERR_DATA,
                        "%s: \"quantization_config\" says that the weights are quantized, which "
                        "Trireme does not read: take the model in BF16, or load it with "
                        "transformers, call dequantize(), and save it with save_pretrained",
                        r->where);
     for (size_t i = 0; i < sizeof no / sizeof *no; i++)
-        if (!is_empty(tr_json_get(r->root, no[i].key)))
+        if (!tr_json_is_empty(tr_json_get(r->root, no[i].key)))
             return unsupported(r, no[i].key, no[i].what);
     bool scale;
     TR_TRY(take_bool(r, "scale_attn_weights", true, &scale));
@@ -269,8 +261,8 @@ static tr_status read_yarn(const reader *r, const cJSON *rope, double factor, do
     TR_TRY(take_real(r, rope, "attention_factor", usual, &attention));
     if (cJSON_IsFalse(tr_json_get(rope, "truncate")))
         return unsupported(r, "truncate", "yarn without rounded borders");
-    if (!tr_json_get(rope, "attention_factor") && !is_empty(tr_json_get(rope, "mscale")) &&
-        !is_empty(tr_json_get(rope, "mscale_all_dim"))) {
+    if (!tr_json_get(rope, "attention_factor") && !tr_json_is_empty(tr_json_get(rope, "mscale")) &&
+        !tr_json_is_empty(tr_json_get(rope, "mscale_all_dim"))) {
         TR_TRY(take_real(r, rope, "mscale", 1, &mscale));
         TR_TRY(take_real(r, rope, "mscale_all_dim", 1, &all));
         attention = yarn_scale(factor, mscale) / yarn_scale(factor, all);

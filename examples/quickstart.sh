@@ -13,15 +13,16 @@ fail() {
     exit 1
 }
 
-# Runs a step without output, then prints what it did and how long it took.
+# Says what a step does and where its output is, runs it, and prints how long it took.
 step() {
     local what=$1 start=$SECONDS
     shift
+    echo "quickstart: $what; the output is in $work/step.log"
     "$@" </dev/null >"$work/step.log" 2>&1 || {
         tail -n 30 "$work/step.log" >&2
-        fail "$what failed; the whole output is in $work/step.log"
+        fail "$what: this failed; the whole output is in $work/step.log"
     }
-    echo "quickstart: $what ($((SECONDS - start)) s)"
+    echo "quickstart: done in $((SECONDS - start)) s"
 }
 
 build() {
@@ -58,12 +59,12 @@ as_root() {
 }
 
 bash tools/setup.sh
-step "built $trireme" build
-step "fetched $work/devil.txt" fetch_text
+step "building $trireme, which takes some minutes" build
+step "fetching $work/devil.txt" fetch_text
 rm -rf "$work/run"
 echo "quickstart: training examples/quickstart.yaml on 2 ranks; checkpoints and metrics go to $work/run"
 "$trireme" run -n 2 train examples/quickstart.yaml
 echo "quickstart: 400 bytes sampled from the trained model:"
 "$trireme" sample "$work/run" -p "LOVE, n.  " -n 400 --temperature 0.7
 echo
-echo "quickstart: done in $SECONDS s"
+echo "quickstart: all done in $SECONDS s"
