@@ -71,12 +71,26 @@ tr_status tr_format_read(const tr_data_file *file, int64_t at, int64_t count, vo
     return TR_OK;
 }
 
+/* Refuses a file that numpy.save wrote: its header would be read as tokens. */
+static tr_status check_numpy(const tr_source *source, const char *name) {
+    static const char magic[] = "\x93NUMPY";
+    char first[sizeof magic] = "";
+    if (source->file.bytes < (int64_t)sizeof first) return TR_OK;
+    TR_TRY(tr_format_read(&source->file, 0, sizeof magic - 1, first));
+    if (memcmp(first, magic, sizeof magic - 1) != 0) return TR_OK;
+    return TR_FAIL(TR_ERR_DATA,
+                   "the data file '%s' is of numpy.save (.npy), and data.format %s has no header: "
+                   "write the tokens with tofile",
+                   source->file.path, name);
+}
+
 /* Files without a header. */
 tr_status tr_format_open_raw(const char *path, const tr_source_options *options,
                              tr_source *source) {
     TR_TRY(tr_format_open_file(path, source));
     const int64_t bytes = source->file.bytes;
     source->width = tr_source_width(options->format);
+    if (source->width > 1) TR_TRY(check_numpy(source, options->format));
     if (bytes % source->width)
         return TR_FAIL(TR_ERR_DATA,
                        "the data file '%s' has %" PRId64

@@ -303,6 +303,11 @@ static void tokens_beyond_the_vocabulary_are_refused(void **state) {
     put(&file, 7, 1);
     write_image("u16", &file);
     refuses(path_of("u16"), "u16", VOCAB, TR_ERR_DATA, "has 2001 bytes, not a multiple of 2");
+    memcpy(file.byte, "\x93NUMPY\x01", 7);
+    file.size = 2000;
+    write_image("npy", &file);
+    refuses(path_of("npy"), "u16", 65536, TR_ERR_DATA,
+            "is of numpy.save (.npy), and data.format u16");
     write_megatron("m", 4, 4, 0);
     FILE *f = fopen(path_of("m.bin"), "r+b");
     assert_non_null(f);
