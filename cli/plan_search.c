@@ -128,6 +128,7 @@ tr_status cli_plan_search(const tr_config *c, tr_device *device, int ranks, unsi
                  "tok/s");
     for (int k = 0; k < found.count; k++) print_row(c, kept, &found.found[k]);
     write_keys(&found.found[0].choice, kept, keys, sizeof keys);
+    if (tr_config_cut(c)) tr_text_add(keys, sizeof keys, " parallel.cut=%s", TR_LAYER_CUT_AUTO);
     (void)printf("\nbest    %s\n", keys);
     return TR_OK;
 }

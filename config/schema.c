@@ -348,8 +348,9 @@ const tr_key tr_schema[] = {
     {"checkpoint.keep", INT(checkpoint.keep, 2, 1048576), .fallback = "2",
      .help = "How many of the newest checkpoints are kept."},
     {"checkpoint.keep_every", INT(checkpoint.keep_every, 0, BIG), .fallback = "0",
-     .help = "Checkpoints of steps that are multiples of this number stay, too, a multiple of "
-             "checkpoint.every; 0: none."},
+     .help =
+         "Checkpoints of steps that are multiples of this number stay, too; it is a multiple of "
+         "checkpoint.every. 0: none."},
 
     {"guard.action", TR_KEY_CHOICE, AT(guard.action), .fallback = "warn",
      .choices = "warn skip rollback",

@@ -308,6 +308,9 @@ plan 0 best "${found[@]}" "${keys[@]}"
 awk 'NR == FNR { step = $3; nextfile } /^(time|in all) / { last = ($1 == "in" ? $4 : $3) * (/ about [0-9.]+ s / ? 1000 : 1) } END { exit !(step > 0 && last == step) }' \
     <(rows search) "$scratch/best.out" || fail "search: $(rows search | head -1), the plan: $(grep -E '^(time|in all)' "$scratch/best.out")"
 train 0 4 best-run "${keys[@]}" train.steps=1
+# A cut is one of a layout: the search cuts the layers of each itself, and says so.
+plan 0 recut --search 4 "${found[@]}" 'parallel.cut=Et|tL'
+[[ $(best recut) == "$(best search) parallel.cut=auto" ]] || fail "recut: $(best recut), not $(best search)"
 # Keys that are given stay; without a layout that fits, without any, and without a speed it says so.
 plan 0 kept --search 4 "${found[@]}" parallel.tp=2 train.recompute=full
 rows kept | awk '$2 != 2 { exit 1 } END { exit NR != 2 }' || fail "kept: $(<"$scratch/kept.out")"
