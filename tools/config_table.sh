@@ -10,7 +10,8 @@ tables() {
     "$trireme" help | sed -n 's/^  \([a-z]*\.[a-z_0-9.]*\) .*/\1/p' | while read -r key; do
         section=${key%%.*}
         help=$("$trireme" help "$key")
-        meaning=$(sed -n '2s/^ *//p' <<<"$help")
+        # In a table | ends a cell, and * begins emphasis.
+        meaning=$(sed -n '2s/^ *//p' <<<"$help" | sed -E 's/\|/\\|/g; s/([^ ])\*/\1\\*/g')
         takes=$(sed -n 's/^  takes    //p' <<<"$help")
         default=$(sed -n 's/^  default  //p' <<<"$help")
         gpu=$(sed -n 's/^  on GPUs  //p' <<<"$help")
