@@ -30,7 +30,7 @@ static tr_status try_change(const tr_config *c, tr_device *device, bool *fits) {
     return try_stages(c, device, fits, &stages);
 }
 
-/* For a change with another number of stages than a cut that is given. */
+/* Drops a cut that is given, because a change has another number of stages. */
 static void choose_cut(tr_config *c) {
     (void)strcpy(c->parallel.cut, TR_LAYER_CUT_AUTO);
 }
