@@ -43,6 +43,8 @@ tr_status cli_unknown_option(const char *name, const char *option);
 /* Fails with TR_ERR_USAGE: says that a value is missing after the option, or that the command has
  * no such option. */
 tr_status cli_missing_value(const char *name, const char *option);
+/* Returns the command with a part of that name ("tokenize" of data), or NULL. */
+const cli_command *cli_find_part(const char *name);
 /* Returns the command that a user probably meant, or NULL. */
 const cli_command *cli_find_near(const char *name);
 

@@ -89,10 +89,14 @@ static bool lists(const char *list, const char *word) {
     return false;
 }
 
-/* Fails with what explains a word that is a section within another one, an option of a command, or
- * a value of a key. Returns TR_OK when it is none. */
+/* Fails with what explains a word that is a section within another one, a part or an option of a
+ * command, or a value of a key. Returns TR_OK when it is none. */
 static tr_status known_otherwise(const char *word) {
     char option[64], takes[512];
+    const cli_command *whole = cli_find_part(word);
+    if (whole)
+        return TR_FAIL(TR_ERR_USAGE, "%s is a part of %s, which `trireme help %s` explains", word,
+                       whole->name, whole->name);
     for (int i = 0; i < tr_schema_count; i++) {
         const char *name = tr_schema[i].name, *at = strcasestr(name, word);
         const size_t length = strlen(word);

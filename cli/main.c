@@ -83,8 +83,23 @@ const cli_command *cli_find_near(const char *name) {
     return near < 0 ? NULL : &cli_commands[near];
 }
 
+const cli_command *cli_find_part(const char *name) {
+    const size_t length = strlen(name);
+    const bool is_word = *name >= 'a' && *name <= 'z'; /* FILE stands for another word */
+    for (int i = 0; i < cli_command_count && is_word; i++)
+        for (const char *at = cli_commands[i].arguments; (at = strstr(at, name)); at += length)
+            if (at[length] == ' ' && (at == cli_commands[i].arguments ||
+                                      (at > cli_commands[i].arguments + 2 && at[-2] == '|')))
+                return &cli_commands[i];
+    return NULL;
+}
+
 static tr_status unknown_command(const char *name) {
     static const char options[][OPTION_SIZE] = {"--version", "--help", "--backtrace"};
+    const cli_command *whole = cli_find_part(name);
+    if (whole)
+        return TR_FAIL(TR_ERR_USAGE, "unknown command '%s'; did you mean `trireme %s %s`?", name,
+                       whole->name, name);
     const cli_command *command = cli_find_near(name);
     const int option = tr_nearest(name, option_name, options, 3);
     const char *what = *name == '-' ? "option" : "command";

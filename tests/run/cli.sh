@@ -33,6 +33,9 @@ expect 64 "trireme: unknown command or key 'optmi'; did you mean \`trireme help 
 expect 64 "trireme: unknown command or key 'stepz'; did you mean \`trireme help train.steps\`?" help stepz
 expect 64 "trireme: unknown command or key 'LoRA'; did you mean \`trireme help model.lora\`?" help LoRA
 expect 64 "trireme: unknown command or key 'rank'; did you mean \`trireme help model.lora.rank\`?" help rank
+expect 64 "trireme: train-bpe is a part of data, which \`trireme help data\` explains" help train-bpe
+expect 64 "trireme: unknown command 'verify'; did you mean \`trireme ckpt verify\`?" verify run
+expect 64 "trireme: unknown command 'CONFIG'; \`trireme help\` lists the commands" CONFIG
 expect 64 "trireme: --resume is an option, which \`trireme help train\` explains" help resume
 expect 64 "trireme: swiglu is a value of model.activation, which \`trireme help model.activation\` explains" help swiglu
 expect 64 "trireme: zbv is a value of parallel.schedule, which \`trireme help parallel.schedule\` explains" help zbv
