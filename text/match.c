@@ -106,11 +106,12 @@ static tr_status translate_property(const char *p, bool in_class, tr_byte_list *
         if (!in_class) TR_TRY(tr_bytes_add(out, "]", 1));
         *taken = bytes;
     }
-    if (*taken || !is_script(p + 3, length)) return TR_OK;
-    TR_TRY(tr_bytes_add(out, p, 3));
+    const char *name = p[3] == '^' ? p + 4 : p + 3;
+    if (*taken || !is_script(name, (size_t)(close - name))) return TR_OK;
+    TR_TRY(tr_bytes_add(out, p, (size_t)(name - p)));
     TR_TRY(tr_bytes_add(out, "sc:", 3));
     *taken = bytes;
-    return tr_bytes_add(out, p + 3, bytes - 3);
+    return tr_bytes_add(out, name, (size_t)(close + 1 - name));
 }
 
 /* Translates \w, and \W outside of a class. Oniguruma's \w has the alphabetic characters, marks,

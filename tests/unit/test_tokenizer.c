@@ -295,6 +295,7 @@ static void test_pieces(void **state) {
     PIECES("\\\\p{Han}+", "Isolated", "\u4E2D\u3002", 2, 3);
     PIECES("[\\\\p{Han}a]+", "Isolated", "a\u4E2D\u3002", 10, 3);
     PIECES("\\\\P{Han}+", "Isolated", "\u4E2D\u3002", 2, 3);
+    PIECES("\\\\p{^Han}+", "Isolated", "\u4E2D\u3002", 2, 3);
     PIECES("[\\\\p{L}&&[^\\\\p{Han}]]+", "Isolated", "ab\u4E2D\u3002", 5, 9);
     PIECES("[ab&&[a]]+", "Isolated", "aab", 4, 1);
     PIECES("[]a]+", "Isolated", "aab", 4, 1);
