@@ -19,7 +19,7 @@ double tr_ref_activate(tr_activation activation, double x) {
     case TR_ACTIVATION_GELU: return 0.5 * x * (1 + tanh(slope * (x + cubic * x * x * x)));
     case TR_ACTIVATION_GELU_ERF: return x * normal_below(x);
     case TR_ACTIVATION_SILU: return x / (1 + exp(-x));
-    default: return x > 0 ? x * x : 0;
+    default: return x < 0 ? 0 : x * x; /* a NaN stays one */
     }
 }
 
@@ -30,6 +30,6 @@ double tr_ref_slope(tr_activation activation, double x) {
         return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * slope * (1 + 3 * cubic * x * x);
     case TR_ACTIVATION_GELU_ERF: return normal_below(x) + x * normal_density(x);
     case TR_ACTIVATION_SILU: return s + x * s * (1 - s);
-    default: return x > 0 ? 2 * x : 0;
+    default: return x < 0 ? 0 : 2 * x;
     }
 }

@@ -94,8 +94,10 @@ tr_status tr_ref_attention(tr_op *op, const tr_op_args *args) {
 }
 
 /* P and dS of one head, [seq, seq] each, zero where a query does not see a key: p = exp(s - lse),
- * ds = p (dp - p.dp) scale, dp = dy.v. (Dao et al. 2022, algorithm 4, has dy.y instead of p.dp,
- * which is equal except for the rounding of y; every key of the row would share that error.) */
+ * ds = p (dp - delta) scale, dp = dy.v, and delta the mean of dp that p weights. (Dao et al. 2022,
+ * algorithm 4, has dy.y instead, which is equal except for the rounding of y; every key of the row
+ * would share that error. A row of p adds up to 1 except for the rounding of lse, which a sum p.dp
+ * would pass on likewise.) */
 static void head_gradients(const tr_attention_desc *d, const tr_op_args *args, int64_t b, int64_t h,
                            double *p, double *ds) {
     triple x = triple_of(d, args->t[TR_ATTENTION_DGRAD_QKV].data, d->seq, b, h);
@@ -104,13 +106,15 @@ static void head_gradients(const tr_attention_desc *d, const tr_op_args *args, i
     for (int64_t i = 0; i < d->seq; i++) {
         int64_t first = first_of(d, args->t[TR_ATTENTION_DGRAD_STARTS].data, b, i);
         double lse = tr_ref_get(args, TR_ATTENTION_DGRAD_LSE, (b * d->heads + h) * d->seq + i);
-        double delta = 0, *row_p = p + i * d->seq, *row_ds = ds + i * d->seq;
+        double sum = 0, delta = 0, *row_p = p + i * d->seq, *row_ds = ds + i * d->seq;
         for (int64_t j = 0; j < d->seq; j++) {
             bool seen = j >= first && j <= i;
             row_p[j] = seen ? exp(scale * dot(d, x.q, i, x.k, j) - lse) : 0;
             row_ds[j] = seen ? dot(d, dy, i, x.v, j) : 0;
+            sum += row_p[j];
             delta += row_p[j] * row_ds[j];
         }
+        delta /= sum;
         for (int64_t j = 0; j < d->seq; j++) row_ds[j] = row_p[j] * (row_ds[j] - delta) * scale;
     }
 }

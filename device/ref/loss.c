@@ -1,11 +1,8 @@
 /* Cross entropy over a split vocabulary, in its four parts, and three of them in turn. */
+#include "device/elementwise.h"
 #include "device/ref/ref_impl.h"
 
 #include <math.h>
-
-static int64_t row_stride(const tr_xent_desc *d) {
-    return d->ld ? d->ld : d->vocab;
-}
 
 tr_status tr_ref_xent_max(tr_op *op, const tr_op_args *args) {
     const tr_xent_desc *d = &op->desc.xent;
@@ -13,7 +10,7 @@ tr_status tr_ref_xent_max(tr_op *op, const tr_op_args *args) {
         double largest = -INFINITY;
         for (int64_t v = 0; v < d->vocab; v++)
             largest = fmax(largest, tr_ref_load(d->dtype, args->t[TR_XENT_LOGITS].data,
-                                                r * row_stride(d) + v));
+                                                r * tr_xent_ld(d) + v));
         tr_ref_set(args, TR_XENT_MAX, r, largest);
     }
     return TR_OK;
@@ -26,7 +23,7 @@ tr_status tr_ref_xent_sum(tr_op *op, const tr_op_args *args) {
         double largest = tr_ref_get(args, TR_XENT_MAX, r), sum = 0, of_label = 0;
         for (int64_t v = 0; v < d->vocab; v++) {
             double away =
-                tr_ref_load(d->dtype, args->t[TR_XENT_LOGITS].data, r * row_stride(d) + v) -
+                tr_ref_load(d->dtype, args->t[TR_XENT_LOGITS].data, r * tr_xent_ld(d) + v) -
                 largest;
             sum += exp(away);
             if (d->vocab_begin + v == labels[r]) of_label += away;
@@ -59,7 +56,7 @@ tr_status tr_ref_xent_dgrad(tr_op *op, const tr_op_args *args) {
         double largest = tr_ref_get(args, TR_XENT_MAX, r);
         double sum = tr_ref_get(args, TR_XENT_SUMS, 2 * r);
         for (int64_t v = 0; v < d->vocab; v++) {
-            int64_t i = r * row_stride(d) + v;
+            int64_t i = r * tr_xent_ld(d) + v;
             double softmax = exp(tr_ref_load(d->dtype, logits, i) - largest) / sum;
             double onehot = d->vocab_begin + v == labels[r] ? 1 : 0;
             tr_ref_store(d->dtype, logits, i,

@@ -191,6 +191,14 @@ static void test_activations(void **state) {
         assert_near((double)dx[0], known[i].slope, 1.2e-7 * fabs(known[i].slope) + 1e-30);
         assert_true(dx[1] == y);
     }
+    for (tr_activation a = 0; a < TR_ACTIVATION_COUNT; a++) {
+        float x[2] = {NAN, 1}, y, dy = 1, dx[2];
+        tr_op_desc d = {.kind = TR_OP_GLU, .glu = {.rows = 1, .width = 1, .activation = a}};
+        RUN(d, NULL, 0, x, &y);
+        d.kind = TR_OP_GLU_DGRAD;
+        RUN(d, NULL, 0, &dy, x, dx);
+        assert_true(isnan(y) && isnan(dx[0]) && isnan(dx[1]));
+    }
 }
 
 /* A row 1 2 3 4: mean square 7.5. */
@@ -302,6 +310,24 @@ static void test_attention_is_causal(void **state) {
         assert_memory_equal(y[b], after[b], 6 * sizeof y[b][0]);
         assert_memory_not_equal(y[b][6], after[b][6], 3 * sizeof y[b][0]);
     }
+}
+
+/* The first token sees itself alone, so its query has no gradient: exactly none, whatever the
+ * rounding of its log-sum-exp, which is large here. */
+static void test_attention_gradient_of_one_key(void **state) {
+    (void)state;
+    enum { COUNT = A_BATCH * A_SEQ * A_WIDTH };
+    float qkv[A_BATCH][A_SEQ][3][A_WIDTH], dqkv[A_BATCH][A_SEQ][3][A_WIDTH], y[COUNT], dy[COUNT];
+    float lse[A_BATCH * A_HEADS * A_SEQ];
+    fill_normal(&qkv[0][0][0][0], 3 * COUNT, 5);
+    fill_normal(dy, COUNT, 6);
+    for (int i = 0; i < 3 * COUNT; i++) (&qkv[0][0][0][0])[i] *= 30;
+    RUN(attention, NULL, 0, qkv, y, lse);
+    tr_op_desc back = attention;
+    back.kind = TR_OP_ATTENTION_DGRAD;
+    RUN(back, NULL, 0, dy, qkv, y, lse, dqkv);
+    for (int b = 0; b < A_BATCH; b++)
+        for (int c = 0; c < A_WIDTH; c++) assert_true(dqkv[b][0][0][c] == 0);
 }
 
 static void test_decode_equals_attention(void **state) {
@@ -461,6 +487,7 @@ int main(void) {
         cmocka_unit_test(test_bf16_rounds_to_even),
         cmocka_unit_test(test_dropout),
         cmocka_unit_test(test_attention_is_causal),
+        cmocka_unit_test(test_attention_gradient_of_one_key),
         cmocka_unit_test(test_decode_equals_attention),
         cmocka_unit_test(test_xent_split),
         cmocka_unit_test(test_embed),

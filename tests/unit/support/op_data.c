@@ -243,6 +243,18 @@ void tr_op_data_free(tr_op_data *data) {
 
 /* --- running and comparing -------------------------------------------------------------------- */
 
+/* Allocates scratch with NaN in it: an operator finds there what another one has left. */
+static tr_status make_scratch(tr_device *device, tr_stream *stream, size_t bytes, void **out) {
+    void *dirt;
+    TR_TRY(tr_device_alloc(device, TR_MEMORY_DATA, bytes, out));
+    TR_TRY(tr_calloc(bytes, 1, &dirt));
+    memset(dirt, 0xff, bytes);
+    tr_status status = tr_stream_copy(stream, *out, dirt, bytes);
+    if (status == TR_OK) status = tr_stream_sync(stream); /* before `dirt` is freed */
+    free(dirt);
+    return status;
+}
+
 tr_status tr_op_data_run(tr_op_data *data, tr_device *device, tr_stream *stream) {
     tr_status status = TR_OK;
     tr_op *op = NULL;
@@ -251,7 +263,7 @@ tr_status tr_op_data_run(tr_op_data *data, tr_device *device, tr_stream *stream)
     if (!stream) stream = tr_device_compute(device);
     TR_TRY_OUT(
         tr_op_prepare(&(tr_op_context){.device = device, .deterministic = true}, &data->desc, &op));
-    TR_TRY_OUT(tr_device_alloc(device, TR_MEMORY_DATA, op->scratch_bytes, &args.scratch));
+    TR_TRY_OUT(make_scratch(device, stream, op->scratch_bytes, &args.scratch));
     TR_TRY_OUT(tr_device_alloc(device, TR_MEMORY_DATA, sizeof data->state, &state));
     TR_TRY_OUT(tr_stream_copy(stream, state, &data->state, sizeof data->state));
     args.state = state;
