@@ -57,7 +57,9 @@ void tr_device_set_environment(int ranks);
 
 /* Returns true for the name of a device, which this machine may not have. */
 bool tr_device_is_known(const char *name);
-/* Opens a device by name. Fails with TR_ERR_DEVICE and the reason when it cannot be used here. */
+/* Opens a device by name. Fails with TR_ERR_DEVICE and the reason when it cannot be used here; *out
+ * is then NULL. The caller closes the device after it has released all memory, streams, events and
+ * operators of it. Here and below, closing, freeing and destroying NULL does nothing. */
 tr_status tr_device_open(const char *name, const tr_device_options *options, tr_device **out);
 void tr_device_close(tr_device *device);
 
@@ -71,8 +73,8 @@ tr_status tr_device_host_memory(size_t *free_bytes, size_t *total_bytes);
  * hardware get the same text. "host" for host devices. */
 tr_status tr_device_identity(tr_device *device, char *text, size_t size);
 
-/* Allocates zeroed device memory, aligned to TR_ALIGN. Fails with TR_ERR_FIT. Only one thread at a
- * time may allocate and free. */
+/* Allocates zeroed device memory, aligned to TR_ALIGN; the caller frees it with tr_device_free.
+ * Fails with TR_ERR_FIT. Only one thread at a time may allocate and free. */
 tr_status tr_device_alloc(tr_device *device, tr_memory kind, size_t bytes, void **out);
 void tr_device_free(tr_device *device, void *memory);
 /* Counts bytes that a library has allocated by itself, by measurement. */

@@ -7,13 +7,13 @@
  * captured graph stays valid.
  *
  * All tensors are dense and row-major unless a leading dimension (ld*, in elements; 0 = dense) says
- * otherwise; tr_op_run checks them in debug builds. "storage" is the description's dtype, TR_F32 or
- * TR_BF16; arithmetic is FP32 at least (ref: FP64) and rounds once on the store, or also between
- * fused operators where their notes allow it. Gradients of parameters are FP32; a run writes them,
- * or adds to them where tr_op_args.adds says so: "(+)=" below. Storage TR_F64 is for device ref
- * alone; what is f32 below is then f64 (tr_dtype_acc).
- * TR_OP_LIST lists the operators, for the enum and each device's table. All other properties of an
- * operator are in its row of device/op_table.h. */
+ * otherwise; tr_op_run checks them in debug builds. "storage" is the description's dtype, TR_F32,
+ * TR_BF16 or TR_F16; arithmetic is FP32 at least (ref: FP64) and rounds once on the store, or also
+ * between fused operators where their notes allow it. Gradients of parameters are FP32; a run
+ * writes them, or adds to them where tr_op_args.adds says so: "(+)=" below. Storage TR_F64 is for
+ * device ref alone; what is f32 below is then f64 (tr_dtype_acc). TR_OP_LIST lists the operators,
+ * for the enum and each device's table. All other properties of an operator are in its row of
+ * device/op_table.h. */
 #pragma once
 
 #include "base/dtype.h"

@@ -130,6 +130,8 @@ typedef struct tr_descend_desc {
     bool bf16_master;
     tr_quantize_desc rounding;
 } tr_descend_desc;
+enum { TR_DESCEND_U, TR_DESCEND_NORMS, TR_DESCEND_MASTER, TR_DESCEND_VALUE };
+
 /* RESCALE: X f32[count] = X / (the root of the sum of its parts' squared norms, as DESCEND adds
  * those of U, + 1e-7). dtype: the storage's, or X's own. */
 typedef struct tr_rescale_desc {
@@ -137,7 +139,6 @@ typedef struct tr_rescale_desc {
     tr_dtype dtype;
 } tr_rescale_desc;
 enum { TR_RESCALE_X, TR_RESCALE_NORMS };
-enum { TR_DESCEND_U, TR_DESCEND_NORMS, TR_DESCEND_MASTER, TR_DESCEND_VALUE };
 
 /* Adafactor's second moments of a matrix (Shazeer & Stern 2018, algorithm 4), of which this rank
  * has a part, X f32[rows, cols], with all rows or all columns of the whole matrix. Sums are FP64.

@@ -28,22 +28,15 @@ static tr_status make_pass(const tr_model *model, int64_t rows, int64_t tokens,
     return TR_OK;
 }
 
-/* Returns the stage of a layer. */
-static int stage_of(const tr_placement *placement, int layer) {
-    int stage = 0;
-    while (placement->first[stage + 1] <= layer) stage++;
-    return stage;
-}
-
 /* Returns the last stage that an output reaches. */
 static int last_reader(const tr_model *model, const tr_placement *placement, int layer,
                        int output) {
-    int last = stage_of(placement, layer);
+    int last = tr_placement_stage(placement, layer);
     for (int k = layer + 1; k < model->count; k++)
         for (int i = 0; i < model->layers[k]->inputs; i++)
             if (model->layers[k]->input[i].layer == layer &&
                 model->layers[k]->input[i].output == output)
-                last = stage_of(placement, k);
+                last = tr_placement_stage(placement, k);
     return last;
 }
 
@@ -55,7 +48,7 @@ static tr_status place_flows(const tr_cached_pass *pass, const tr_placement *pla
     for (int i = 0; i < pass->model->count; i++) {
         const tr_layer *layer = pass->model->layers[i];
         for (int o = 0; o < layer->outputs; o++) {
-            const int first = stage_of(placement, i);
+            const int first = tr_placement_stage(placement, i);
             const int last = last_reader(pass->model, placement, i, o);
             size_t one = 0;
             bool here = false;

@@ -62,7 +62,6 @@ typedef struct tr_layer_env {
     tr_group *tp;
 } tr_layer_env;
 
-/* One micro-batch's tensors and memory. Pointers that a call does not use may be NULL. */
 struct tr_layer_op;
 struct tr_layer_io;
 
@@ -73,6 +72,7 @@ typedef struct tr_layer_probe {
     void *context;
 } tr_layer_probe;
 
+/* One micro-batch's tensors and memory. Pointers that a call does not use may be NULL. */
 typedef struct tr_layer_io {
     const tr_layer_probe *probe; /* NULL: none */
     int micro_batch;

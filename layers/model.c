@@ -4,6 +4,7 @@
 #include "layers/tuning.h"
 
 #include "base/memory.h"
+#include "base/minmax.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -105,8 +106,8 @@ static tr_status check_ranges(const tr_model_config *c, const tr_model_shape *sh
 
 static tr_status check_memory(const tr_model_config *c, const tr_model_shape *shape) {
     const int64_t qkv = (c->heads + 2 * c->kv_heads) * c->head_size;
-    int64_t widest = c->vocab > 2 * c->mlp_width ? c->vocab : 2 * c->mlp_width;
-    if (qkv > widest) widest = qkv;
+    const int64_t widest =
+        tr_max_i64(tr_max_i64(c->width, c->vocab), tr_max_i64(2 * c->mlp_width, qkv));
     if (elements_fit(shape->batch, shape->seq, widest) && elements_fit(c->width, widest, 1) &&
         elements_fit(c->context, c->width, 1))
         return TR_OK;

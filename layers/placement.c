@@ -1,9 +1,13 @@
 #include "layers/placement.h"
 
-static int owner_of_layer(const tr_placement *placement, int layer) {
+int tr_placement_stage(const tr_placement *placement, int layer) {
     int stage = 0;
     while (layer >= placement->first[stage + 1]) stage++;
-    return placement->owner[stage];
+    return stage;
+}
+
+static int owner_of_layer(const tr_placement *placement, int layer) {
+    return placement->owner[tr_placement_stage(placement, layer)];
 }
 
 /* Returns the other use of a tied parameter (GPT-2 ties two), or NULL; *layer is its layer. */

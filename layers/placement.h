@@ -12,6 +12,9 @@ typedef struct tr_placement {
     const int *owner; /* [stages] */
 } tr_placement;
 
+/* Returns the stage of a layer. */
+int tr_placement_stage(const tr_placement *placement, int layer);
+
 /* Calls visit for every parameter of pipeline rank pp_rank, in registry order. shares: its other
  * use is on the same rank, and this one has no value and state of its own. Stops at the first
  * failure. */

@@ -135,12 +135,14 @@ static tr_status prepare(tr_decoder *d) {
 tr_status tr_decoder_create(const tr_decoder_desc *desc, tr_decoder **out) {
     tr_decoder *d = NULL;
     const tr_model_shape *shape = &desc->model->shape;
-    TR_TRY(tr_calloc(1, sizeof *d, &d));
-    d->desc = *desc;
-    d->columns = tr_range_part(desc->model->config.vocab, shape->tp_size, shape->tp_rank);
-    d->links = desc->links;
-    tr_status status = prepare(d);
-    if (!d->links) {
+    tr_status status = tr_calloc(1, sizeof *d, &d);
+    if (status == TR_OK) {
+        d->desc = *desc;
+        d->columns = tr_range_part(desc->model->config.vocab, shape->tp_size, shape->tp_rank);
+        d->links = desc->links;
+        status = prepare(d);
+    }
+    if (!desc->links) {
         status = tr_world_agree(desc->world, status); /* before ranks open channels together */
         if (status == TR_OK) status = open_links(d);
     }

@@ -407,6 +407,24 @@ static void test_what_does_not_go_together_is_refused(void **state) {
     }
 }
 
+/* The width alone makes tensors of 2^62 elements. */
+static void test_tensors_larger_than_memory_are_refused(void **state) {
+    (void)state;
+    const tr_model_config config = {.family = "llama",
+                                    .layers = 1,
+                                    .width = 1 << 20,
+                                    .heads = 1,
+                                    .head_size = 2,
+                                    .mlp_width = 1,
+                                    .context = 1 << 24,
+                                    .vocab = 2};
+    tr_model_shape shape = {.batch = 1 << 18, .seq = 1 << 24, .dtype = TR_F32, .tp_size = 1};
+    assert_int_equal(tr_model_check(&config, &shape), TR_ERR_CONFIG);
+    assert_non_null(strstr(tr_error_message(), "larger than any memory"));
+    shape.batch = 1;
+    assert_int_equal(tr_model_check(&config, &shape), TR_OK);
+}
+
 /* YaRN's further numbers; 0 where they are not given. */
 static void test_yarn_numbers(void **state) {
     (void)state;
@@ -431,6 +449,7 @@ int main(void) {
         cmocka_unit_test(test_presets_have_the_published_sizes),
         cmocka_unit_test(test_hugging_face_names),
         cmocka_unit_test(test_what_does_not_go_together_is_refused),
+        cmocka_unit_test(test_tensors_larger_than_memory_are_refused),
         cmocka_unit_test(test_yarn_numbers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
