@@ -63,7 +63,8 @@ bool tr_device_is_known(const char *name);
 tr_status tr_device_open(const char *name, const tr_device_options *options, tr_device **out);
 void tr_device_close(tr_device *device);
 
-/* Gets the free and total bytes of the device's memory (host: MemAvailable and MemTotal). */
+/* Gets the free and total bytes of the device's memory (host: MemAvailable and MemTotal, or what a
+ * job's or container's limit leaves of them: base/cgroup.h). */
 tr_status tr_device_memory(tr_device *device, size_t *free_bytes, size_t *total_bytes);
 
 /* Gets the same of the host's memory. */

@@ -1,5 +1,6 @@
 #include "device/host_impl.h"
 
+#include "base/cgroup.h"
 #include "base/memory.h"
 #include "device/queue.h"
 
@@ -235,6 +236,7 @@ tr_status tr_host_memory(tr_device *device, size_t *free_bytes, size_t *total_by
     if (!total) return TR_FAIL(TR_ERR_DEVICE, "/proc/meminfo cannot be read: is /proc mounted?");
     *free_bytes = (size_t)available * 1024;
     *total_bytes = (size_t)total * 1024;
+    tr_cgroup_memory("/proc/self/cgroup", "/sys/fs/cgroup", free_bytes, total_bytes);
     return TR_OK;
 }
 
