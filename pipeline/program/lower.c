@@ -410,7 +410,7 @@ tr_status tr_lower(const tr_schedule *s, const tr_stage_table *t, tr_program_set
     for (int r = 0; r < s->ranks; r++) TR_TRY_OUT(tr_lower_gathers(t, &b.set->program[r]));
     TR_TRY_OUT(place_waits(&b));
     for (int r = 0; r < s->ranks; r++) TR_TRY_OUT(tr_lower_offload(t, &b.set->program[r]));
-    TR_TRY_OUT(tr_program_prove(b.set));
+    TR_TRY_OUT(tr_program_prove(b.set, t));
     for (int r = 0; r < s->ranks; r++) TR_TRY_OUT(tr_lower_place(s, t, &b.set->program[r]));
     *out = b.set;
     b.set = NULL;

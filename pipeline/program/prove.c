@@ -6,10 +6,17 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+/* One directed pair of ranks. */
+typedef struct channel {
+    const tr_instr **send; /* [sent]: of each message */
+    size_t capacity;
+    int sent, taken; /* messages so far */
+} channel;
+
 typedef struct prover {
     const tr_program_set *set;
     tr_walk walk;
-    int *sent, *taken; /* [ranks * ranks], from * ranks + to: messages so far */
+    channel *channel;  /* [ranks * ranks], from * ranks + to */
     int buckets;       /* most of a stage */
     int meetings;      /* collectives */
     int **meeting;     /* [ranks][count]: number of the instruction's collective, or -1 */
@@ -20,8 +27,8 @@ typedef struct prover {
     bool *arrived;     /* [ranks]: has entered it */
 } prover;
 
-static size_t channel_of(const prover *p, int from, int to) {
-    return (size_t)from * (size_t)p->set->ranks + (size_t)to;
+static channel *channel_of(const prover *p, int from, int to) {
+    return &p->channel[(size_t)from * (size_t)p->set->ranks + (size_t)to];
 }
 
 static const tr_instr *instr_of(const prover *p, int rank, int at) {
@@ -67,24 +74,44 @@ static bool is_over(const prover *p, int rank, int meeting) {
     return false;
 }
 
+/* Returns true when a SEND and a RECV or WAIT_SENT are of the same tensor. */
+static bool same_message(const tr_instr *a, const tr_instr *b) {
+    return a->message == b->message && a->edge == b->edge && a->bytes == b->bytes &&
+           a->action.micro_batch == b->action.micro_batch &&
+           a->action.gradient == b->action.gradient;
+}
+
+static tr_status send(channel *to, int rank, const tr_instr *instr) {
+    if (instr->message != to->sent)
+        return fail_order(rank, instr, "it is not the next of its channel");
+    TR_TRY(tr_grow(&to->send, &to->capacity, (size_t)to->sent + 1, sizeof(tr_instr *)));
+    to->send[to->sent++] = instr;
+    return TR_OK;
+}
+
+/* Takes the message if it has been sent. */
+static tr_status receive(channel *from, int rank, const tr_instr *instr, int *done) {
+    if (instr->message != from->taken)
+        return fail_order(rank, instr,
+                          "messages of a channel are taken in the order in which they are sent");
+    *done = instr->message < from->sent;
+    if (!*done) return TR_OK;
+    if (same_message(from->send[from->taken++], instr)) return TR_OK;
+    return fail_order(rank, instr, "another tensor is sent");
+}
+
 /* Executes the rank's next instruction if it can run. */
 static tr_status step(void *context, int rank, int at, int *done) {
     prover *p = context;
     const tr_instr *instr = instr_of(p, rank, at);
-    size_t to = channel_of(p, rank, instr->peer), from = channel_of(p, instr->peer, rank);
     int meeting = p->meeting[rank][at];
     *done = 1;
     switch (instr->action.type) {
-    case TR_ACTION_SEND:
-        if (instr->message == p->sent[to]++) return TR_OK;
-        return fail_order(rank, instr, "it is not the next of its channel");
-    case TR_ACTION_RECV:
-        if (instr->message != p->taken[from])
-            return fail_order(
-                rank, instr, "messages of a channel are taken in the order in which they are sent");
-        if ((*done = instr->message < p->sent[from])) p->taken[from]++;
+    case TR_ACTION_SEND: return send(channel_of(p, rank, instr->peer), rank, instr);
+    case TR_ACTION_RECV: return receive(channel_of(p, instr->peer, rank), rank, instr, done);
+    case TR_ACTION_WAIT_SENT:
+        *done = instr->message < channel_of(p, rank, instr->peer)->taken;
         return TR_OK;
-    case TR_ACTION_WAIT_SENT: *done = instr->message < p->taken[to]; return TR_OK;
     case TR_ACTION_REDUCE_START:
     case TR_ACTION_GATHER_START:
         p->line[rank][p->begun[rank]++] = meeting;
@@ -104,13 +131,12 @@ static tr_status step(void *context, int rank, int at, int *done) {
 /* Returns a rank for which `rank` waits in a collective: one that has not entered it; else one that
  * has started another collective before. */
 static int missing_rank(const prover *p, int rank, int meeting) {
+    for (int r = 0; r < p->set->ranks && meeting == 0; r++)
+        if (!p->arrived[r]) return r;
     for (int r = 0; r < p->set->ranks; r++)
-        for (int k = p->walk.next[r]; k < p->walk.count[r]; k++) {
-            const tr_instr *instr = instr_of(p, r, k);
-            if (p->meeting[r][k] != meeting || ends_collective(instr->action)) continue;
-            if (k > p->walk.next[r]) return r;
-            break; /* it is in FINISH */
-        }
+        for (int k = p->walk.next[r]; k < p->walk.count[r]; k++)
+            if (p->meeting[r][k] == meeting && !ends_collective(instr_of(p, r, k)->action))
+                return r;
     for (int r = 0; r < p->set->ranks; r++)
         for (int k = p->over[r]; r != rank && k < p->begun[r]; k++)
             if (p->line[r][k] == meeting) return r;
@@ -130,7 +156,7 @@ static int blocked(const void *context, int rank, int at, char *item, char *need
 static tr_status check_all_taken(const prover *p) {
     for (int a = 0; a < p->set->ranks; a++)
         for (int b = 0; b < p->set->ranks; b++) {
-            int sent = p->sent[channel_of(p, a, b)], taken = p->taken[channel_of(p, a, b)];
+            int sent = channel_of(p, a, b)->sent, taken = channel_of(p, a, b)->taken;
             if (sent != taken)
                 return TR_FAIL(TR_ERR_CONFIG,
                                "the program: rank %d sends %d messages to rank %d, which takes %d",
@@ -149,8 +175,6 @@ static tr_status check_reductions(const prover *p, int rank) {
         if (!tr_action_reduces(a)) continue;
         for (int j = 0; j < program->count; j++) {
             const tr_action b = program->instr[j].action;
-            if (b.type == TR_ACTION_FINISH && j < k)
-                return fail_order(rank, &program->instr[k], "it comes after FINISH");
             if (b.stage != a.stage) continue;
             if (j > k && (b.type == TR_ACTION_W || b.type == TR_ACTION_B))
                 return fail_order(rank, &program->instr[k],
@@ -169,52 +193,170 @@ static tr_status check_reductions(const prover *p, int rank) {
     return TR_OK;
 }
 
-/* How far the offload of a micro-batch is: F has run, ..., a gradient has used what F has kept. */
-enum { BEFORE_F, KEPT, GOING, GONE, COMING, BACK, USED };
+/* How far a micro-batch of a stage is: which of its actions have run, and where what its F keeps
+ * is. */
+enum { BEFORE_F, KEPT, GOING, GONE, COMING, BACK, AFTER_I, DONE };
 
-/* Returns the state in which the instruction must find its micro-batch; BEFORE_F: any but those of
- * an offload under way. *next: after it. */
-static int needed_state(tr_action_type type, int *next) {
-    switch (type) {
-    case TR_ACTION_OFFLOAD: *next = GOING; return KEPT;
-    case TR_ACTION_OFFLOAD_WAIT: *next = GONE; return GOING;
-    case TR_ACTION_FETCH: *next = COMING; return GONE;
-    case TR_ACTION_FETCH_WAIT: *next = BACK; return COMING;
-    default: return BEFORE_F;
+/* The state in which an instruction leaves its micro-batch, and the two in which it may find it. */
+static const struct {
+    char to, from[2];
+} moves[TR_ACTION_TYPES] = {[TR_ACTION_F] = {KEPT, {BEFORE_F, BEFORE_F}},
+                            [TR_ACTION_I] = {AFTER_I, {KEPT, BACK}},
+                            [TR_ACTION_W] = {DONE, {AFTER_I, AFTER_I}},
+                            [TR_ACTION_B] = {DONE, {KEPT, BACK}},
+                            [TR_ACTION_OFFLOAD] = {GOING, {KEPT, KEPT}},
+                            [TR_ACTION_OFFLOAD_WAIT] = {GONE, {GOING, GOING}},
+                            [TR_ACTION_FETCH] = {COMING, {GONE, GONE}},
+                            [TR_ACTION_FETCH_WAIT] = {BACK, {COMING, COMING}}};
+
+/* What one rank has executed. */
+typedef struct executor {
+    const tr_program *program;
+    const tr_stage_table *table;
+    int most;       /* micro-batches */
+    char *state;    /* [stages][most] */
+    bool *here;     /* [stages]: has an action on this rank */
+    bool *received; /* [2 * edges][most]: of F, then of I */
+    bool *awaited;  /* [count]: SENDs */
+} executor;
+
+static char *state_of(const executor *x, int stage, int micro_batch) {
+    return &x->state[(size_t)stage * (size_t)x->most + (size_t)micro_batch];
+}
+
+static bool *received_of(const executor *x, int edge, tr_action a, bool gradient) {
+    const size_t row = (size_t)edge + (gradient ? (size_t)x->table->edges : 0);
+    return &x->received[row * (size_t)x->most + (size_t)a.micro_batch];
+}
+
+/* Returns true when the tensors that an F, or the gradients that an I or B reads are on the rank.
+ */
+static bool has_inputs(const executor *x, tr_action a) {
+    const bool gradient = a.type != TR_ACTION_F;
+    for (int e = 0; e < x->table->edges && a.type != TR_ACTION_W; e++) {
+        const tr_edge *edge = &x->table->edge[e];
+        const int other = gradient ? edge->to : edge->from;
+        if (a.stage != (gradient ? edge->from : edge->to)) continue;
+        if (x->here[other] ? *state_of(x, other, a.micro_batch) < (gradient ? AFTER_I : KEPT)
+                           : !*received_of(x, e, a, gradient))
+            return false;
+    }
+    return true;
+}
+
+/* Executes an action or a part of an offload; returns what is wrong with it, or NULL. */
+static const char *move_on(const executor *x, tr_action a) {
+    char *state = state_of(x, a.stage, a.micro_batch);
+    const char before = *state, *from = moves[a.type].from;
+    *state = moves[a.type].to;
+    if (before != from[0] && before != from[1])
+        return tr_action_offloads(a)                 ? "the offload has another order"
+               : before >= GOING && before <= COMING ? "what it uses is offloaded"
+                                                     : "it comes twice, or out of order";
+    return tr_action_offloads(a) || has_inputs(x, a) ? NULL : "it lacks an input";
+}
+
+static const char *receive_on(const executor *x, const tr_instr *instr) {
+    const tr_action a = instr->action;
+    const int e = instr->edge;
+    if (e < 0 || e >= x->table->edges ||
+        a.stage != (a.gradient ? x->table->edge[e].from : x->table->edge[e].to))
+        return "its stage does not take this tensor";
+    *received_of(x, e, a, a.gradient) = true;
+    return NULL;
+}
+
+/* Returns what is wrong with a WAIT_SENT, or NULL. */
+static const char *await(const executor *x, int at) {
+    const tr_instr *instr = &x->program->instr[at];
+    const int k = instr->send;
+    if (k < 0 || k >= at || x->program->instr[k].action.type != TR_ACTION_SEND ||
+        x->program->instr[k].peer != instr->peer || !same_message(&x->program->instr[k], instr))
+        return "it does not belong to a SEND before it";
+    if (x->awaited[k]) return "its message is waited for twice";
+    x->awaited[k] = true;
+    return NULL;
+}
+
+/* Executes an instruction of a micro-batch; returns what is wrong with it, or NULL. */
+static const char *execute(const executor *x, int at) {
+    const tr_action a = x->program->instr[at].action;
+    switch (a.type) {
+    case TR_ACTION_SEND:
+        return *state_of(x, a.stage, a.micro_batch) >= (a.gradient ? AFTER_I : KEPT)
+                   ? NULL
+                   : "it has not been computed";
+    case TR_ACTION_RECV: return receive_on(x, &x->program->instr[at]);
+    case TR_ACTION_WAIT_SENT: return await(x, at);
+    default: return move_on(x, a);
     }
 }
 
-/* Fails unless what a micro-batch offloads goes out after its F, is waited for, comes back, and is
- * there before its first gradient. */
-static tr_status check_offload(int rank, const tr_program *program) {
+/* Fails unless all micro-batches of the rank's stages have ended, with their offloads, and all
+ * SENDs are waited for. */
+static tr_status check_complete(const executor *x) {
+    const tr_program *program = x->program;
+    const char end = program->forward_only ? KEPT : DONE;
+    for (int k = 0; k < program->count; k++) {
+        const tr_instr *instr = &program->instr[k];
+        const tr_action a = instr->action;
+        if (a.type == TR_ACTION_SEND && !x->awaited[k])
+            return fail_order(program->rank, instr, "nothing waits for its buffer");
+        if (tr_action_offloads(a) && *state_of(x, a.stage, a.micro_batch) < BACK)
+            return fail_order(program->rank, instr, "the offload does not end");
+    }
+    for (int s = 0; s < program->stages; s++)
+        for (int k = 0; k < program->micro_batches && x->here[s]; k++)
+            if (*state_of(x, s, k) != end)
+                return TR_FAIL(TR_ERR_CONFIG,
+                               "the program: rank %d lacks an action of stage %d, micro-batch %d",
+                               program->rank, s, k);
+    return TR_OK;
+}
+
+/* Returns true for the instructions that belong to a micro-batch of a stage. */
+static bool has_micro_batch(tr_action a) {
+    return tr_action_computes(a) || tr_action_transfers(a) || tr_action_offloads(a);
+}
+
+/* Fails unless each micro-batch of a stage has its actions once and in order, each with its inputs,
+ * messages are sent after the action that makes them and waited for, and what a micro-batch
+ * offloads goes out after its F and is back before its first gradient. */
+static tr_status check_actions(const tr_program *program, const tr_stage_table *table) {
     tr_status status = TR_OK;
-    int micro_batches = 1;
-    char *state = NULL; /* [stages * micro_batches] */
+    const size_t stages = (size_t)program->stages;
+    executor x = {.program = program, .table = table, .most = 1};
+    for (int k = 0; k < program->count; k++) {
+        const tr_action a = program->instr[k].action;
+        if (has_micro_batch(a) && a.micro_batch >= x.most) x.most = a.micro_batch + 1;
+    }
+    if (program->micro_batches > x.most) x.most = program->micro_batches;
+    TR_TRY_OUT(tr_calloc(stages * (size_t)x.most, 1, &x.state));
+    TR_TRY_OUT(tr_calloc(stages, sizeof *x.here, &x.here));
+    TR_TRY_OUT(tr_calloc(2 * (size_t)table->edges * (size_t)x.most, sizeof(bool), &x.received));
+    TR_TRY_OUT(tr_calloc((size_t)program->count, sizeof *x.awaited, &x.awaited));
     for (int k = 0; k < program->count; k++)
-        if (program->instr[k].action.micro_batch >= micro_batches)
-            micro_batches = program->instr[k].action.micro_batch + 1;
-    TR_TRY(tr_calloc((size_t)program->stages * (size_t)micro_batches, 1, &state));
+        if (tr_action_computes(program->instr[k].action))
+            x.here[program->instr[k].action.stage] = true;
     for (int k = 0; k < program->count; k++) {
-        const tr_action a = program->instr[k].action;
-        int next = 0;
-        if (!tr_action_computes(a) && !tr_action_offloads(a)) continue;
-        char *at = &state[a.stage * micro_batches + a.micro_batch];
-        const int need = needed_state(a.type, &next);
-        if (need && *at != need)
-            TR_TRY_OUT(fail_order(rank, &program->instr[k], "the offload has another order"));
-        if (!need && *at >= GOING && *at <= COMING)
-            TR_TRY_OUT(fail_order(rank, &program->instr[k], "what it uses is offloaded"));
-        *at = (char)(need ? next : a.type == TR_ACTION_F ? KEPT : USED);
+        const char *problem = has_micro_batch(program->instr[k].action) ? execute(&x, k) : NULL;
+        if (problem) TR_TRY_OUT(fail_order(program->rank, &program->instr[k], problem));
     }
-    for (int k = 0; k < program->count; k++) {
-        const tr_action a = program->instr[k].action;
-        if (!tr_action_offloads(a)) continue;
-        if (state[a.stage * micro_batches + a.micro_batch] < BACK)
-            TR_TRY_OUT(fail_order(rank, &program->instr[k], "the offload does not end"));
-    }
+    TR_TRY_OUT(check_complete(&x));
 out:
-    free(state);
+    free(x.awaited);
+    free(x.received);
+    free(x.here);
+    free(x.state);
     return status;
+}
+
+/* Fails if anything comes after FINISH. */
+static tr_status check_finish(int rank, const tr_program *program) {
+    for (int k = 1; k < program->count; k++)
+        if (program->instr[k - 1].action.type == TR_ACTION_FINISH)
+            return fail_order(rank, &program->instr[k], "it comes after FINISH");
+    return TR_OK;
 }
 
 /* Fails unless each gather of the rank is waited for, within an action before FINISH, and the
@@ -224,7 +366,6 @@ static tr_status check_gathers(const prover *p, int rank) {
     const tr_program *program = &p->set->program[rank];
     tr_status status = TR_OK;
     int *held = NULL, open = 0;
-    bool ended = false;
     bool *gathers = NULL; /* [stages * buckets] */
     const size_t keys = (size_t)p->set->program[0].stages * (size_t)p->buckets;
     TR_TRY_OUT(tr_calloc(keys, sizeof *held, &held));
@@ -243,15 +384,13 @@ static tr_status check_gathers(const prover *p, int rank) {
             open -= held[key] == AWAITED;
             if (held[key] == AWAITED) held[key] = READY;
         }
-        ended |= a.type == TR_ACTION_FINISH;
-        if (ended && open > 0) problem = "a gather has not been waited for";
+        if (a.type == TR_ACTION_FINISH && open > 0) problem = "a gather has not been waited for";
         if (tr_action_gathers(a)) {
             int *of = &held[a.stage * p->buckets + a.micro_batch];
             const bool start = a.type == TR_ACTION_GATHER_START;
             if (start && (*of == STARTED || *of == AWAITED))
                 problem = "the gather before it has not been waited for";
             if (!start && *of != STARTED) problem = "the gather has not started";
-            if (ended) problem = "it comes after FINISH";
             *of = start ? STARTED : AWAITED;
             open += start;
         }
@@ -303,7 +442,6 @@ static tr_status count_members(prover *p) {
             const int meeting = p->meeting[r][k];
             if (meeting >= 0 && !ends_collective(instr_of(p, r, k)->action)) p->members[meeting]++;
         }
-    p->absent = p->members[0];
     return TR_OK;
 }
 
@@ -319,28 +457,29 @@ static tr_status open_meetings(prover *p) {
         const tr_program *program = &set->program[r];
         TR_TRY(tr_calloc((size_t)program->count, sizeof **p->meeting, &p->meeting[r]));
         TR_TRY(tr_calloc((size_t)program->count, sizeof **p->line, &p->line[r]));
+        TR_TRY(check_finish(r, program));
         TR_TRY(check_reductions(p, r));
-        TR_TRY(check_offload(r, program));
         TR_TRY(check_gathers(p, r));
         TR_TRY(number_meetings(p, r));
     }
     return count_members(p);
 }
 
-tr_status tr_program_prove(const tr_program_set *set) {
+tr_status tr_program_prove(const tr_program_set *set, const tr_stage_table *table) {
     tr_status status = TR_OK;
-    prover p = {.set = set};
+    prover p = {.set = set, .absent = set->ranks};
     p.walk = (tr_walk){.name = "the program", .context = &p, .step = step, .blocked = blocked};
     size_t ranks = (size_t)set->ranks;
     TR_TRY_OUT(tr_walk_open(&p.walk, set->ranks, NULL));
     TR_TRY_OUT(tr_calloc(ranks, sizeof *p.arrived, &p.arrived));
-    TR_TRY_OUT(tr_calloc(ranks * ranks, sizeof *p.sent, &p.sent));
-    TR_TRY_OUT(tr_calloc(ranks * ranks, sizeof *p.taken, &p.taken));
+    TR_TRY_OUT(tr_calloc(ranks * ranks, sizeof *p.channel, &p.channel));
     TR_TRY_OUT(open_meetings(&p));
     for (int r = 0; r < set->ranks; r++) p.walk.count[r] = set->program[r].count;
     TR_TRY_OUT(tr_walk_run(&p.walk, NULL));
     TR_TRY_OUT(check_all_taken(&p));
+    for (int r = 0; r < set->ranks; r++) TR_TRY_OUT(check_actions(&set->program[r], table));
 out:
+    for (size_t k = 0; p.channel && k < ranks * ranks; k++) free(p.channel[k].send);
     for (int r = 0; p.meeting && r < set->ranks; r++) free(p.meeting[r]);
     for (int r = 0; p.line && r < set->ranks; r++) free(p.line[r]);
     free(p.meeting);
@@ -348,8 +487,7 @@ out:
     free(p.over);
     free(p.begun);
     free(p.members);
-    free(p.taken);
-    free(p.sent);
+    free(p.channel);
     free(p.arrived);
     tr_walk_close(&p.walk);
     return status;

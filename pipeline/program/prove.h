@@ -1,6 +1,7 @@
-/* Proves that programs end, with rendezvous over one first in, first out channel for each directed
- * pair of ranks and no buffers. A program that ends here also ends with any number of buffers and
- * at any speed, because the waits do not depend on time.
+/* Proves that programs end, and that no instruction uses what is not there. They end with
+ * rendezvous over one first in, first out channel for each directed pair of ranks and no buffers. A
+ * program that ends here also ends with any number of buffers and at any speed, because the waits
+ * do not depend on time.
  *
  * One pipeline line is enough. The other lines (data and tensor ranks) run the same programs and
  * meet in collectives at the same places. Mapping every line's instructions to this line's turns
@@ -14,11 +15,17 @@
  * message is sent, a WAIT_SENT until it is taken. A bucket's reduction is a collective of its
  * ranks: REDUCE_START does not wait, and REDUCE_WAIT waits until all of them have started it, and
  * have ended the collectives that they started before; so do GATHER_START and GATHER_WAIT. FINISH
- * (tied sums, norm, parameters, in one fixed order) is a collective of all ranks. Fails with
- * TR_ERR_CONFIG and the cycle when they do not; when a channel's messages are taken in another
- * order than they are sent, or not all; when a reduction starts before its stage's last W or B, or
- * is not waited for before FINISH; when a stage that gathers has an action before its gathers, or a
- * gather is not waited for, by an action of its stage, before the next one of its bucket and
- * FINISH; and when what a micro-batch offloads does not go out after its F and come back before its
- * first gradient. */
-tr_status tr_program_prove(const tr_program_set *set);
+ * (tied sums, norm, parameters, in one fixed order) is a collective of all ranks, and the last
+ * instruction of each. Fails with TR_ERR_CONFIG and the cycle when they do not; and
+ *   - when a channel's messages are taken in another order than they are sent, not all, or as
+ *     another tensor; when a message is sent before the action that makes it, or is not waited for
+ *     exactly once after its SEND;
+ *   - when a stage on a rank does not have the actions of all micro-batches in order (an F, and
+ *     unless forward_only an I and a W, or a B), or an action comes before an input of it: what a
+ *     stage on the same rank makes, or the RECV of an edge;
+ *   - when a reduction starts before its stage's last W or B, or is not waited for before FINISH;
+ *   - when a stage that gathers has an action before its gathers, or a gather is not waited for, by
+ *     an action of its stage, before the next one of its bucket and FINISH;
+ *   - when what a micro-batch offloads does not go out after its F and come back before its first
+ *     gradient. */
+tr_status tr_program_prove(const tr_program_set *set, const tr_stage_table *table);

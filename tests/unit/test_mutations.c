@@ -1,6 +1,7 @@
-/* Changes every generator's orders at random: each either runs to its end with rendezvous for every
- * message and no buffers, or is refused with a reason. The test has its own executor, independent
- * of check, lowering and proof, and all verdicts must agree. TRIREME_LONG=1: more of it. */
+/* Changes every generator's orders, and lowered programs, at random: each either runs to its end
+ * with rendezvous for every message and no buffers, or is refused with a reason. The test has its
+ * own executor, independent of check, lowering and proof, and all verdicts must agree.
+ * TRIREME_LONG=1: more of it. */
 #include "pipeline/orders/csv.h"
 #include "pipeline/orders/transfers.h"
 #include "pipeline/program/prove.h"
@@ -55,7 +56,7 @@ typedef struct world {
     step *step[RANKS];
     /* Per (stage, micro-batch): bit 1 F, 2 I, 4 W. */
     unsigned char *done;
-    /* Per message id: offered by its sender, taken by its receiver. */
+    /* Per message id: 1 offered by its sender, 2 also waited for; taken by its receiver. */
     unsigned char *offered, *taken;
     int *queue[RANKS][RANKS], head[RANKS][RANKS], tail[RANKS][RANKS];
     unsigned char *reduced;  /* [stages * TEST_BUCKETS]: 1 started, 2 also waited for */
@@ -118,7 +119,12 @@ static outcome copy(world *w, const step *s) {
 }
 
 static outcome transfer(world *w, int rank, const step *s) {
-    if (s->op == OP_SENT) return w->taken[s->id] ? DONE : WAITS;
+    if (s->op == OP_SENT) {
+        if (w->offered[s->id] != 1) return WRONG;
+        if (!w->taken[s->id]) return WAITS;
+        w->offered[s->id] = 2;
+        return DONE;
+    }
     int from = s->op == OP_SEND ? rank : s->peer, to = s->op == OP_SEND ? s->peer : rank;
     if (from == to) return WRONG;
     if (s->op == OP_SEND) {
@@ -161,7 +167,7 @@ static outcome take_step(world *w, int rank) {
     case OP_OUT_WAIT:
     case OP_BACK:
     case OP_BACK_WAIT: return copy(w, s);
-    case OP_END: return DONE;
+    case OP_END: return w->next[rank] == w->count[rank] - 1 ? DONE : WRONG;
     default: return act(w, s);
     }
 }
@@ -269,6 +275,7 @@ static bool program_runs(const tr_schedule *s, const tr_stage_table *t, const tr
         for (int b = 0; ran && b < TEST_BUCKETS; b++)
             ran = w->reduced[stage * TEST_BUCKETS + b] == (test_reduces(t, stage, b) ? 2 : 0);
     for (int k = 0; ran && k < s->stages * TEST_BUCKETS; k++) ran = w->gathered[k] != 1;
+    for (int k = 0; ran && k < 2 * t->edges * s->micro_batches; k++) ran = w->offered[k] != 1;
     close_world(w);
     return ran;
 }
@@ -546,11 +553,55 @@ static void test_lists(void **state) {
     assert_true(ran > tr_test_trials(1000) && refused > tr_test_trials(1000));
 }
 
+/* --- mutations of programs -------------------------------------------------------------------- */
+
+static bool computes(tr_action a) {
+    return tr_action_computes(a);
+}
+
+static bool transfers(tr_action a) {
+    return tr_action_transfers(a);
+}
+
+static bool computes_or_transfers(tr_action a) {
+    return computes(a) || transfers(a);
+}
+
+static void test_programs(void **state) {
+    (void)state;
+    bool (*const kinds[])(tr_action a) = {computes, transfers, computes_or_transfers};
+    test_random r = {tr_mix64(tr_test_seed(8105))};
+    int ran = 0, refused = 0;
+    for (int trial = 0; trial < tr_test_trials(10000); trial++) {
+        tr_stage_table t;
+        tr_program_set *set = NULL;
+        test_table_random(&r, test_between(&r, 1, 6), test_between(&r, 0, 2), &t);
+        for (int k = 0; k < TEST_BUCKETS * t.stages; k++)
+            t.bucket[k].values = t.bucket[k].updated = 0; /* test_program_mutations has gathers */
+        int ranks = test_between(&r, 1, t.stages < RANKS ? t.stages : RANKS);
+        tr_schedule *s = test_schedule_random(&r, &t, ranks, test_between(&r, 1, 5));
+        if (tr_lower(s, &t, &set) != TR_OK) fail_msg("trial %d: %s", trial, tr_error_message());
+        test_program_change(&r, &set->program[test_between(&r, 0, ranks - 1)],
+                            kinds[test_between(&r, 0, 2)], s->micro_batches - 1);
+        tr_error_clear();
+        const tr_status status = tr_program_prove(set, &t);
+        if ((status == TR_OK) != program_runs(s, &t, set))
+            fail_msg("trial %d: the proof says %d, \"%s\"", trial, (int)status, tr_error_message());
+        *(status == TR_OK ? &ran : &refused) += 1;
+        tr_program_set_destroy(set);
+        tr_schedule_destroy(s);
+        tr_stage_table_free(&t);
+    }
+    print_message("%d ran, %d were refused\n", ran, refused);
+    assert_true(ran > tr_test_trials(1000) && refused > tr_test_trials(1000));
+}
+
 int main(void) {
     (void)alarm(getenv("TRIREME_LONG") ? 36000 : 590); /* a hang is a failure */
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_orders),
         cmocka_unit_test(test_lists),
+        cmocka_unit_test(test_programs),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -30,7 +30,7 @@ static void open_replicas(const tr_program_set *one, replicas *two) {
         *p = one->program[r % one->ranks];
         p->ranks = two->set.ranks;
         p->rank = r;
-        p->instr = calloc((size_t)p->count + 1, sizeof *p->instr); /* and one more */
+        p->instr = calloc((size_t)p->count, sizeof *p->instr);
         assert_non_null(p->instr);
         for (int k = 0; k < p->count; k++) {
             p->instr[k] = one->program[r % one->ranks].instr[k];
@@ -41,29 +41,6 @@ static void open_replicas(const tr_program_set *one, replicas *two) {
 
 static void close_replicas(replicas *two) {
     for (int r = 0; r < two->set.ranks; r++) free(two->program[r].instr);
-}
-
-/* Changes one of the rank's instructions that `of` is true of; micro-batches, or buckets, become
- * one of 0 .. most. */
-static void mutate_instr(test_random *r, tr_program *p, bool (*of)(tr_action a), int most) {
-    int at[256], n = 0;
-    for (int k = 0; k < p->count && n < 256; k++)
-        if (of(p->instr[k].action)) at[n++] = k;
-    if (n == 0) return;
-    int a = at[test_between(r, 0, n - 1)], b = at[test_between(r, 0, n - 1)];
-    const tr_instr kept = p->instr[a];
-    int to = test_between(r, 0, p->count - 1), kind = test_between(r, 0, 5);
-    if (kind == 0 || kind == 3) { /* without it; elsewhere */
-        memmove(&p->instr[a], &p->instr[a + 1], (size_t)(--p->count - a) * sizeof kept);
-        if (kind == 0) return;
-    }
-    if (kind == 1 || kind == 3) { /* again; elsewhere */
-        memmove(&p->instr[to + 1], &p->instr[to], (size_t)(p->count++ - to) * sizeof kept);
-        p->instr[to] = kept;
-    } else if (kind == 2) p->instr[a].action.micro_batch = test_between(r, 0, most);
-    else { /* two of them change places */ p->instr[a] = p->instr[b];
-        p->instr[b] = kept;
-    }
 }
 
 /* A kind of changes. */
@@ -84,11 +61,11 @@ static bool try_once(test_random *r, const mutation *m, int trial) {
     m->fill(r, &t);
     if (tr_lower(s, &t, &set) != TR_OK) fail_msg("%s", tr_error_message());
     open_replicas(set, &two);
-    if (tr_program_prove(&two.set) != TR_OK) fail_msg("%s: %s", s->name, tr_error_message());
+    if (tr_program_prove(&two.set, &t) != TR_OK) fail_msg("%s: %s", s->name, tr_error_message());
     m->change(r, s, &two.program[test_between(r, 0, two.set.ranks - 1)]);
     const bool good = m->is_good(&two.set, set->ranks);
     tr_error_clear();
-    if ((tr_program_prove(&two.set) == TR_OK) != good)
+    if ((tr_program_prove(&two.set, &t) == TR_OK) != good)
         fail_msg("trial %d, %s: the proof says \"%s\"", trial, s->name, tr_error_message());
     close_replicas(&two);
     tr_program_set_destroy(set);
@@ -187,7 +164,7 @@ static bool gathers(tr_action a) {
 
 static void change_collective(test_random *r, const tr_schedule *s, tr_program *p) {
     (void)s;
-    mutate_instr(r, p, test_between(r, 0, 1) ? gathers : reduces, TEST_BUCKETS);
+    test_program_change(r, p, test_between(r, 0, 1) ? gathers : reduces, TEST_BUCKETS);
 }
 
 static bool collect_well(const tr_program_set *two, int ranks) {
@@ -216,7 +193,7 @@ static bool offloads(tr_action a) {
 }
 
 static void change_offload(test_random *r, const tr_schedule *s, tr_program *p) {
-    mutate_instr(r, p, offloads, s->micro_batches);
+    test_program_change(r, p, offloads, s->micro_batches);
 }
 
 /* Returns true when what each F keeps stays, or goes out and comes back once, in this order and

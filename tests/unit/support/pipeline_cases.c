@@ -242,3 +242,38 @@ tr_schedule *test_schedule_v(void) {
         abort();
     return s;
 }
+
+static void test_relink(tr_program *p) {
+    for (int k = 0; k < p->count; k++) {
+        tr_instr *wait = &p->instr[k];
+        if (wait->action.type != TR_ACTION_WAIT_SENT) continue;
+        for (int j = 0; j < p->count; j++)
+            if (p->instr[j].action.type == TR_ACTION_SEND && p->instr[j].peer == wait->peer &&
+                p->instr[j].message == wait->message)
+                wait->send = j;
+    }
+}
+
+void test_program_change(test_random *r, tr_program *p, bool (*of)(tr_action a), int most) {
+    int at[256], n = 0;
+    for (int k = 0; k < p->count && n < 256; k++)
+        if (of(p->instr[k].action)) at[n++] = k;
+    if (n == 0) return;
+    p->instr = realloc(p->instr, ((size_t)p->count + 1) * sizeof *p->instr);
+    if (!p->instr) abort();
+    int a = at[test_between(r, 0, n - 1)], b = at[test_between(r, 0, n - 1)];
+    const tr_instr kept = p->instr[a];
+    int to = test_between(r, 0, p->count - 1), kind = test_between(r, 0, 5);
+    if (kind == 0 || kind == 3) /* without it; elsewhere */
+        memmove(&p->instr[a], &p->instr[a + 1], (size_t)(--p->count - a) * sizeof kept);
+    if (kind == 1 || kind == 3) { /* again; elsewhere */
+        memmove(&p->instr[to + 1], &p->instr[to], (size_t)(p->count++ - to) * sizeof kept);
+        p->instr[to] = kept;
+    }
+    if (kind == 2) p->instr[a].action.micro_batch = test_between(r, 0, most);
+    if (kind > 3) { /* two of them change places */
+        p->instr[a] = p->instr[b];
+        p->instr[b] = kept;
+    }
+    test_relink(p);
+}

@@ -59,3 +59,8 @@ bool test_add_row(tr_schedule *s, int rank, const char *row);
 /* Makes an order of two ranks, four stages in a V (0 and 3 on rank 0, 1 and 2 on rank 1) and three
  * micro-batches, with I and W apart and together. */
 tr_schedule *test_schedule_v(void);
+
+/* Changes one of the program's instructions that `of` is true of: drops, repeats or moves it, lets
+ * it change places with another one, or makes its micro-batch (bucket) one of 0 .. most. Each
+ * WAIT_SENT then names the SEND of its message again, if there is one. */
+void test_program_change(test_random *r, tr_program *p, bool (*of)(tr_action a), int most);
