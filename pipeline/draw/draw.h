@@ -16,7 +16,8 @@ typedef struct tr_draw_text_options {
 
 /* Draws one row for each rank. An action is its letter and micro-batch, then '-' to its end; if
  * there is no room for that, each column shows the letter of the action at its middle. '.' is idle,
- * '=' waits for a reduction. At the right is the rank's bubble in percent of the makespan. */
+ * '=' waits for a reduction, a gather or a copy. At the right is the rank's bubble in percent of
+ * the makespan. */
 tr_status tr_draw_text(const tr_timeline *timeline, const tr_draw_text_options *options, FILE *out);
 
 /* Fails with TR_ERR_CONFIG when the timelines together have more than TR_DRAW_MOST events. Call it
@@ -43,7 +44,8 @@ tr_status tr_draw_svg(const tr_timeline *const *timelines, int count,
 
 /* Writes trace JSON: a process for each rank of each timeline, a thread for each of its tracks, a
  * complete event (X) for each bar, and an arrow (s, f) from each SEND to its RECV. A unit without
- * seconds is drawn as a millisecond. Fails like tr_draw_check. */
+ * seconds is drawn as a millisecond, or, where that would be too long or too short to be drawn, as
+ * a power of 1000 of it. Fails like tr_draw_check. */
 tr_status tr_draw_trace(const tr_timeline *const *timelines, int count, FILE *out);
 
 /* Writes "0F3", "0SEND_F3 to 1", "1RECV_F3 from 0", "0REDUCE_GRAD"... to text[size]. */

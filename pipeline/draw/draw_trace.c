@@ -9,6 +9,7 @@ typedef struct tracer {
     FILE *out;
     bool first;
     int timelines;
+    double unit;    /* seconds of a unit that is not seconds */
     double *sent;   /* of one timeline: when each message left, by channel and number */
     size_t *base;   /* [ranks * ranks + 1]: where a channel's messages start in sent */
     long long flow; /* number of the timeline's first message among all timelines' */
@@ -32,9 +33,20 @@ static void next(tracer *x) {
     x->first = false;
 }
 
+/* Returns the seconds as which a unit without seconds is drawn: 1e-3, or a power of 1000 with which
+ * the longest of these timelines takes 1e-6 to 1e6. */
+static double unit_of(const tr_timeline *const *timelines, int count) {
+    double longest = 0, unit = 1e-3;
+    for (int k = 0; k < count; k++)
+        if (!(timelines[k]->seconds > 0)) longest = fmax(longest, timelines[k]->makespan);
+    while (longest * unit > 1e6) unit /= 1000;
+    while (longest > 0 && longest * unit < 1e-6) unit *= 1000;
+    return unit;
+}
+
 /* Returns whole nanoseconds, so that equal ends and starts stay equal in the text. */
-static long long ticks(const tr_timeline *t, double time) {
-    return llround(time * (t->seconds > 0 ? t->seconds : 1e-3) * 1e9);
+static long long ticks(const tracer *x, const tr_timeline *t, double time) {
+    return llround(time * (t->seconds > 0 ? t->seconds : x->unit) * 1e9);
 }
 
 static void write_time(FILE *out, const char *key, long long nanoseconds) {
@@ -136,7 +148,7 @@ static void write_flow(tracer *x, const tr_timeline *t, const tr_bar *receive, i
                       name, end ? "f" : "s", end ? ",\"bp\":\"e\"" : "",
                       x->flow + (long long)message, process_of(x, bar->rank, index),
                       tr_bar_track(bar));
-        write_time(x->out, "ts", ticks(t, end ? at : left));
+        write_time(x->out, "ts", ticks(x, t, end ? at : left));
         (void)fputc('}', x->out);
     }
     x->sent[message] = NAN;
@@ -145,7 +157,7 @@ static void write_flow(tracer *x, const tr_timeline *t, const tr_bar *receive, i
 static void write_bar(tracer *x, const tr_timeline *t, const tr_bar *bar, int index) {
     char text[96];
     tr_bar_print(bar, text, sizeof text);
-    long long start = ticks(t, bar->start), end = ticks(t, bar->end);
+    long long start = ticks(x, t, bar->start), end = ticks(x, t, bar->end);
     static const char *const category[] = {"compute", "reduce", "offload",
                                            "fetch",   "send",   "receive"};
     next(x);
@@ -175,7 +187,11 @@ static tr_status write_timeline(tracer *x, const tr_timeline *t, int index) {
 
 tr_status tr_draw_trace(const tr_timeline *const *timelines, int count, FILE *out) {
     tr_status status = TR_OK;
-    tracer x = {.out = out, .first = true, .timelines = count, .flow = 1};
+    tracer x = {.out = out,
+                .first = true,
+                .timelines = count,
+                .unit = unit_of(timelines, count),
+                .flow = 1};
     TR_TRY(tr_draw_check(timelines, count));
     (void)fputs("{\"displayTimeUnit\":\"ns\",\"traceEvents\":[", out);
     for (int k = 0; k < count; k++) TR_TRY_OUT(write_timeline(&x, timelines[k], k));

@@ -234,11 +234,47 @@ static void test_trace(void **state) {
     tr_schedule_destroy(s);
 }
 
+/* Writes the trace of two actions of 0 to `time` and to twice that, in a unit without seconds. */
+static char *trace_of(double time) {
+    tr_timeline *t;
+    char *text = NULL;
+    size_t size;
+    assert_int_equal(tr_timeline_create("units", 1, 1, 2, 0, &t), TR_OK);
+    for (int k = 0; k < 2; k++)
+        assert_int_equal(
+            tr_timeline_add(t, (tr_bar){.peer = -1, .start = k * time, .end = (k + 1) * time}),
+            TR_OK);
+    assert_int_equal(tr_timeline_finish(t, 0), TR_OK);
+    const tr_timeline *const all[] = {t};
+    FILE *out = open_memstream(&text, &size);
+    assert_int_equal(tr_draw_trace(all, 1, out), TR_OK);
+    fclose(out);
+    tr_timeline_destroy(t);
+    return text;
+}
+
+/* Costs may be FLOPs, or seconds. */
+static void test_trace_of_any_unit(void **state) {
+    (void)state;
+    static const struct {
+        double time;
+        const char *text;
+    } cases[] = {{2, "\"ts\":2000.000,\"dur\":2000.000"},
+                 {2e14, "\"ts\":200000000000.000,\"dur\":200000000000.000"},
+                 {1e30, "\"ts\":1000000000.000,\"dur\":1000000000.000"},
+                 {2e-9, "\"ts\":2.000,\"dur\":2.000"}};
+    for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
+        char *text = trace_of(cases[k].time);
+        if (!strstr(text, cases[k].text)) fail_msg("%g: %s", cases[k].time, text);
+        free(text);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_reductions), cmocka_unit_test(test_text),
         cmocka_unit_test(test_svg),        cmocka_unit_test(steps_fit_their_width),
-        cmocka_unit_test(test_trace),
+        cmocka_unit_test(test_trace),      cmocka_unit_test(test_trace_of_any_unit),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
