@@ -93,6 +93,7 @@ static tr_status list_shapes(search *x) {
     const tr_schedule_request *q = &x->request;
     int last = most_chunks(q), first = q->chunks ? last : 1;
     size_t shapes = 2 * (size_t)(last - first + 1), ranks = (size_t)q->ranks;
+    TR_TRY(tr_schedule_check_size((int64_t)q->ranks * last, q->micro_batches));
     TR_TRY(tr_calloc(shapes, sizeof *x->candidate, &x->candidate));
     for (int v = first; v <= last; v++) {
         TR_TRY(add_shape(x, v, false));

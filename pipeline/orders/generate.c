@@ -143,12 +143,11 @@ tr_status tr_generate_order(const tr_schedule_request *request, tr_schedule **ou
     tr_status status = TR_OK;
     tr_schedule *s = NULL;
     tr_schedule_request full;
-    int *rank_of = NULL, stages = 0;
+    int *rank_of = NULL;
     TR_TRY(find(request->name, &g));
     TR_TRY(complete(request, g, &full));
-    if (__builtin_mul_overflow(full.ranks, full.chunks, &stages))
-        return TR_FAIL(TR_ERR_CONFIG, "%d ranks of %d stages are too many", full.ranks,
-                       full.chunks);
+    TR_TRY(tr_schedule_check_size((int64_t)full.ranks * full.chunks, full.micro_batches));
+    const int stages = full.ranks * full.chunks;
     if (generators[g].placement == V) {
         TR_TRY(tr_calloc((size_t)stages, sizeof *rank_of, &rank_of));
         for (int k = 0; k < stages; k++) rank_of[k] = k < full.ranks ? k : stages - 1 - k;

@@ -2,8 +2,16 @@
 
 #include "base/memory.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
+
+tr_status tr_schedule_check_size(int64_t stages, int micro_batches) {
+    if (stages <= (1 << 24) / micro_batches) return TR_OK;
+    return TR_FAIL(TR_ERR_CONFIG,
+                   "%" PRId64 " stages of %d micro-batches are too many for one schedule", stages,
+                   micro_batches);
+}
 
 tr_status tr_schedule_create(const char *name, int ranks, int stages, int micro_batches,
                              const int *rank_of, tr_schedule **out) {
@@ -12,9 +20,7 @@ tr_status tr_schedule_create(const char *name, int ranks, int stages, int micro_
             TR_ERR_CONFIG,
             "a schedule needs at least one rank, stage and micro-batch, not %d, %d and %d", ranks,
             stages, micro_batches);
-    if ((int64_t)stages * micro_batches > (1 << 24))
-        return TR_FAIL(TR_ERR_CONFIG, "%d stages of %d micro-batches are too many for one schedule",
-                       stages, micro_batches);
+    TR_TRY(tr_schedule_check_size(stages, micro_batches));
     tr_status status = TR_OK;
     tr_schedule *s = NULL;
     TR_TRY(tr_calloc(1, sizeof *s, &s));

@@ -15,8 +15,13 @@ typedef struct tr_schedule {
     tr_action **action; /* [ranks][count]: a rank's actions in order */
 } tr_schedule;
 
+/* Fails with TR_ERR_CONFIG when stages * micro_batches is more than 2^24, so that the numbers of
+ * actions stay far from overflow. */
+tr_status tr_schedule_check_size(int64_t stages, int micro_batches);
+
 /* Creates an empty schedule; stage s is on rank_of[s], or on s % ranks when rank_of is NULL. Fails
- * with TR_ERR_CONFIG on sizes below 1, a rank out of range or more than 2^26 actions. */
+ * with TR_ERR_CONFIG on sizes below 1, a rank out of range, and like tr_schedule_check_size. The
+ * caller releases *out with tr_schedule_destroy. */
 tr_status tr_schedule_create(const char *name, int ranks, int stages, int micro_batches,
                              const int *rank_of, tr_schedule **out);
 void tr_schedule_destroy(tr_schedule *schedule);

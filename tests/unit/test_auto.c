@@ -352,6 +352,10 @@ static void test_errors_say_what_is_wrong(void **state) {
     q.cap = 0;
     q.micro_batches = 0;
     assert_int_equal(tr_schedule_make(&q, &s), TR_ERR_CONFIG);
+    q.micro_batches = 1 << 24;
+    assert_int_equal(tr_schedule_make(&q, &s), TR_ERR_CONFIG);
+    assert_string_equal(tr_error_message(),
+                        "8 stages of 16777216 micro-batches are too many for one schedule");
     assert_null(s);
 }
 

@@ -455,6 +455,10 @@ static void test_errors_say_what_is_wrong(void **state) {
     q.share.f = 0;
     q.micro_batches = 0;
     assert_int_equal(tr_schedule_make(&q, &s), TR_ERR_CONFIG);
+    q = (tr_schedule_request){
+        .name = "bfs", .ranks = 1 << 24, .micro_batches = 1 << 24, .chunks = 1 << 24};
+    assert_int_equal(tr_schedule_make(&q, &s), TR_ERR_CONFIG);
+    assert_non_null(strstr(tr_error_message(), "281474976710656 stages"));
     assert_null(s);
 }
 
