@@ -23,7 +23,8 @@ typedef struct tr_walk {
 } tr_walk;
 
 /* Opens a walk over count[ranks] items; NULL: the caller sets walk->count. The caller has set name,
- * context, step and blocked, and releases the walk with tr_walk_close. */
+ * context, step and, for tr_walk_run, blocked, and releases the walk with tr_walk_close, also after
+ * a failure. */
 tr_status tr_walk_open(tr_walk *walk, int ranks, const int *count);
 void tr_walk_close(tr_walk *walk);
 

@@ -114,7 +114,7 @@ static double panel_height(const tr_timeline *t) {
 
 static void draw_bar(const tr_timeline *t, const tr_bar *bar, double scale, double y, FILE *out) {
     double x = LEFT + bar->start * scale, width = (bar->end - bar->start) * scale;
-    int chunk = t->ranks > 0 && bar->action.stage >= 0 ? bar->action.stage / t->ranks % 4 : 0;
+    int chunk = bar->action.stage >= 0 ? bar->action.stage / t->ranks % 4 : 0;
     bool under = bar->track != TR_TRACK_COMPUTE; /* while the rank computes */
     double base = y + ROW - GAP -
                   UNDER * (bar->track == TR_TRACK_OUT    ? 2

@@ -40,13 +40,13 @@ tr_status tr_timeline_add(tr_timeline *t, tr_bar bar) {
 
 /* Returns the index of the bar's track among all tracks of all ranks. */
 static size_t track_of(const tr_timeline *t, const tr_bar *bar) {
-    return (size_t)(bar->rank * tr_bar_tracks(t->ranks) + tr_bar_track(bar));
+    return (size_t)bar->rank * (size_t)tr_bar_tracks(t->ranks) + (size_t)tr_bar_track(bar);
 }
 
 /* Shortens bars so that those of one track do not overlap. */
 static tr_status separate(tr_timeline *t) {
     double *end = NULL;
-    TR_TRY(tr_calloc((size_t)(t->ranks * tr_bar_tracks(t->ranks)), sizeof *end, &end));
+    TR_TRY(tr_calloc((size_t)t->ranks * (size_t)tr_bar_tracks(t->ranks), sizeof *end, &end));
     for (size_t k = 0; k < t->count; k++) {
         tr_bar *bar = &t->bar[k];
         double *last = &end[track_of(t, bar)];

@@ -9,8 +9,8 @@ typedef struct tr_schedule_report {
      * which may contain its I and W (layers/layer.h). */
     bool sums_ascending;
     char note[256]; /* a line about sums in another order if they are not; else empty */
-    int rank,
-        at; /* after TR_ERR_CONFIG, the action at fault; at -1: the whole rank; rank -1: none */
+    /* After TR_ERR_CONFIG, the action at fault; at -1: the whole rank; rank -1: none. */
+    int rank, at;
 } tr_schedule_report;
 
 /* Fails with TR_ERR_CONFIG when the rank's action at a place has an id out of range, is on a rank

@@ -205,8 +205,7 @@ static tr_status read_rows(reader *in, span text) {
     for (const char *at = text.at; at < text.end; in->row++) {
         const char *eol = find((span){at, text.end}, '\n');
         in->line = at;
-        if (in->row == MOST || eol - at > INT32_MAX)
-            return fail_at(in->source, in->row, 1, "the file has too many rows");
+        if (in->row == MOST) return fail_at(in->source, in->row, 1, "the file has too many rows");
         in->acts = false;
         TR_TRY(read_line(in, eol > at && eol < text.end && eol[-1] == '\r' ? eol - 1 : eol));
         if (!in->acts)

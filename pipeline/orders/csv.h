@@ -22,7 +22,7 @@
  * "file:line:column: sentence" on a cell that the grammar does not have, a stage on two ranks, and
  * any fault that tr_schedule_check finds. The caller releases *out with tr_schedule_destroy. */
 tr_status tr_schedule_load(const char *path, tr_schedule **out);
-/* Does the same with text (any bytes); `source` names it in messages. */
+/* Does the same with text (any bytes, at most 1 GiB); `source` names it in messages. */
 tr_status tr_schedule_read(const char *text, size_t length, const char *source, tr_schedule **out);
 
 /* Writes the schedule's text to *text (malloc'd; the caller frees it): a row for each rank, with LF

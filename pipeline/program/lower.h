@@ -28,7 +28,7 @@ typedef struct tr_instr {
     size_t offset;   /* RECV, SEND, GATHER_START, GATHER_WAIT: in the arena; TR_NO_PLACE: the values
                         have memory of their own */
     size_t bytes;    /* of the message; REDUCE_START, GATHER_START: of the bucket on this rank;
-                        OFFLOAD,  FETCH: of the copies */
+                        OFFLOAD, FETCH: of the copies */
     size_t gathered; /* GATHER_START: as in tr_bucket */
     int first_copy, copies; /* OFFLOAD, FETCH: in tr_program.copy */
     /* REDUCE_START: the stage's last W or B starts the sum while it runs, after the share `ready`

@@ -47,7 +47,7 @@ static void end_entry(tr_record *r) {
     if (r->count < r->capacity) r->entry[r->count++].end_ns = tr_now_ns();
 }
 
-/* Begins another part of the F before the last entry, which was a wait. */
+/* Begins another part of the action before the last entry, which was a wait. */
 static void go_on(tr_record *r) {
     if (r->count == r->capacity) return;
     tr_record_entry *entry = &r->entry[r->count];
@@ -64,7 +64,7 @@ void tr_record_observe(void *record, const tr_instr *instr, bool begin) {
         if (--r->depth > 0) go_on(r);
         return;
     }
-    if (r->depth++ > 0) end_entry(r); /* a part of an F */
+    if (r->depth++ > 0) end_entry(r); /* a part of an action */
     if (r->count == r->capacity) return;
     tr_record_entry *entry = &r->entry[r->count];
     const tr_action *a = &instr->action;

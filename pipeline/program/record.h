@@ -13,7 +13,7 @@ typedef struct tr_record_entry {
     int32_t stage, micro_batch; /* as in tr_action */
     int32_t peer, message;      /* RECV, SEND, WAIT_SENT; else -1 */
     int32_t gradient;           /* 0 or 1 */
-    int32_t goes_on;            /* 1: an F that has waited goes on: not its first part */
+    int32_t goes_on;            /* 1: an action that has waited goes on: not its first part */
     int64_t start_ns, end_ns;   /* CLOCK_MONOTONIC of this host */
 } tr_record_entry;
 
@@ -33,7 +33,8 @@ typedef struct tr_record {
     tr_record_note *note; /* [2 * capacity] */
 } tr_record;
 
-/* Returns the entries of a run of the program: an F that waits for gathers is recorded in parts. */
+/* Returns the entries of a run of the program: an action that waits for gathers is recorded in
+ * parts. */
 size_t tr_record_entries(const tr_program *program);
 /* Makes room for `capacity` entries; does not record further ones. */
 tr_status tr_record_open(size_t capacity, tr_record **out);

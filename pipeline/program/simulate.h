@@ -1,4 +1,4 @@
-/* Simulation of lowered programs: their time, and proof that they end. */
+/* Simulation of lowered programs: the times of their instructions. */
 #pragma once
 
 #include "pipeline/orders/bubble.h"
@@ -14,7 +14,7 @@ typedef struct tr_instr_time {
     double begin; /* of those except SEND: when its link begins; else 0 */
 } tr_instr_time;
 
-/* What a message, a sum or a gather takes. */
+/* What a message, a sum, a gather or a copy takes. */
 typedef struct tr_link {
     double latency, per_byte; /* in the unit of the costs */
 } tr_link;
@@ -37,7 +37,7 @@ typedef struct tr_simulation {
     double makespan; /* until the last rank's last instruction */
     int ranks;
     tr_rank_time *time;    /* [ranks] */
-    int *in_flight;        /* [ranks]: most (stage, micro-batch) pairs after F and before W or B */
+    int *in_flight;        /* [ranks]: most (stage, micro-batch) pairs from F on, until W or B */
     double *exposed;       /* [ranks]: time in which the rank waited for reductions and gathers */
     double *copying;       /* [ranks]: for copies to the host's memory, and back */
     tr_instr_time **instr; /* [ranks][count] */
@@ -48,9 +48,9 @@ typedef struct tr_simulation {
  * and the one two before it has been taken (two landing buffers, rendezvous); after its link's time
  * it arrives and its send completes. Senders wait only in WAIT_SENT. A reduction moves on
  * links->sum when its bucket is complete and the rank's earlier collectives are over, a gather on
- * links->gather when these are over; an F that waits for gathers while it runs takes longer by what
- * it waits; a copy to the host's memory on links->copy when the rank's
- * earlier ones are over, and one back likewise. Fails with TR_ERR_CONFIG and the blocked
+ * links->gather when these are over; an action that waits for gathers while it runs takes longer by
+ * what it waits; a copy to the host's memory moves on links->copy when the rank's earlier ones are
+ * over, and one back likewise. Fails with TR_ERR_CONFIG and the blocked
  * instructions when not all ranks reach their end. The caller releases *out with
  * tr_simulation_destroy. */
 tr_status tr_simulate(const tr_program_set *set, const tr_stage_cost *cost,
