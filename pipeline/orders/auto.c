@@ -49,11 +49,11 @@ typedef struct search {
 
 /* --- shapes ----------------------------------------------------------------------------------- */
 
-static tr_status add_shape(search *x, int chunks, bool wave) {
+static tr_status add_shape(search *x, int chunks, bool wave, bool whole) {
     candidate *c = &x->candidate[x->candidates];
     const int *wanted = x->request.rank_of;
     *c = (candidate){.makespan = INFINITY, .method.idle = INFINITY};
-    tr_status status = tr_auto_shape_open(&x->request, chunks, wave, false, &c->shape);
+    tr_status status = tr_auto_shape_open(&x->request, chunks, wave, whole, &c->shape);
     if (status != TR_OK ||
         (wanted && memcmp(wanted, c->shape.rank_of, (size_t)c->shape.stages * sizeof *wanted))) {
         tr_auto_shape_close(&c->shape);
@@ -68,7 +68,8 @@ static int compare(const void *a, const void *b) {
     const candidate *x = a, *y = b;
     if (x->shape.bound < y->shape.bound) return -1;
     if (x->shape.bound > y->shape.bound) return 1;
-    return (x->shape.chunks > y->shape.chunks) - (x->shape.chunks < y->shape.chunks);
+    if (x->shape.chunks != y->shape.chunks) return x->shape.chunks < y->shape.chunks ? -1 : 1;
+    return x->shape.whole - y->shape.whole;
 }
 
 static int most_chunks(const tr_schedule_request *q) {
@@ -88,17 +89,20 @@ static double bound_of_request(const search *x, int last) {
     return least;
 }
 
-/* Lists the shapes that the request allows, the most promising first. */
+/* Lists the shapes that the request allows, the most promising first. Where a micro-batch takes
+ * more after its I than before, orders with whole B may hold more micro-batches under a cap. */
 static tr_status list_shapes(search *x) {
     const tr_schedule_request *q = &x->request;
+    const bool whole = q->cap > 0 && q->share.m_w > q->share.m_b;
     int last = most_chunks(q), first = q->chunks ? last : 1;
-    size_t shapes = 2 * (size_t)(last - first + 1), ranks = (size_t)q->ranks;
+    size_t shapes = 4 * (size_t)(last - first + 1), ranks = (size_t)q->ranks;
     TR_TRY(tr_schedule_check_size((int64_t)q->ranks * last, q->micro_batches));
     TR_TRY(tr_calloc(shapes, sizeof *x->candidate, &x->candidate));
-    for (int v = first; v <= last; v++) {
-        TR_TRY(add_shape(x, v, false));
-        if (v > 1 && q->ranks > 1) TR_TRY(add_shape(x, v, true));
-    }
+    for (int v = first; v <= last; v++)
+        for (int b = 0; b <= whole; b++) {
+            TR_TRY(add_shape(x, v, false, b));
+            if (v > 1 && q->ranks > 1) TR_TRY(add_shape(x, v, true, b));
+        }
     qsort(x->candidate, (size_t)x->candidates, sizeof *x->candidate, compare);
     x->bound = bound_of_request(x, last);
     return tr_calloc(ranks * 3 * (size_t)last * (size_t)q->micro_batches, sizeof *x->order,
@@ -192,7 +196,6 @@ static tr_status try_schedule(search *x, const char *name, int chunks) {
         double makespan;
         status = tr_auto_improve(&c->shape, 0, 0, x->order, &makespan);
         if (status == TR_OK) (void)accept(x, c, makespan, name);
-        break;
     }
     tr_schedule_destroy(s);
     return status;
@@ -423,7 +426,7 @@ static tr_status scale_up(search *x) {
         for (int n = 0; n < x->candidates; n++) {
             candidate *c = &x->candidate[n];
             if (c->shape.chunks == best->shape.chunks && c->shape.wave == best->shape.wave &&
-                can_win(x, c))
+                c->shape.whole == best->shape.whole && can_win(x, c))
                 status = apply_method(x, c, &best->method);
         }
         best->method.idle = INFINITY;
@@ -448,7 +451,7 @@ static tr_status run(search *x) {
         return TR_FAIL(TR_ERR_CONFIG,
                        "no schedule holds at most %g on a rank when a micro-batch takes %g there: "
                        "raise the cap",
-                       x->request.cap, fmax(x->request.share.m_b, x->request.share.m_w));
+                       x->request.cap, x->request.share.m_b);
     return TR_OK;
 }
 

@@ -26,6 +26,7 @@ double tr_auto_bound(int ranks, int micro_batches, double chunks, const tr_stage
  *
  * The number of evaluated actions bounds the work, so the order depends only on the request, not on
  * the machine. Ignores request->name; defaults are those of tr_schedule_make. report may be NULL.
- * Fails with TR_ERR_CONFIG when the cap does not hold one micro-batch. */
+ * Fails with TR_ERR_CONFIG when the cap does not hold one micro-batch until its I, and like
+ * tr_schedule_check_size. */
 tr_status tr_schedule_auto(const tr_schedule_request *request, tr_auto_report *report,
                            tr_schedule **out);

@@ -215,15 +215,18 @@ static void step(lister *x, int rank, double t) {
     list_rank *r = &x->rank[rank];
     options o = look(x, rank, t);
     bool forward = o.forward.chunk >= 0, input = o.input.chunk >= 0;
+    /* After the front of another order an I may lack room until a W has run. */
+    bool full =
+        input && x->s->mean.m_w > x->s->mean.m_b && !tr_auto_fits(x->s, r->whole - 1, r->kept + 1);
     bool turn = x->rule.first == TR_AUTO_FORWARDS ||
                 (x->rule.first == TR_AUTO_TURNS && r->last == TR_ACTION_I);
     tr_action_type type = TR_ACTION_W;
     if (r->late_count > x->rule.late) type = TR_ACTION_W;
     else if (turn && forward) type = TR_ACTION_F;
     else if (turn && o.blocked && r->late_count) type = TR_ACTION_W;
-    else if (input) type = TR_ACTION_I;
+    else if (input && !full) type = TR_ACTION_I;
     else if (forward) type = TR_ACTION_F;
-    bool guarded = x->rule.guard && o.last < t + x->s->mean.w;
+    bool guarded = x->rule.guard && !full && o.last < t + x->s->mean.w;
     if (type == TR_ACTION_W && (!r->late_count || guarded)) {
         set_wake(&x->wake, rank, o.next);
         return;

@@ -203,6 +203,31 @@ static void test_never_worse_than_a_generator(void **state) {
     }
 }
 
+/* Where W holds more than F, three micro-batches fit only with whole B, and a micro-batch that fits
+ * until its I has an order. */
+static void test_whole_backwards_hold_less(void **state) {
+    (void)state;
+    tr_auto_report report;
+    tr_schedule_request q = {.ranks = 3,
+                             .micro_batches = 3,
+                             .chunks = 1,
+                             .share = {.f = 2.5, .i = 1, .w = 1, .m_b = 1, .m_w = 2},
+                             .latency = 2,
+                             .cap = 3};
+    expect_best(&q, make(&q, &report, true).makespan);
+    q.ranks = 1;
+    q.cap = 1;
+    assert_true(make(&q, &report, true).makespan == 3 * 4.5);
+    /* The front of 1f1b-v fits, and two I before their W at its end do not. */
+    q = (tr_schedule_request){.ranks = 2,
+                              .micro_batches = 3,
+                              .chunks = 2,
+                              .share = {.f = 1, .i = 1, .w = 1.594, .m_b = 1, .m_w = 1.3},
+                              .latency = 2,
+                              .cap = 1.19};
+    (void)make(&q, &report, true);
+}
+
 /* --- stages that differ ----------------------------------------------------------------------- */
 
 /* Stages that differ: the first and the last are the longest. */
@@ -364,6 +389,7 @@ int main(void) {
         cmocka_unit_test(test_beats_published_orders),
         cmocka_unit_test(test_large),
         cmocka_unit_test(test_never_worse_than_a_generator),
+        cmocka_unit_test(test_whole_backwards_hold_less),
         cmocka_unit_test(test_stages_that_differ),
         cmocka_unit_test(test_corners),
         cmocka_unit_test(test_same_request_same_order),
