@@ -27,5 +27,6 @@
  *   - when a stage that gathers has an action before its gathers, or a gather is not waited for, by
  *     an action of its stage, before the next one of its bucket and FINISH;
  *   - when what a micro-batch offloads does not go out after its F and come back before its first
- *     gradient. */
+ *     gradient.
+ * table: the edges between the stages. */
 tr_status tr_program_prove(const tr_program_set *set, const tr_stage_table *table);
