@@ -12,6 +12,7 @@ enum {
     MATCH_LIMIT = 1 << 22,     /* PCRE2's count of backtracking for one match: about 50 ms */
     STACK_MAX = 8 << 20,       /* of PCRE2's compiled code */
     HEAP_MAX_KIB = 256 << 10,  /* of its interpreter, where the stack is too small */
+    DEEPEST = 8,               /* classes in classes */
 };
 
 tr_status tr_bytes_add(tr_byte_list *list, const char *bytes, size_t length) {
@@ -150,31 +151,42 @@ static tr_status translate_escape(const char *p, bool in_class, tr_byte_list *ou
     return tr_bytes_add(out, p, 2);
 }
 
-/* Translates the members of a class, and moves *at to the first thing that is none: its end, &&, or
- * a class within it. */
-static tr_status translate_members(const char **at, tr_byte_list *out) {
+/* Translates the members of a class, also those of classes in it, and moves *at to the first thing
+ * that is none: its end, &&, or a class in it that is negated, a POSIX class or an intersection. */
+static tr_status translate_members(const char **at, int depth, tr_byte_list *out) {
     const char *const first = *at;
     for (size_t taken; **at && (**at != ']' || *at == first); *at += taken) {
         taken = 1;
-        if (**at == '[' || strncmp(*at, "&&", 2) == 0) return TR_OK;
-        if (**at == '\\' && (*at)[1]) TR_TRY(translate_escape(*at, true, out, &taken));
-        else TR_TRY(tr_bytes_add(out, *at, 1));
+        if (strncmp(*at, "&&", 2) == 0) return TR_OK;
+        if (**at == '[') {
+            const char *p = *at + 1;
+            /* Next to a hyphen members could become a range. */
+            const bool ranges = *p == '-' || (*at > first && p[-2] == '-');
+            if (*p == '^' || *p == ':' || ranges || depth == DEEPEST) return TR_OK;
+            TR_TRY(translate_members(&p, depth + 1, out));
+            if (*p != ']' || p[-1] == '-' || p[1] == '-') return TR_OK;
+            *at = p;
+        } else if (**at == '\\' && (*at)[1]) {
+            TR_TRY(translate_escape(*at, true, out, &taken));
+        } else {
+            TR_TRY(tr_bytes_add(out, *at, 1));
+        }
     }
     return TR_OK;
 }
 
-/* Translates a class, [...] or [...&&[...]], and moves *at behind it. Leaves *at as it is when it
- * has other classes within it, or no end. */
+/* Translates a class, [...], [...[...]] or [...&&[...]], and moves *at behind it. Leaves *at as it
+ * is when it has other classes in it, or no end. */
 static tr_status translate_class(const char **at, tr_byte_list *members, tr_byte_list *out) {
     const char *p = *at + 1, *begin = *p == '^' ? "[^" : "[";
     members->count = 0;
     if (*p == '^') p++;
-    TR_TRY(translate_members(&p, members));
+    TR_TRY(translate_members(&p, 0, members));
     if (strncmp(p, "&&[", 3) == 0 && !begin[1]) {
         p += 3;
         TR_TRY(tr_bytes_add(out, "(?:(?=[", 7));
         if (*p == '^') TR_TRY(tr_bytes_add(out, p++, 1));
-        TR_TRY(translate_members(&p, out));
+        TR_TRY(translate_members(&p, 0, out));
         if (strncmp(p, "]]", 2) != 0) return TR_OK;
         TR_TRY(tr_bytes_add(out, "])[", 3));
         TR_TRY(tr_bytes_add(out, members->byte, members->count));
@@ -230,7 +242,7 @@ tr_status tr_matcher_compile(const char *path, const char *expression, tr_matche
             status = TR_FAIL(TR_ERR_DATA,
                              "the tokenizer '%s': the regular expression '%.200s' has at byte %zu "
                              "a class without an end, or with other classes in it than "
-                             "[...&&[...]], which Trireme does not read",
+                             "[...[...]] and [...&&[...]], which Trireme does not read",
                              path, expression, (size_t)(end - expression));
         pcre2_compile_context *context =
             status == TR_OK ? pcre2_compile_context_create(NULL) : NULL;

@@ -298,6 +298,7 @@ static void test_pieces(void **state) {
     PIECES("\\\\p{^Han}+", "Isolated", "\u4E2D\u3002", 2, 3);
     PIECES("[\\\\p{L}&&[^\\\\p{Han}]]+", "Isolated", "ab\u4E2D\u3002", 5, 9);
     PIECES("[ab&&[a]]+", "Isolated", "aab", 4, 1);
+    PIECES("[^b[\u3002[c]]]+", "Isolated", "aab\u4E2D\u3002", 4, 1, 2, 3);
     PIECES("[]a]+", "Isolated", "aab", 4, 1);
     PIECES("a*", "Isolated", "bb", 1, 1);
     PIECES("a*", "MergedWithPrevious", "baab", 8, 1);

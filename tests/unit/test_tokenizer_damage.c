@@ -169,11 +169,15 @@ static void test_faults(void **state) {
     faulty("added", "[9]", "added_tokens[0]");
     faulty("normalizer", "{\"type\": \"Precompiled\"}", "normalizer 'Precompiled'");
     faulty("pre", "{\"type\": \"Split\", \"pattern\": {\"Regex\": \"(\"}}", "does not compile");
-    faulty("pre", "{\"type\": \"Split\", \"pattern\": {\"Regex\": \"a[b[c]]\"}}",
+    faulty("pre", "{\"type\": \"Split\", \"pattern\": {\"Regex\": \"a[b[^c]]\"}}",
            "has at byte 1 a class without an end, or with other classes in it");
     faulty("pre", "{\"type\": \"Split\", \"pattern\": {\"Regex\": \"[[:alpha:]]\"}}",
            "other classes");
     faulty("pre", "{\"type\": \"Split\", \"pattern\": {\"Regex\": \"[a&&b]\"}}", "other classes");
+    faulty("pre", "{\"type\": \"Split\", \"pattern\": {\"Regex\": \"[a[-c]]\"}}", "other classes");
+    faulty("pre", "{\"type\": \"Split\", \"pattern\": {\"Regex\": \"[[a]-c]\"}}", "other classes");
+    faulty("pre", "{\"type\": \"Split\", \"pattern\": {\"Regex\": \"[a[[[[[[[[[b]]]]]]]]]]\"}}",
+           "other classes");
     faulty("pre", "{\"type\": \"Split\", \"pattern\": {\"Regex\": \"[a\"}}",
            "a class without an end");
     faulty("pre", "{\"type\": \"Split\", \"pattern\": {\"String\": \"\"}}", "is an empty text");
