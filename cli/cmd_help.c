@@ -2,6 +2,7 @@
 #include "cli/cli.h"
 #include "config/schema.h"
 #include "layers/preset.h"
+#include "pipeline/orders/generate.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -77,7 +78,7 @@ static const char *word_at(const void *words, int index) {
     return ((const char(*)[WORD_SIZE])words)[index];
 }
 
-/* Returns true when `list` has the word between other characters than those of words. */
+/* Returns true when the list has this word, and not only as a part of another one. */
 static bool lists(const char *list, const char *word) {
     static const char letters[] = "abcdefghijklmnopqrstuvwxyz0123456789_-";
     const size_t length = strlen(word);
@@ -89,10 +90,20 @@ static bool lists(const char *list, const char *word) {
     return false;
 }
 
-/* Fails with what explains a word that is a section within another one, a part or an option of a
- * command, or a value of a key. Returns TR_OK when it is none. */
+/* Returns true for a choice of the key, or a schedule that trains. */
+static bool is_value(const tr_key *key, const char *word) {
+    bool trains;
+    const char *name;
+    if (key->type == TR_KEY_CHOICE) return lists(key->choices, word);
+    for (int k = 0; key->type == TR_KEY_SCHEDULE && (name = tr_schedule_name(k, &trains)); k++)
+        if (trains && strcmp(name, word) == 0) return true;
+    return false;
+}
+
+/* Fails with TR_ERR_USAGE and the topic that explains the word, when it is a section within another
+ * one, a part or an option of a command, or a value of a key. Returns TR_OK for other words. */
 static tr_status known_otherwise(const char *word) {
-    char option[64], takes[512];
+    char option[64];
     const cli_command *whole = cli_find_part(word);
     if (whole)
         return TR_FAIL(TR_ERR_USAGE, "%s is a part of %s, which `trireme help %s` explains", word,
@@ -111,8 +122,7 @@ static tr_status known_otherwise(const char *word) {
             return TR_FAIL(TR_ERR_USAGE, "%s is an option, which `trireme help %s` explains",
                            option, cli_commands[i].name);
     for (int i = 0; i < tr_schema_count; i++)
-        if ((tr_schema[i].type == TR_KEY_CHOICE || tr_schema[i].type == TR_KEY_SCHEDULE) &&
-            lists(tr_key_describe(&tr_schema[i], takes, sizeof takes) + strlen("one of"), word))
+        if (is_value(&tr_schema[i], word))
             return TR_FAIL(TR_ERR_USAGE, "%s is a value of %s, which `trireme help %s` explains",
                            word, tr_schema[i].name, tr_schema[i].name);
     return TR_OK;

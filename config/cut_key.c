@@ -29,7 +29,7 @@ tr_status tr_config_check_cut(const tr_config *c) {
     if (stages % pp != 0)
         REFUSE(key,
                "parallel.cut has %d stage%s, which is not a multiple of parallel.pp %" PRId64
-               ": each pipeline rank has as many; give it other stages, or set parallel.cut=auto",
+               ": give every pipeline rank the same number, or set parallel.cut=auto",
                stages, stages == 1 ? "" : "s", pp);
     if (own > 0 && stages != pp * own)
         REFUSE(key,

@@ -51,8 +51,8 @@ static tr_status add_layer(reader *r, char letter) {
     }
     if (letter == 'L' && next == 't')
         return TR_FAIL(TR_ERR_CONFIG,
-                       "parallel.cut has %d blocks (t), but model.layers is %lld: give it as many",
-                       r->layers - 1, (long long)r->blocks);
+                       "parallel.cut has %d block%s (t), but model.layers is %lld: give it as many",
+                       r->layers - 1, r->layers == 2 ? "" : "s", (long long)r->blocks);
     if (letter == 't' && next == 'L')
         return TR_FAIL(TR_ERR_CONFIG,
                        "parallel.cut has more blocks (t) than model.layers, which is %lld: give it "

@@ -62,9 +62,8 @@ typedef struct tr_layout {
 } tr_layout;
 
 /* Creates the model, without memory, and cuts it into the schedule's stages (tr_cut_for_schedule),
- * unless the cut is given.
- * Fails with TR_ERR_CONFIG when sizes contradict each other. The caller releases *out with
- * tr_layout_destroy. */
+ * unless the cut is given. Fails with TR_ERR_CONFIG when sizes contradict each other, or the given
+ * cut has other stages than the schedule. The caller releases *out with tr_layout_destroy. */
 tr_status tr_layout_create(const tr_layout_desc *desc, tr_layout **out);
 void tr_layout_destroy(tr_layout *layout);
 

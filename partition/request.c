@@ -6,11 +6,12 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Returns the stages of a rank; 0: the schedule's own number. like: as in open_order. */
+/* Returns the stages of a rank; 0: the schedule's own number, which a file always has. like: as in
+ * open_order. */
 static int chunks_of(const tr_config *c, const tr_schedule *like, int cut_stages) {
     if (like) return like->stages / like->ranks;
     if (c->parallel.virtual_stages) return (int)c->parallel.virtual_stages;
-    return cut_stages / (int)c->parallel.pp;
+    return tr_schedule_is_path(c->parallel.schedule) ? 0 : cut_stages / (int)c->parallel.pp;
 }
 
 /* Opens the order of a batch. like: with its stages; NULL: any. */

@@ -152,7 +152,8 @@ static tr_status translate_escape(const char *p, bool in_class, tr_byte_list *ou
 }
 
 /* Translates the members of a class, also those of classes in it, and moves *at to the first thing
- * that is none: its end, &&, or a class in it that is negated, a POSIX class or an intersection. */
+ * that is none: its end, &&, or a class in it that is negated, a POSIX class or an intersection, or
+ * that begins with ], which would end the class around it. */
 static tr_status translate_members(const char **at, int depth, tr_byte_list *out) {
     const char *const first = *at;
     for (size_t taken; **at && (**at != ']' || *at == first); *at += taken) {
@@ -162,7 +163,7 @@ static tr_status translate_members(const char **at, int depth, tr_byte_list *out
             const char *p = *at + 1;
             /* Next to a hyphen members could become a range. */
             const bool ranges = *p == '-' || (*at > first && p[-2] == '-');
-            if (*p == '^' || *p == ':' || ranges || depth == DEEPEST) return TR_OK;
+            if (strchr("^:]", *p) || ranges || depth == DEEPEST) return TR_OK;
             TR_TRY(translate_members(&p, depth + 1, out));
             if (*p != ']' || p[-1] == '-' || p[1] == '-') return TR_OK;
             *at = p;

@@ -1,7 +1,7 @@
-/* Proves that programs end, and that no instruction uses what is not there. They end with
- * rendezvous over one first in, first out channel for each directed pair of ranks and no buffers. A
- * program that ends here also ends with any number of buffers and at any speed, because the waits
- * do not depend on time.
+/* Proves that programs end, and that no instruction reads a tensor before it is made or received.
+ * The proof has rendezvous over one first in, first out channel for each directed pair of ranks,
+ * and no buffers. A program that ends here also ends with any number of buffers and at any speed,
+ * because the waits do not depend on time.
  *
  * One pipeline line is enough. The other lines (data and tensor ranks) run the same programs and
  * meet in collectives at the same places. Mapping every line's instructions to this line's turns

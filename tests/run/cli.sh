@@ -40,6 +40,7 @@ expect 64 "trireme: --resume is an option, which \`trireme help train\` explains
 expect 64 "trireme: swiglu is a value of model.activation, which \`trireme help model.activation\` explains" help swiglu
 expect 64 "trireme: zbv is a value of parallel.schedule, which \`trireme help parallel.schedule\` explains" help zbv
 expect 64 "trireme: unknown command or key 'xyzzy'; \`trireme help\` lists both" help xyzzy
+expect 64 "trireme: unknown command or key 'ends'; \`trireme help\` lists both" help ends
 expect 64 "trireme: doctor takes no arguments; usage: trireme doctor" doctor now
 expect 64 "trireme: unknown option --fast; usage: trireme train CONFIG [--resume[=auto]] [--time-limit T] [--trace N] [--debug-nan] [key=value ...]" train x.yaml --fast
 # A word that is no option is named, also as the last one, where its value would be missing.

@@ -76,6 +76,9 @@ for schedule in interleaved zbv auto; do
 done
 train 78 1 resized model.layers=4 'parallel.cut=E|tt|tt|L'
 says resized 'parallel\.cut has 4 stages, but parallel\.schedule 1f1b has 1 with parallel\.pp 1: give it as many, or set parallel\.cut=auto'
+printf '0F0,0B0\n1F0,1B0\n' >"$scratch/two.csv"
+plan 78 file.plan train.batch=1 parallel.pp=2 parallel.schedule="$scratch/two.csv" 'parallel.cut=E|t*3|t|L'
+says file.plan 'parallel\.cut has 4 stages, but the schedule has 2: give it as many, or set parallel\.cut=auto'
 plan 76 none.plan "${layout[@]}" device.memory=1MiB
 train 76 4 none "${layout[@]}" device.memory=1MiB
 says none 'rank . of the pipeline needs .* and a rank may use 1\.0 MiB \(device\.memory\).*'

@@ -86,8 +86,8 @@ static void checks_name_place_and_remedy(void **state) {
         {"model.layers: 4\nparallel: {pp: 2, cut: Ett|tL}\n", 1,
          "x.yaml:3:24: parallel.cut has 3 blocks (t), but model.layers is 4: give it as many"},
         {"model.layers: 4\nparallel: {pp: 3, schedule: bfs, cut: Ett|ttL}\n", 1,
-         "x.yaml:3:39: parallel.cut has 2 stages, which is not a multiple of parallel.pp 3: each "
-         "pipeline rank has as many; give it other stages, or set parallel.cut=auto"},
+         "x.yaml:3:39: parallel.cut has 2 stages, which is not a multiple of parallel.pp 3: give "
+         "every pipeline rank the same number, or set parallel.cut=auto"},
         {"model.layers: 4\nparallel: {pp: 2, schedule: zbv, cut: Ett|ttL}\n", 1,
          "x.yaml:3:39: parallel.cut has 2 stages, but parallel.schedule zbv has 4 with parallel.pp "
          "2: give it as many, or set parallel.cut=auto"},

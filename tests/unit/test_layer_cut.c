@@ -99,6 +99,7 @@ static void test_refusals(void **state) {
         {"Ett|ttLL", "must begin with E"},
         {"Ett|EttL", "must begin with E"},
         {"Ett|tL", "has 3 blocks (t), but model.layers is 4"},
+        {"EtL", "has 1 block (t), but model.layers is 4: give it as many"},
         {"Ett|ttt|L", "has more blocks (t) than model.layers, which is 4"},
         {"E(t*999999999|)*999999999L", "has more blocks"},
         {"Ett||ttL", "stage 1 of parallel.cut has no layer"},

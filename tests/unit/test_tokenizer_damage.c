@@ -176,6 +176,7 @@ static void test_faults(void **state) {
     faulty("pre", "{\"type\": \"Split\", \"pattern\": {\"Regex\": \"[a&&b]\"}}", "other classes");
     faulty("pre", "{\"type\": \"Split\", \"pattern\": {\"Regex\": \"[a[-c]]\"}}", "other classes");
     faulty("pre", "{\"type\": \"Split\", \"pattern\": {\"Regex\": \"[[a]-c]\"}}", "other classes");
+    faulty("pre", "{\"type\": \"Split\", \"pattern\": {\"Regex\": \"[a[]b]c]\"}}", "other classes");
     faulty("pre", "{\"type\": \"Split\", \"pattern\": {\"Regex\": \"[a[[[[[[[[[b]]]]]]]]]]\"}}",
            "other classes");
     faulty("pre", "{\"type\": \"Split\", \"pattern\": {\"Regex\": \"[a\"}}",
