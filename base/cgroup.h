@@ -4,8 +4,9 @@
 
 #include <stddef.h>
 
-/* Lowers *available and *total, in bytes, to what the control groups leave of them, those of
- * version 1 or 2 and the groups that they are in. Groups without a limit, and a system without
- * groups, change nothing. Pages of files that the system can drop count as available.
+/* Lowers *total to the smallest limit of this process's control groups (version 1 or 2) and of the
+ * groups above them, and *available to the least that one of these groups has left, both in bytes.
+ * Groups without a limit, and a system without groups, change nothing. Pages of files that the
+ * system can drop count as available.
  * list: "/proc/self/cgroup", root: "/sys/fs/cgroup"; tests have others. */
 void tr_cgroup_memory(const char *list, const char *root, size_t *available, size_t *total);

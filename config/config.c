@@ -410,7 +410,7 @@ static tr_status check_kept(const tr_config *c) {
         REFUSE("checkpoint.keep_every",
                "checkpoint.keep_every %" PRId64
                " must be a multiple of checkpoint.every, which is %" PRId64
-               ": only steps that are saved can stay",
+               ": set checkpoint.every to a divisor of it, because only saved steps can stay",
                kept, every);
     return TR_OK;
 }

@@ -96,10 +96,10 @@ static void checks_name_place_and_remedy(void **state) {
          "4: leave parallel.virtual out, or give parallel.cut as many"},
         {"checkpoint: {every: 300, keep_every: 1000}\n", 1,
          "x.yaml:2:38: checkpoint.keep_every 1000 must be a multiple of checkpoint.every, which is "
-         "300: only steps that are saved can stay"},
+         "300: set checkpoint.every to a divisor of it, because only saved steps can stay"},
         {"checkpoint.keep_every: 1000\n", 1,
          "x.yaml:2:24: checkpoint.keep_every 1000 must be a multiple of checkpoint.every, which is "
-         "0: only steps that are saved can stay"},
+         "0: set checkpoint.every to a divisor of it, because only saved steps can stay"},
         {"guard.action: rollback\n", 1,
          "x.yaml:2:15: guard.action rollback needs guard.sigma above 0, from which a step is out "
          "of "
