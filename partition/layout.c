@@ -58,7 +58,7 @@ static tr_status check_schedule(const tr_layout *l) {
         return TR_FAIL(TR_ERR_CONFIG,
                        "schedule %s has %d ranks and %d micro-batches, not %d and %d", s->name,
                        s->ranks, s->micro_batches, pp, l->micro_batches);
-    if (s->stages > l->desc.model.layers)
+    if (s->stages > l->desc.model.layers && !l->desc.cut)
         return TR_FAIL(TR_ERR_CONFIG,
                        "schedule %s has %d stages, and model.layers is %lld: a stage needs a layer",
                        s->name, s->stages, (long long)l->desc.model.layers);

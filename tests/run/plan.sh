@@ -74,6 +74,10 @@ for schedule in interleaved zbv auto; do
     grep -q '; stages of layers 0 | 1-2 | 3-4 | 5$' "$scratch/bare-$schedule.out" || fail "bare-$schedule: other stages"
     [[ $schedule == interleaved ]] || same_curve "bare-$schedule" bare-interleaved
 done
+# There may be more stages than blocks, since the embedding and the head are layers, too.
+train 0 3 short model.layers=2 parallel.pp=3 'parallel.cut=E|t*2|L' train.steps=2 train.sample_every=2
+train 0 4 shorter model.layers=2 parallel.pp=4 'parallel.cut=E|t|t|L' parallel.schedule=auto train.steps=2 train.sample_every=2
+same_curve shorter short
 train 78 1 resized model.layers=4 'parallel.cut=E|tt|tt|L'
 says resized 'parallel\.cut has 4 stages, but parallel\.schedule 1f1b has 1 with parallel\.pp 1: give it as many, or set parallel\.cut=auto'
 printf '0F0,0B0\n1F0,1B0\n' >"$scratch/two.csv"
