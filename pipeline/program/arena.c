@@ -6,59 +6,81 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The begin of an item's live range, or the end, at the position after its last. */
-typedef struct event {
-    bool ends;
-    int until; /* the last position of the item; counted from the end in the backward sweep */
+/* Items are swept in time, forwards or backwards. Those that begin at one position go by the end of
+ * their live ranges, the last one first: they then get the lowest offsets and do not split the free
+ * room. After that the larger ones go first. */
+typedef struct sweep_order {
+    int *begin, *until; /* [n]: where an item begins; how long before the sweep's end it ends */
+    int last;           /* position of the sweep's end */
+    int *by_bytes, *by_until, *by_begin; /* [n]: items in the order of a key, and of those before */
+    int *at;                             /* [last + 2]: where each position's items are sorted to */
+} sweep_order;
+
+typedef struct sized {
     size_t bytes;
     int item;
-} event;
+} sized;
 
-/* At a position, ends come before begins, so that room is free, and items with longer live ranges
- * begin first: they then get the lowest offsets and do not split the free room. */
-static int compare_events(const void *left, const void *right) {
-    const event *a = left, *b = right;
-    if (a->ends != b->ends) return a->ends ? -1 : 1;
-    if (a->until != b->until) return a->until > b->until ? -1 : 1;
+/* The larger ones first. */
+static int compare_sizes(const void *left, const void *right) {
+    const sized *a = left, *b = right;
     if (a->bytes != b->bytes) return a->bytes > b->bytes ? -1 : 1;
-    return a->item < b->item ? -1 : a->item > b->item;
+    return (a->item > b->item) - (a->item < b->item);
 }
 
-/* Returns the number of positions at which something may begin or end. */
-static int count_positions(const tr_arena_item *items, int n) {
-    int last = 0;
+static tr_status sort_by_bytes(const tr_arena_item *items, int n, int *sorted) {
+    sized *size;
+    TR_TRY(tr_calloc((size_t)n, sizeof *size, &size));
+    for (int k = 0; k < n; k++) size[k] = (sized){items[k].bytes, k};
+    qsort(size, (size_t)n, sizeof *size, compare_sizes);
+    for (int k = 0; k < n; k++) sorted[k] = size[k].item;
+    free(size);
+    return TR_OK;
+}
+
+/* Sorts items by a position; those with the same one stay in their order. Counts, because a step of
+ * many micro-batches has millions of items. */
+static void sort_by_position(const sweep_order *o, const int *position, const int *from, int n,
+                             int *to) {
+    memset(o->at, 0, ((size_t)o->last + 2) * sizeof *o->at);
+    for (int k = 0; k < n; k++) o->at[position[k] + 1]++;
+    for (int k = 0; k <= o->last; k++) o->at[k + 1] += o->at[k];
+    for (int k = 0; k < n; k++) to[o->at[position[from[k]]]++] = from[k];
+}
+
+static void destroy_order(const sweep_order *o) {
+    free(o->begin);
+    free(o->until);
+    free(o->by_bytes);
+    free(o->by_until);
+    free(o->by_begin);
+    free(o->at);
+}
+
+/* The caller releases *o with destroy_order, also after an error. */
+static tr_status create_order(const tr_arena_item *items, int n, sweep_order *o) {
+    const size_t count = (size_t)n;
+    *o = (sweep_order){.last = 0};
     for (int k = 0; k < n; k++)
-        if (items[k].end > last) last = items[k].end;
-    return last + 2;
+        if (items[k].end > o->last) o->last = items[k].end;
+    TR_TRY(tr_calloc(count, sizeof *o->begin, &o->begin));
+    TR_TRY(tr_calloc(count, sizeof *o->until, &o->until));
+    TR_TRY(tr_calloc(count, sizeof *o->by_bytes, &o->by_bytes));
+    TR_TRY(tr_calloc(count, sizeof *o->by_until, &o->by_until));
+    TR_TRY(tr_calloc(count, sizeof *o->by_begin, &o->by_begin));
+    TR_TRY(tr_calloc((size_t)o->last + 2, sizeof *o->at, &o->at));
+    for (int k = 0; k < n; k++) {
+        o->begin[k] = items[k].start;
+        o->until[k] = o->last - items[k].end;
+    }
+    return sort_by_bytes(items, n, o->by_bytes);
 }
 
-/* Returns the item with its live range in the sweep's time. */
-static tr_arena_item in_sweep(tr_arena_item item, bool backwards, int positions) {
-    if (!backwards) return item;
-    const int end = positions - 2; /* the last position of all items */
-    return (tr_arena_item){.start = end - item.end, .end = end - item.start, .bytes = item.bytes};
-}
-
-/* Fills events[2 n] in the order of a sweep through time. Position by position, because a step of
- * many micro-batches has millions of them. Uses at[positions + 1]. */
-static void list_events(const tr_arena_item *items, int n, bool backwards, int positions, int *at,
-                        event *events) {
-    memset(at, 0, ((size_t)positions + 1) * sizeof *at);
-    for (int k = 0; k < n; k++) {
-        const tr_arena_item x = in_sweep(items[k], backwards, positions);
-        at[x.start + 1]++;
-        at[x.end + 2]++;
-    }
-    for (int k = 0; k < positions; k++) at[k + 1] += at[k];
-    for (int k = 0; k < n; k++) {
-        const tr_arena_item x = in_sweep(items[k], backwards, positions);
-        event e = {.until = x.end, .bytes = x.bytes, .item = k};
-        events[at[x.start]++] = e;
-        e.ends = true;
-        events[at[x.end + 1]++] = e;
-    }
-    for (int k = 0, from = 0; k < positions; from = at[k++])
-        qsort(events + from, (size_t)(at[k] - from), sizeof *events, compare_events);
+/* Turns time around. */
+static void turn(sweep_order *o) {
+    int *const begin = o->begin;
+    o->begin = o->until;
+    o->until = begin;
 }
 
 /* Checks that the sum of all sizes does not overflow, because offsets are added without a check. */
@@ -121,19 +143,22 @@ static void give_bytes(room *r, size_t from, size_t to) {
 
 /* Fills offset[n]: each item gets the lowest offset that is free during its live range, or the
  * start of the `tightest` gap. Returns the arena's size. *peak: the most bytes alive. */
-static size_t sweep(const tr_arena_item *items, int n, const event *events, bool tightest, room *r,
+static size_t sweep(const tr_arena_item *items, int n, const sweep_order *o, bool tightest, room *r,
                     size_t *offset, size_t *peak) {
     size_t size = 0, live = 0;
+    int ended = n; /* by_until has those that are over from here on */
     r->gap[0] = (gap){0, SIZE_MAX};
     r->gaps = 1;
     *peak = 0;
-    for (int k = 0; k < 2 * n; k++) {
-        int item = events[k].item;
-        size_t bytes = items[item].bytes;
-        if (events[k].ends) {
-            give_bytes(r, offset[item], offset[item] + bytes);
-            live -= bytes;
-            continue;
+    sort_by_position(o, o->until, o->by_bytes, n, o->by_until);
+    sort_by_position(o, o->begin, o->by_until, n, o->by_begin);
+    for (int k = 0; k < n; k++) {
+        const int item = o->by_begin[k];
+        const size_t bytes = items[item].bytes;
+        for (; o->last - o->until[o->by_until[ended - 1]] < o->begin[item]; ended--) {
+            const int over = o->by_until[ended - 1];
+            give_bytes(r, offset[over], offset[over] + items[over].bytes);
+            live -= items[over].bytes;
         }
         offset[item] = take_bytes(r, bytes, tightest);
         live += bytes;
@@ -153,22 +178,18 @@ enum { GOOD_PART = 64 };
  * alternate, as with the two directions of DualPipeV; in the tightest gaps they do not. */
 tr_status tr_arena_pack(tr_arena_item *items, int n, size_t *bytes, size_t *live_peak) {
     tr_status status = TR_OK;
-    event *events = NULL;
-    int *at = NULL;
+    sweep_order order = {0};
     size_t *offset = NULL;
     room r = {0};
     *bytes = *live_peak = 0;
     if (n == 0) return TR_OK;
     TR_TRY(check_sum(items, n));
-    const int positions = count_positions(items, n);
-    TR_TRY_OUT(tr_calloc((size_t)positions + 1, sizeof *at, &at));
-    TR_TRY_OUT(tr_calloc(2 * (size_t)n, sizeof *events, &events));
+    TR_TRY_OUT(create_order(items, n, &order));
     TR_TRY_OUT(tr_calloc((size_t)n, sizeof *offset, &offset));
     TR_TRY_OUT(tr_calloc((size_t)n + 2, sizeof *r.gap, &r.gap));
     for (int way = 0; way < 4 && (way < 2 || *bytes - *live_peak > *live_peak / GOOD_PART); way++) {
-        const bool backwards = way % 2, tightest = way >= 2;
-        list_events(items, n, backwards, positions, at, events);
-        const size_t size = sweep(items, n, events, tightest, &r, offset, live_peak);
+        const size_t size = sweep(items, n, &order, way >= 2, &r, offset, live_peak);
+        turn(&order);
         if (way > 0 && size >= *bytes) continue;
         *bytes = size;
         for (int k = 0; k < n; k++) items[k].offset = offset[k];
@@ -176,7 +197,6 @@ tr_status tr_arena_pack(tr_arena_item *items, int n, size_t *bytes, size_t *live
 out:
     free(r.gap);
     free(offset);
-    free(at);
-    free(events);
+    destroy_order(&order);
     return status;
 }
