@@ -314,6 +314,31 @@ static tr_status check_complete(const executor *x) {
     return TR_OK;
 }
 
+static bool starts_sum(const tr_program *program, int stage, int bucket) {
+    for (int k = 0; k < program->count; k++) {
+        const tr_action a = program->instr[k].action;
+        if (a.type == TR_ACTION_REDUCE_START && a.stage == stage && a.micro_batch == bucket)
+            return true;
+    }
+    return false;
+}
+
+/* Fails unless the rank reduces the buckets of its stages, except those without bytes. */
+static tr_status check_buckets(const executor *x) {
+    const tr_program *program = x->program;
+    if (program->forward_only || !x->table->bucket) return TR_OK;
+    for (int s = 0; s < program->stages; s++)
+        for (int k = 0; k < x->table->cost[s].buckets && x->here[s]; k++) {
+            const tr_bucket *bucket = &x->table->cost[s].bucket[k];
+            if ((bucket->bytes || bucket->arena) && !starts_sum(program, s, k))
+                return TR_FAIL(TR_ERR_CONFIG,
+                               "the program: rank %d does not sum the weight gradients of stage "
+                               "%d, bucket %d",
+                               program->rank, s, k);
+        }
+    return TR_OK;
+}
+
 /* Returns true for the instructions that belong to a micro-batch of a stage. */
 static bool has_micro_batch(tr_action a) {
     return tr_action_computes(a) || tr_action_transfers(a) || tr_action_offloads(a);
@@ -343,6 +368,7 @@ static tr_status check_actions(const tr_program *program, const tr_stage_table *
         if (problem) TR_TRY_OUT(fail_order(program->rank, &program->instr[k], problem));
     }
     TR_TRY_OUT(check_complete(&x));
+    TR_TRY_OUT(check_buckets(&x));
 out:
     free(x.awaited);
     free(x.received);

@@ -23,10 +23,11 @@
  *   - when a stage on a rank does not have the actions of all micro-batches in order (an F, and
  *     unless forward_only an I and a W, or a B), or an action comes before an input of it: what a
  *     stage on the same rank makes, or the RECV of an edge;
- *   - when a reduction starts before its stage's last W or B, or is not waited for before FINISH;
+ *   - when a bucket of the table is not reduced, unless it has no bytes; when a reduction starts
+ * before its stage's last W or B, or is not waited for before FINISH;
  *   - when a stage that gathers has an action before its gathers, or a gather is not waited for, by
  *     an action of its stage, before the next one of its bucket and FINISH;
  *   - when what a micro-batch offloads does not go out after its F and come back before its first
  *     gradient.
- * table: the edges between the stages. */
+ * table: the edges between the stages, and their buckets. */
 tr_status tr_program_prove(const tr_program_set *set, const tr_stage_table *table);

@@ -9,6 +9,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
+#include <string.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -182,6 +183,50 @@ static void test_collectives(void **state) {
     try_all(8103, &m, tr_test_trials(4000), 0.075, 0.25);
 }
 
+/* Removes a sum's start and wait from a program. */
+static void remove_sum(tr_program *p, int stage, int bucket) {
+    int count = 0;
+    for (int k = 0; k < p->count; k++) {
+        const tr_action a = p->instr[k].action;
+        if (tr_action_reduces(a) && a.stage == stage && a.micro_batch == bucket) continue;
+        p->instr[count++] = p->instr[k];
+    }
+    p->count = count;
+    test_relink(p);
+}
+
+/* A sum that no rank makes meets every other rule. */
+static void test_missing_sums(void **state) {
+    (void)state;
+    test_random r = {tr_mix64(tr_test_seed(8106))};
+    int missing = 0;
+    for (int trial = 0; trial < tr_test_trials(200); trial++) {
+        tr_schedule *s = test_schedule_named(&r, RANKS);
+        tr_program_set *set = NULL;
+        tr_stage_table t;
+        replicas two;
+        test_table_chain(s->stages, 512, 512, 512, &t);
+        test_table_buckets(&r, &t);
+        assert_int_equal(tr_lower(s, &t, &set), TR_OK);
+        open_replicas(set, &two);
+        const int stage = test_between(&r, 0, t.stages - 1);
+        const int buckets = t.cost[stage].buckets;
+        const int bucket = buckets > 0 ? test_between(&r, 0, buckets - 1) : 0;
+        const bool needed = !s->forward_only && buckets > 0 && test_reduces(&t, stage, bucket);
+        for (int k = 0; k < two.set.ranks; k++) remove_sum(&two.program[k], stage, bucket);
+        tr_error_clear();
+        assert_int_equal(tr_program_prove(&two.set, &t), needed ? TR_ERR_CONFIG : TR_OK);
+        if (needed)
+            assert_non_null(strstr(tr_error_message(), "does not sum the weight gradients"));
+        missing += needed;
+        close_replicas(&two);
+        tr_program_set_destroy(set);
+        tr_stage_table_free(&t);
+        tr_schedule_destroy(s);
+    }
+    assert_in_range(missing, tr_test_trials(20), tr_test_trials(180));
+}
+
 /* --- offloads --------------------------------------------------------------------------------- */
 
 static void fill_offload(test_random *r, tr_stage_table *t) {
@@ -234,6 +279,7 @@ static void test_offloads(void **state) {
 int main(void) {
     (void)alarm(getenv("TRIREME_LONG") ? 36000 : 590); /* a hang is a failure */
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_collectives),
+                                       cmocka_unit_test(test_missing_sums),
                                        cmocka_unit_test(test_offloads)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -243,7 +243,7 @@ tr_schedule *test_schedule_v(void) {
     return s;
 }
 
-static void test_relink(tr_program *p) {
+void test_relink(tr_program *p) {
     for (int k = 0; k < p->count; k++) {
         tr_instr *wait = &p->instr[k];
         if (wait->action.type != TR_ACTION_WAIT_SENT) continue;

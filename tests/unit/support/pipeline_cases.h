@@ -60,7 +60,11 @@ bool test_add_row(tr_schedule *s, int rank, const char *row);
  * micro-batches, with I and W apart and together. */
 tr_schedule *test_schedule_v(void);
 
+/* Makes each WAIT_SENT name the SEND of its message again, if there is one, after instructions have
+ * moved. */
+void test_relink(tr_program *p);
+
 /* Changes one of the program's instructions that `of` is true of: drops, repeats or moves it, lets
- * it change places with another one, or makes its micro-batch (bucket) one of 0 .. most. Each
- * WAIT_SENT then names the SEND of its message again, if there is one. */
+ * it change places with another one, or makes its micro-batch (bucket) one of 0 .. most; then
+ * relinks it. */
 void test_program_change(test_random *r, tr_program *p, bool (*of)(tr_action a), int most);
