@@ -63,6 +63,9 @@ static void write_keys(const tr_layout_choice *x, unsigned kept, char *text, siz
         if (!(kept & 1U << number[k].key))
             tr_text_add(text, size, " %s=%lld", tr_search_key_name(number[k].key),
                         (long long)number[k].value);
+    if (!(kept & 1U << TR_SEARCH_SEQUENCE))
+        tr_text_add(text, size, " %s=%s", tr_search_key_name(TR_SEARCH_SEQUENCE),
+                    x->sequence ? "true" : "false");
     if (!(kept & 1U << TR_SEARCH_SCHEDULE))
         tr_text_add(text, size, " %s=%s", tr_search_key_name(TR_SEARCH_SCHEDULE), x->schedule);
     if (!(kept & 1U << TR_SEARCH_RECOMPUTE))
@@ -74,12 +77,13 @@ static void print_row(const tr_config *c, unsigned kept, const tr_found *f) {
     char step[32];
     const tr_layout_choice *x = &f->choice;
     const bool listed = (kept & 1U << TR_SEARCH_RECOMPUTE) != 0;
-    (void)printf("%4lld %4lld %4lld %4lld  %-14s %7lld %11lld  %-9s %10.1f %6.2f%%  %-8s %.0f\n",
-                 (long long)x->pp, (long long)x->tp, (long long)x->dp, (long long)x->zero,
-                 x->schedule, (long long)x->virtual_stages, (long long)x->micro_batch,
-                 listed ? "as set" : tr_recompute_name(x->recompute), (double)f->bytes / MIB,
-                 100 * f->bubble, cli_duration(f->seconds, step, sizeof step),
-                 (double)(c->train.batch * c->model.context) / f->seconds);
+    (void)printf(
+        "%4lld %4lld %4lld %4lld  %-8s %-14s %7lld %11lld  %-9s %10.1f %6.2f%%  %-8s %.0f\n",
+        (long long)x->pp, (long long)x->tp, (long long)x->dp, (long long)x->zero,
+        x->sequence ? "true" : "false", x->schedule, (long long)x->virtual_stages,
+        (long long)x->micro_batch, listed ? "as set" : tr_recompute_name(x->recompute),
+        (double)f->bytes / MIB, 100 * f->bubble, cli_duration(f->seconds, step, sizeof step),
+        (double)(c->train.batch * c->model.context) / f->seconds);
 }
 
 /* Fails with TR_ERR_FIT, because no layout fits. */
@@ -123,9 +127,9 @@ tr_status cli_plan_search(const tr_config *c, tr_device *device, int ranks, unsi
     if (found.count == 0) return refuse(c, &found);
     (void)printf("limit    %.1f MiB a rank (%s)\n\n", (double)found.limit / MIB,
                  c->device.memory ? "device.memory" : "free memory here, divided among the ranks");
-    (void)printf("%4s %4s %4s %4s  %-14s %7s %11s  %-9s %10s %7s  %-8s %s\n", "pp", "tp", "dp",
-                 "zero", "schedule", "virtual", "micro_batch", "recompute", "MiB", "bubble", "step",
-                 "tok/s");
+    (void)printf("%4s %4s %4s %4s  %-8s %-14s %7s %11s  %-9s %10s %7s  %-8s %s\n", "pp", "tp", "dp",
+                 "zero", "sequence", "schedule", "virtual", "micro_batch", "recompute", "MiB",
+                 "bubble", "step", "tok/s");
     for (int k = 0; k < found.count; k++) print_row(c, kept, &found.found[k]);
     write_keys(&found.found[0].choice, kept, keys, sizeof keys);
     if (tr_config_cut(c)) tr_text_add(keys, sizeof keys, " parallel.cut=%s", TR_LAYER_CUT_AUTO);

@@ -11,6 +11,7 @@ typedef enum tr_search_key {
     TR_SEARCH_PP,
     TR_SEARCH_TP,
     TR_SEARCH_DP,
+    TR_SEARCH_SEQUENCE,
     TR_SEARCH_ZERO,
     TR_SEARCH_SCHEDULE,
     TR_SEARCH_VIRTUAL,
@@ -26,6 +27,7 @@ typedef struct tr_layout_choice {
     int64_t pp, tp, dp, zero, virtual_stages, micro_batch;
     const char *schedule; /* a name, or the config's */
     tr_recompute recompute;
+    bool sequence;
 } tr_layout_choice;
 
 typedef struct tr_search_request {
@@ -60,9 +62,8 @@ typedef struct tr_search {
     tr_found found[TR_SEARCH_MOST]; /* the best one of each pp x tp x dp, the shortest step first */
 } tr_search;
 
-/* Estimates every layout: the time of its order with equal stages, of the sums over tensor ranks
- * and of the optimizer's step, and its memory likewise. Then plans them (tr_run_plan_sketch), the
- * shortest estimate first, until the estimates, less half of their bubbles, are longer than the
+/* Estimates every layout (tr_layout_estimate). Then plans them (tr_run_plan_sketch), the shortest
+ * estimate first, until the estimates, less half of their bubbles, are longer than the
  * TR_SEARCH_MOST-th best step of the planned ones. Messages and sums of gradients only make a step
  * longer, and unequal stages may shorten its bubble, so a layout after that could be better only if
  * they shortened it by more. Orders: 1f1b, interleaved, interleaved-zb, zb-h1 and zbv; with

@@ -304,12 +304,12 @@ plan 78 links device.link=-1
 
 # best NAME: prints the keys of a search's best layout; steps NAME: the time of each row.
 best() { sed -n 's/^best *//p' "$scratch/$1.out"; }
-rows() { awk '$1 == "pp" { table = 1; next } table && NF < 12 { exit } table { print $1 * $2 * $3, $2, $11 * ($12 == "s" ? 1000 : 1) }' "$scratch/$1.out"; }
+rows() { awk '$1 == "pp" { table = 1; next } table && NF < 13 { exit } table { print $1 * $2 * $3, $2, $12 * ($13 == "s" ? 1000 : 1) }' "$scratch/$1.out"; }
 found=(device.link=1 --rate 20)
 plan 0 search --search 4 "${found[@]}"
 rows search | awk '$1 != 4 || $3 < last { exit 1 } { last = $3 } END { exit NR < 4 }' || fail "search: $(<"$scratch/search.out")"
 read -ra keys < <(best search)
-[[ ${#keys[@]} == 8 ]] || fail "search: keys ${keys[*]}"
+[[ ${#keys[@]} == 9 ]] || fail "search: keys ${keys[*]}"
 # The row is what `plan` says of its keys, and a run takes them.
 plan 0 best "${found[@]}" "${keys[@]}"
 awk 'NR == FNR { step = $3; nextfile } /^(time|in all) / { last = ($1 == "in" ? $4 : $3) * (/ about [0-9.]+ s / ? 1000 : 1) } END { exit !(step > 0 && last == step) }' \

@@ -91,9 +91,16 @@ static truth plan_mesh(const tr_config *config, int64_t pp, int64_t tp, int64_t 
         for (int64_t v = orders[o].chunks ? 2 : 0; v <= (orders[o].chunks ? blocks : 0); v++)
             for (int64_t zero = bfs ? 2 : 0; zero <= (bfs ? 3 : dp > 1); zero++)
                 for (int64_t b = 1; b <= config->train.batch / dp; b++)
-                    for (int r = 0; r < TR_RECOMPUTE_MODES; r++) {
-                        const tr_layout_choice x = {
-                            pp, tp, dp, zero, v, b, orders[o].name, (tr_recompute)r};
+                    for (int r = 0; r < (tp > 1 ? 2 : 1) * TR_RECOMPUTE_MODES; r++) {
+                        const tr_layout_choice x = {.pp = pp,
+                                                    .tp = tp,
+                                                    .dp = dp,
+                                                    .zero = zero,
+                                                    .virtual_stages = v,
+                                                    .micro_batch = b,
+                                                    .schedule = orders[o].name,
+                                                    .recompute = r % TR_RECOMPUTE_MODES,
+                                                    .sequence = r >= TR_RECOMPUTE_MODES};
                         const bool chunks = bfs ? v == blocks : (v & (v - 1)) == 0 && v <= 8;
                         if (!chunks || (b & (b - 1)) != 0 || b > 8) continue;
                         try_choice(config, &x, rate, &t);
@@ -244,13 +251,14 @@ static void test_kept_orders_count_once(void **state) {
 static void test_kept_auto_recomputes(void **state) {
     (void)state;
     static const char *const modes[] = {"train.recompute=auto", "train.recompute=none"};
+    const unsigned kept = 1U << TR_SEARCH_RECOMPUTE | 1U << TR_SEARCH_SEQUENCE;
     for (size_t k = 0; k < 2; k++) {
         const char *const overrides[] = {"device.memory=720KiB", modes[k], "model.vocab=515",
                                          "model.layers=8"};
         tr_config config;
         tr_search s;
         read_config(&config, 4, overrides);
-        assert_int_equal(search(&config, 4, 1U << TR_SEARCH_RECOMPUTE, 1e9, &s), TR_OK);
+        assert_int_equal(search(&config, 4, kept, 1e9, &s), TR_OK);
         assert_int_equal(s.count > 0, k == 0);
         for (int i = 0; i < s.count; i++) assert_true(s.found[i].bytes <= s.limit);
     }

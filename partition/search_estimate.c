@@ -1,0 +1,273 @@
+#include "partition/search_estimate.h"
+
+#include "base/memory.h"
+#include "partition/network.h"
+#include "partition/optim_cost.h"
+#include "partition/recompute_choice.h"
+#include "partition/request.h"
+#include "partition/run_plan.h"
+#include "partition/tensor_sums.h"
+#include "pipeline/orders/estimate.h"
+#include "pipeline/orders/make.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* A rank may take this part more than its limit by the measure of estimates: parameters are not
+ * divided in proportion to work, and not every class of bytes counts. */
+static const double SLACK = 1.15;
+
+/* What a micro-batch takes of a rank's tensor share of all layers. */
+typedef struct share {
+    int64_t tp, micro_batch;
+    bool sequence;
+    tr_recompute recompute;
+    tr_stage_cost cost;             /* f, i, w, m_b, m_w */
+    double waits[TR_COMPUTE_TYPES]; /* of each action for its tensor ranks, in FLOPs */
+    double rate;                    /* FLOP/s of a rank */
+} share;
+
+/* What does not depend on the micro-batch: of a rank with all layers. */
+typedef struct known {
+    int64_t tp, dp, zero;
+    bool sequence;
+    double bytes;
+    tr_optim_cost update; /* of each of the data ranks, if they divide it equally */
+} known;
+
+/* An order with equal stages. */
+typedef struct order {
+    tr_layout_choice of;
+    double makespan, work, waits; /* FLOPs; of a rank */
+    double *peak;                 /* [pp]: bytes of each rank's micro-batches */
+} order;
+
+struct tr_layout_estimator {
+    const tr_search_request *r;
+    double limit;
+    const tr_config *c; /* with the choice that is estimated */
+    share *share;
+    size_t shares, share_room;
+    known *known;
+    size_t knowns, known_room;
+    order last;
+};
+
+tr_status tr_layout_estimator_create(const tr_search_request *request, size_t limit,
+                                     tr_layout_estimator **out) {
+    tr_layout_estimator *e;
+    TR_TRY(tr_calloc(1, sizeof *e, &e));
+    *e = (tr_layout_estimator){.r = request, .limit = (double)limit};
+    *out = e;
+    return TR_OK;
+}
+
+void tr_layout_estimator_destroy(tr_layout_estimator *e) {
+    if (!e) return;
+    free(e->last.peak);
+    free(e->known);
+    free(e->share);
+    free(e);
+}
+
+/* Sets waits[] to how long the actions of a rank with all layers wait for its tensor ranks, in
+ * FLOPs at FLOP/s `rate`. */
+static void take_waits(const tr_layout_estimator *e, const tr_layout *l, double rate,
+                       double *waits) {
+    if (e->c->parallel.tp == 1) return;
+    const tr_link link = tr_network_sum(e->c, &l->desc.mesh, TR_AXIS_TP, rate);
+    for (int type = 0; type < TR_COMPUTE_TYPES; type++) {
+        tr_instr instr = {.action.type = (tr_action_type)type};
+        const tr_program program = {.count = 1, .instr = &instr};
+        waits[type] = tr_sum_times_of(l->model, &l->placement, &program, link).exposed;
+    }
+}
+
+/* With train.recompute auto, takes the bytes of full: the least that it may choose. */
+static tr_status take_least_bytes(const tr_layout_estimator *e, share *of) {
+    tr_config *c;
+    tr_whole whole;
+    if (strcmp(e->c->model.recompute, TR_RECOMPUTE_AUTO) != 0) return TR_OK;
+    TR_TRY(tr_calloc(1, sizeof *c, &c));
+    *c = *e->c;
+    (void)strcpy(c->model.recompute, tr_recompute_name(TR_RECOMPUTE_FULL));
+    const tr_status status = tr_whole_open(c, &whole);
+    free(c);
+    TR_TRY(status);
+    of->cost.m_b = whole.layout->table.cost->m_b;
+    of->cost.m_w = whole.layout->table.cost->m_w;
+    tr_whole_close(&whole);
+    return TR_OK;
+}
+
+static tr_status add_share(tr_layout_estimator *e, const tr_layout_choice *x) {
+    tr_whole whole;
+    share new = {.tp = x->tp,
+                 .micro_batch = x->micro_batch,
+                 .sequence = x->sequence,
+                 .recompute = x->recompute};
+    TR_TRY(e->r->rate(e->r->context, e->c, &new.rate));
+    TR_TRY(tr_grow(&e->share, &e->share_room, e->shares + 1, sizeof *e->share));
+    TR_TRY(tr_whole_open(e->c, &whole));
+    const tr_stage_cost *cost = whole.layout->table.cost;
+    new.cost = (tr_stage_cost){
+        .f = cost->f, .i = cost->i, .w = cost->w, .m_b = cost->m_b, .m_w = cost->m_w};
+    take_waits(e, whole.layout, new.rate, new.waits);
+    tr_whole_close(&whole);
+    TR_TRY(take_least_bytes(e, &new));
+    e->share[e->shares++] = new;
+    return TR_OK;
+}
+
+static tr_status find_share(tr_layout_estimator *e, const tr_layout_choice *x, const share **out) {
+    size_t k = 0;
+    while (k < e->shares &&
+           (e->share[k].tp != x->tp || e->share[k].micro_batch != x->micro_batch ||
+            e->share[k].sequence != x->sequence || e->share[k].recompute != x->recompute))
+        k++;
+    if (k == e->shares) TR_TRY(add_share(e, x));
+    *out = &e->share[k];
+    return TR_OK;
+}
+
+static tr_status add_known(tr_layout_estimator *e, const tr_layout_choice *x) {
+    tr_whole whole;
+    tr_memory_plan memory;
+    TR_TRY(tr_grow(&e->known, &e->known_room, e->knowns + 1, sizeof *e->known));
+    TR_TRY(tr_whole_open(e->c, &whole));
+    const tr_layout *l = whole.layout;
+    const tr_mesh *mesh = &l->desc.mesh;
+    const double parts = tr_memory_divided(mesh, l->desc.zero) ? tr_mesh_near(mesh) : 1;
+    const tr_optim_cost update =
+        tr_optim_cost_of(l->model, &l->placement, mesh, 0, l->desc.optimizer);
+    tr_layout_memory_known(l, 0, 0, &memory);
+    tr_whole_close(&whole);
+    e->known[e->knowns++] = (known){.tp = x->tp,
+                                    .dp = x->dp,
+                                    .zero = x->zero,
+                                    .sequence = x->sequence,
+                                    .bytes = (double)memory.total,
+                                    .update = {update.bytes / parts, update.flops / parts}};
+    return TR_OK;
+}
+
+static tr_status find_known(tr_layout_estimator *e, const tr_layout_choice *x, const known **out) {
+    size_t k = 0;
+    while (k < e->knowns && (e->known[k].tp != x->tp || e->known[k].dp != x->dp ||
+                             e->known[k].zero != x->zero || e->known[k].sequence != x->sequence))
+        k++;
+    if (k == e->knowns) TR_TRY(add_known(e, x));
+    *out = &e->known[k];
+    return TR_OK;
+}
+
+/* --- orders ----------------------------------------------------------------------------------- */
+
+/* Returns true when two choices have the same order and costs. */
+static bool same_order(const tr_layout_choice *a, const tr_layout_choice *b) {
+    return a->pp == b->pp && a->tp == b->tp && a->dp == b->dp && a->sequence == b->sequence &&
+           a->micro_batch == b->micro_batch && a->virtual_stages == b->virtual_stages &&
+           a->recompute == b->recompute && b->schedule && strcmp(a->schedule, b->schedule) == 0;
+}
+
+/* Returns how long a rank's actions wait for its tensor ranks, on average. */
+static double mean_waits(const tr_schedule *s, const double *waits) {
+    double sum = 0;
+    for (int r = 0; r < s->ranks; r++)
+        for (int k = 0; k < s->count[r]; k++)
+            if (tr_action_computes(s->action[r][k])) sum += waits[s->action[r][k].type];
+    return sum / s->stages / s->ranks;
+}
+
+/* Takes the times and bytes of an order with equal stages. */
+static tr_status take_order(const tr_layout_estimator *e, const tr_schedule *s, const share *of,
+                            tr_stage_cost rank, order *out) {
+    tr_estimate *times;
+    tr_config_offloads offload;
+    TR_TRY(tr_estimate_order(s, &(tr_estimate_options){.share = rank}, &times));
+    const bool leaves = tr_config_offload(e->c, &offload) && offload.stages > 0;
+    out->makespan = times->makespan;
+    out->waits = mean_waits(s, of->waits);
+    for (int r = 0; r < times->ranks && !leaves; r++) out->peak[r] = times->peak[r];
+    tr_estimate_destroy(times);
+    return TR_OK;
+}
+
+/* Estimates the order of a choice. One that is made for the model, or read from a file, counts as
+ * one without bubbles, of which no bytes are known. */
+static tr_status estimate_order(tr_layout_estimator *e, const tr_layout_choice *x,
+                                const share *of) {
+    const tr_config *c = e->c;
+    const int m = (int)(c->train.batch / x->dp / x->micro_batch);
+    const double part = 1 / (double)x->pp;
+    const tr_stage_cost rank = {.f = of->cost.f * part,
+                                .i = of->cost.i * part,
+                                .w = of->cost.w * part,
+                                .m_b = of->cost.m_b * part,
+                                .m_w = of->cost.m_w * part};
+    const tr_schedule_request request = {.name = c->parallel.schedule,
+                                         .ranks = (int)x->pp,
+                                         .micro_batches = m,
+                                         .chunks = (int)x->virtual_stages,
+                                         .share = rank};
+    const double work = m * (rank.f + rank.i + rank.w);
+    tr_schedule *s;
+    free(e->last.peak);
+    e->last = (order){.makespan = work,
+                      .work = work,
+                      .waits = m * part * (of->waits[TR_ACTION_F] + of->waits[TR_ACTION_B])};
+    TR_TRY(tr_calloc((size_t)x->pp, sizeof *e->last.peak, &e->last.peak));
+    if (!tr_request_is_auto(c) && !tr_schedule_is_path(request.name)) {
+        TR_TRY(tr_schedule_make(&request, &s));
+        const tr_status status = take_order(e, s, of, rank, &e->last);
+        tr_schedule_destroy(s);
+        TR_TRY(status);
+    }
+    e->last.of = *x;
+    return TR_OK;
+}
+
+/* --- the limit of memory ---------------------------------------------------------------------- */
+
+/* Returns the share of all layers that the rank with most of them has at least when no rank exceeds
+ * the limit: 1 / pp when equal parts fit. bytes: that all layers take besides micro-batches.
+ * Returns INFINITY when the ranks have no room for all layers. */
+static double most_layers(const tr_layout_estimator *e, const order *o, double bytes) {
+    const int ranks = (int)o->of.pp;
+    double part = 1.0 / ranks;
+    /* Ranks with less room than `part` are full; the others divide what is left, which is more. */
+    for (int before = ranks, open = 0;; before = open) {
+        double left = 1;
+        open = 0;
+        for (int r = 0; r < ranks; r++) {
+            const double room = SLACK * e->limit / (bytes + ranks * o->peak[r]);
+            if (room > part) open++;
+            else left -= room;
+        }
+        if (open == before) return part;
+        if (open == 0) return INFINITY;
+        part = left / open;
+    }
+}
+
+tr_status tr_layout_estimate_make(tr_layout_estimator *e, const tr_layout_choice *x,
+                                  const tr_config *config, tr_layout_estimate *out) {
+    const share *of = NULL;
+    const known *whole = NULL;
+    const order *o = &e->last;
+    double most = 0;
+    e->c = config;
+    TR_TRY(find_share(e, x, &of));
+    if (!same_order(x, &o->of)) TR_TRY(estimate_order(e, x, of));
+    TR_TRY(find_known(e, x, &whole));
+    const double update = tr_optim_time(config, whole->update, of->rate) / (double)x->pp / of->rate;
+    const double layers = most_layers(e, o, whole->bytes) * (double)x->pp;
+    for (int r = 0; r < x->pp; r++) most = fmax(most, o->peak[r]);
+    *out = (tr_layout_estimate){.seconds = (o->makespan + o->waits) / of->rate + update,
+                                .bubble = (o->makespan - o->work) / of->rate,
+                                .update = update,
+                                .within = layers * (o->work + o->waits) / of->rate + update,
+                                .bytes = most + whole->bytes / (double)x->pp};
+    return TR_OK;
+}
