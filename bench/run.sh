@@ -64,6 +64,7 @@ measure_simulation
 bash bench/sleep.sh "$rounds"
 bash bench/launch.sh "$rounds"
 bash bench/two_ranks.sh "$rounds"
+bash bench/plan.sh "$rounds"
 bash bench/torch.sh "$rounds"
 bash bench/quickstart.sh
 

@@ -14,8 +14,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A rank may take this part more than its limit by the measure of estimates: parameters are not
- * divided in proportion to work, and not every class of bytes counts. */
+/* A rank's estimated bytes may be this factor of its limit: parameters are not divided in
+ * proportion to work, and not all classes of bytes are known. */
 static const double SLACK = 1.15;
 
 /* What a micro-batch takes of a rank's tensor share of all layers. */
