@@ -99,7 +99,8 @@ static truth plan_mesh(const tr_config *config, int64_t pp, int64_t tp, int64_t 
                                                     .virtual_stages = v,
                                                     .micro_batch = b,
                                                     .schedule = orders[o].name,
-                                                    .recompute = r % TR_RECOMPUTE_MODES,
+                                                    .recompute =
+                                                        (tr_recompute)(r % TR_RECOMPUTE_MODES),
                                                     .sequence = r >= TR_RECOMPUTE_MODES};
                         const bool chunks = bfs ? v == blocks : (v & (v - 1)) == 0 && v <= 8;
                         if (!chunks || (b & (b - 1)) != 0 || b > 8) continue;
