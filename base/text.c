@@ -54,3 +54,11 @@ const char *tr_text_memory(size_t bytes, char *text, size_t size) {
     else (void)snprintf(text, size, "%.1f MiB", (double)bytes / (1 << 20));
     return text;
 }
+
+const char *tr_text_flop(double amount, const char *unit, char *text, size_t size) {
+    static const char prefix[] = "MGTPE";
+    int k = 0;
+    for (amount *= 1e-6; amount >= 999.5 && prefix[k + 1]; k++) amount *= 1e-3;
+    (void)snprintf(text, size, "%.3g %c%s", amount, prefix[k], unit);
+    return text;
+}

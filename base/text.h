@@ -18,6 +18,10 @@ void tr_text_add_range(char *text, size_t size, int first, int last);
 /* Writes an amount of bytes with three digits, in bytes, kB, MB, GB or TB. Returns text. */
 const char *tr_text_bytes(double bytes, char *text, size_t size);
 
+/* Writes an amount of floating-point operations with three digits, in mega to exa of `unit`, "FLOP"
+ * or "FLOP/s". Returns text. */
+const char *tr_text_flop(double amount, const char *unit, char *text, size_t size);
+
 /* Writes an amount of memory with one decimal in MiB, below 1 MiB in KiB, and below 1 KiB in bytes.
  * Returns text. */
 const char *tr_text_memory(size_t bytes, char *text, size_t size);

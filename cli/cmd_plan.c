@@ -72,15 +72,6 @@ static tr_status load(int argc, char **argv, tr_config *config, plan_request *ou
     return status;
 }
 
-/* Writes an amount of FLOP, or a rate, to text[size] with its unit and three digits; returns it. */
-static const char *flop(double amount, const char *unit, char *text, size_t size) {
-    static const char prefix[] = "MGTPE";
-    int k = 0;
-    for (amount *= 1e-6; amount >= 999.5 && prefix[k + 1]; k++) amount *= 1e-3;
-    (void)snprintf(text, size, "%.3g %c%s", amount, prefix[k], unit);
-    return text;
-}
-
 /* Prints how much of a rank's whole gradients or values is alive at one time, and whether the order
  * lets that parallel.zero save memory. */
 static void print_whole(const char *what, size_t peak, size_t bytes, int zero, const char *more) {
@@ -144,7 +135,7 @@ static void print_head(const tr_config *c, const tr_run_plan *p, bool here) {
     (void)printf("model    %s, %lld layers, width %lld, %.2f M parameters, %s; %s a token\n",
                  c->model.family, (long long)c->model.layers, (long long)c->model.width,
                  (double)tr_model_parameters(model) * 1e-6, c->train.precision,
-                 flop(tr_model_flops_per_token(model), "FLOP", work, sizeof work));
+                 tr_text_flop(tr_model_flops_per_token(model), "FLOP", work, sizeof work));
     if (!here)
         (void)printf("device   this machine has no device %s: the plan has the scratch of the cpu "
                      "device's operators\n",
@@ -321,7 +312,7 @@ static void print_batches(const tr_config *c, const tr_run_plan *p) {
                        (long long)(last ? c->train.steps : step->until));
         (void)printf("%-10lld %10s %13d %11.1f   %-12s %5.2f%%\n", (long long)step->batch, until,
                      step->set->program[0].micro_batches, (double)most / MIB,
-                     flop(step->makespan, "FLOP", work, sizeof work),
+                     tr_text_flop(step->makespan, "FLOP", work, sizeof work),
                      100 * fabs(step->makespan - step->ideal) / step->makespan);
     }
 }
@@ -357,8 +348,8 @@ static void print_step(const tr_run_plan *p) {
     (void)printf(
         "\nstep     %s of a rank from end to end, of which %.2f%% bubble; longest span %s, "
         "%.2f%%\n",
-        flop(t->makespan, "FLOP", whole, sizeof whole), bubble(p, t->makespan),
-        flop(longest, "FLOP", span, sizeof span), bubble(p, longest));
+        tr_text_flop(t->makespan, "FLOP", whole, sizeof whole), bubble(p, t->makespan),
+        tr_text_flop(longest, "FLOP", span, sizeof span), bubble(p, longest));
 }
 
 static void print_shares(const tr_run_plan *p) {
@@ -400,7 +391,7 @@ static tr_status print_speed(const tr_config *c, tr_device *device, const tr_run
                  cli_duration(seconds, step, sizeof step),
                  (double)(c->train.batch * c->model.context) / seconds,
                  cli_duration(all_steps, run, sizeof run), (long long)c->train.steps,
-                 flop(rate, "FLOP/s", speed, sizeof speed),
+                 tr_text_flop(rate, "FLOP/s", speed, sizeof speed),
                  given != 0 ? "--rate" : "measured here");
     tr_step_traffic traffic;
     TR_TRY(cli_plan_traffic(c, p, rate, &traffic));
@@ -424,7 +415,7 @@ static void print_mode(const char *name, const tr_run_plan *p, bool fits, double
     if (*step == 0) *step = p->time->makespan;
     (void)printf("%-10s %11.1f %9.1f   %-12s %+6.1f%%%s\n", name,
                  (double)m->of[TR_MEMORY_ACTIVATIONS] / MIB, (double)m->total / MIB,
-                 flop(p->time->makespan, "FLOP", work, sizeof work),
+                 tr_text_flop(p->time->makespan, "FLOP", work, sizeof work),
                  100 * (p->time->makespan / *step - 1), fits ? "" : "   too large");
 }
 

@@ -135,6 +135,7 @@ typedef enum field {
     NOISE,
     LR,
     RATE,
+    FLOPS,
     MEM,
     ETA,
     NOW,
@@ -142,7 +143,7 @@ typedef enum field {
     FIELDS
 } field;
 static const field by_importance[FIELDS] = {LOSS, RATE,  ETA, NOW,  NOW_SHORT, STEP,
-                                            VAL,  NOISE, MEM, NORM, LR};
+                                            VAL,  NOISE, MEM, NORM, FLOPS,     LR};
 
 static void fill(const tr_progress_state *s, const tr_activity *activity,
                  char text[FIELDS][TR_LINE_SIZE / 3]) {
@@ -160,6 +161,7 @@ static void fill(const tr_progress_state *s, const tr_activity *activity,
                     format_rate(s->noise_scale, number, sizeof number));
     tr_text_add(text[LR], size, "lr %.2e", s->lr);
     tr_text_add(text[RATE], size, "%s tok/s", format_rate(s->tokens_per_s, number, sizeof number));
+    if (s->flops_per_s > 0) (void)tr_text_flop(s->flops_per_s, "FLOP/s", text[FLOPS], size);
     tr_text_add(text[MEM], size, "mem %.*f/%.*f %s", large ? 1 : 0, (double)s->memory / unit,
                 large ? 1 : 0, (double)s->memory_planned / unit, large ? "GiB" : "MiB");
     tr_text_add(text[ETA], size, "eta %s", format_eta(s->eta_s, number, sizeof number));

@@ -30,6 +30,7 @@ bool tr_activity_counts_bytes(tr_activity_phase phase);
 typedef struct tr_progress_state {
     int64_t step, steps; /* the last one (from 1); steps of the whole run */
     double loss, grad_norm, lr, tokens_per_s;
+    double flops_per_s;            /* model FLOPs, of a rank on average; 0: not known */
     double val_loss;               /* the last one; NAN: none yet */
     double noise_scale;            /* tokens; NAN: not known */
     size_t memory, memory_planned; /* bytes of this rank: live peak, plan */

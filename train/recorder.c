@@ -130,6 +130,7 @@ void tr_recorder_show_plan(tr_recorder *r, const tr_engine *engine, const tr_mes
     tr_engine_plan(engine, &plan);
     tr_layout_cut(tr_engine_layout(engine), cut, sizeof cut);
     r->planned_bytes = plan.total;
+    r->flops_per_token = tr_model_flops_per_token(tr_engine_layout(engine)->model);
     char *text = NULL;
     size_t size;
     open_log(r);
@@ -265,6 +266,8 @@ void tr_recorder_step(tr_recorder *r, tr_device *device, const tr_metrics_record
                                .grad_norm = line->grad_norm,
                                .lr = line->lr,
                                .tokens_per_s = line->tokens_per_s,
+                               .flops_per_s = line->tokens_per_s * r->flops_per_token /
+                                              tr_world_size(r->world),
                                .val_loss = r->val_loss,
                                .noise_scale = line->noise_scale,
                                .memory = tr_memory_taken(device),

@@ -41,6 +41,7 @@ typedef struct tr_recorder {
     tr_append log; /* log.txt: all lines for people, whole and without codes */
     bool unlogged; /* log.txt cannot be written */
     size_t planned_bytes;
+    double flops_per_token;
     double val_loss;        /* the last one; NAN: none yet */
     tr_memory_rank *memory; /* [ranks] */
     tr_waits *waits;        /* [ranks], so far; all 0: not gathered yet */

@@ -142,6 +142,14 @@ static void a_narrow_line_keeps_what_matters(void **state) {
         "step 20/25 loss 3.2816 val 3.3100 noise 51.2k tok 18.4k tok/s mem 61/139 MiB "
         "eta 00:41:07");
     s.noise_scale = NAN;
+    s.flops_per_s = 4.1234e13;
+    assert_string_equal(tr_line_step(&s, NULL, 0, false, line),
+                        "step 20/25 loss 3.2816 val 3.3100 gnorm 0.940 lr 2.90e-04 18.4k tok/s "
+                        "41.2 TFLOP/s mem 61/139 MiB eta 00:41:07");
+    assert_string_equal(tr_line_step(&s, NULL, 90, false, line),
+                        "step 20/25 loss 3.2816 val 3.3100 gnorm 0.940 18.4k tok/s mem 61/139 MiB "
+                        "eta 00:41:07");
+    s.flops_per_s = 0;
     assert_string_equal(tr_line_step(&s, NULL, 40, true, line),
                         "loss \x1b[1m3.2816\x1b[0m 18.4k tok/s eta 00:41:07");
     assert_string_equal(tr_line_step(&s, NULL, 20, true, line), "loss 3.2816 18.4k to");
