@@ -150,10 +150,11 @@ static tr_status evaluate_and_report(tr_world *world, tr_board *board, request *
     tr_sequence_loss *loss = NULL;
     TR_TRY(tr_eval_session_open(&r->eval, world, board, s));
     if (s->on_cpu_instead && writes)
-        (void)fprintf(stderr, "trireme: this machine has no device %s: evaluating on the CPU\n",
+        (void)fprintf(stderr,
+                      "trireme: note: this machine has no device %s: evaluating on the CPU\n",
                       s->config.device.name);
     if (writes && r->eval.model.step < 0) cli_warn_of_skipped(r->eval.model.path);
-    if (s->note[0] && writes) (void)fprintf(stderr, "trireme: %s\n", s->note);
+    if (s->note[0] && writes) (void)fprintf(stderr, "trireme: note: %s\n", s->note);
     tr_status status = tr_eval_session_run(s, &loss);
     if (status == TR_OK) status = tr_world_agree(world, writes ? report(r, s, loss) : TR_OK);
     free(loss);

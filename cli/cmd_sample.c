@@ -166,10 +166,11 @@ static tr_status make_from_prompts(const tr_generation *s, bool writes, tr_texts
     texts->full = &full;
     TR_TRY(tr_texts_make(texts));
     if (full && writes)
-        (void)fprintf(stderr,
-                      "trireme: the context of %lld tokens was full: the older half of a text was "
-                      "forgotten\n",
-                      (long long)s->config.model.context);
+        (void)fprintf(
+            stderr,
+            "trireme: note: the context of %lld tokens was full: the older half of a text "
+            "was forgotten\n",
+            (long long)s->config.model.context);
     return TR_OK;
 }
 
@@ -178,7 +179,7 @@ static tr_status make_texts(tr_world *world, request *r, tr_generation *s) {
     tr_board_set_action(r->texts.sampler.board, -1, -1, 'L');
     TR_TRY(tr_generation_open(&r->model, world, s));
     if (s->on_cpu_instead && writes)
-        (void)fprintf(stderr, "trireme: this machine has no device %s: sampling on the CPU\n",
+        (void)fprintf(stderr, "trireme: note: this machine has no device %s: sampling on the CPU\n",
                       s->config.device.name);
     if (writes && r->model.step < 0) cli_warn_of_skipped(r->model.path);
     r->texts.sampler.world = world;
