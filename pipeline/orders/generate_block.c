@@ -2,18 +2,19 @@
 
 #include "base/memory.h"
 
-#include <limits.h>
+#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { PERIOD = 6, MOST_PLACES = PERIOD * 5 * 4 * 3 };
+enum { PERIOD = 6, CODES = PERIOD * PERIOD * PERIOD * PERIOD, MOST_PLACES = PERIOD * 5 * 4 * 3 };
 
 /* A micro-batch's way: down and up with F, down and up with I or B. */
 enum { F_DOWN, F_UP, I_DOWN, I_UP, WAYS, W_DOWN = WAYS, W_UP, STREAMS };
 
-/* Where in the period a rank has its F and I. */
+/* Where in the period a rank has its F and I; code: the same as one number, with a digit in base
+ * PERIOD for each way, the first one in the units. */
 typedef struct places {
-    int at[WAYS];
+    int at[WAYS], code;
 } places;
 
 typedef struct block {
@@ -22,14 +23,15 @@ typedef struct block {
     int length[WAYS];
     int count;
     places place[MOST_PLACES];
-    int *from;    /* [ranks * count]: the places of the rank before on the shortest path */
-    int *between; /* [count * count]: the cost of the way from places j to places k of the next */
+    int *from; /* [ranks * count]: the places of the rank before on the shortest path */
+    /* The cost of a way between a place on a rank and a place on the next one. */
+    int between[WAYS][PERIOD][PERIOD];
 } block;
 
 /* All ways to place the four without overlap. */
 static void list_places(block *b) {
-    for (int code = 0; code < PERIOD * PERIOD * PERIOD * PERIOD; code++) {
-        places p;
+    for (int code = 0; code < CODES; code++) {
+        places p = {.code = code};
         bool used[PERIOD] = {false}, good = true;
         for (int way = 0, rest = code; way < WAYS; way++, rest /= PERIOD) {
             p.at[way] = rest % PERIOD;
@@ -54,15 +56,14 @@ static int penalty(const block *b, int way, int length) {
     return b->shape->weight[way] * over * over;
 }
 
-static int cost_between(const block *b, const places *above, const places *below) {
-    int cost = 0;
-    for (int way = 0; way < WAYS; way++) {
-        bool down = way == F_DOWN || way == I_DOWN;
-        int length = down ? hop(b, way, above->at[way], below->at[way])
-                          : hop(b, way, below->at[way], above->at[way]);
-        cost += penalty(b, way, length);
-    }
-    return cost;
+static void list_costs(block *b) {
+    for (int way = 0; way < WAYS; way++)
+        for (int above = 0; above < PERIOD; above++)
+            for (int below = 0; below < PERIOD; below++) {
+                bool down = way == F_DOWN || way == I_DOWN;
+                int length = down ? hop(b, way, above, below) : hop(b, way, below, above);
+                b->between[way][above][below] = penalty(b, way, length);
+            }
 }
 
 static int cost_of_turns(const block *b, const places *p) {
@@ -70,32 +71,51 @@ static int cost_of_turns(const block *b, const places *p) {
            penalty(b, I_DOWN, hop(b, I_DOWN, p->at[I_DOWN], p->at[I_UP]));
 }
 
+/* A cost with the places that it comes from: of equal costs the first places are the least. */
+static int64_t key_of(int64_t cost, int from) {
+    return cost * MOST_PLACES + from;
+}
+
+/* Replaces the keys of a rank's places, by their codes, by the least keys of the next rank's. The
+ * cost of a step is a sum over the ways, so that each way steps by itself: in between, the first
+ * digits of a code are places of the next rank, and the last ones places of this rank. */
+static void step_to_next(const block *b, int64_t key[CODES]) {
+    for (int way = 0, stride = 1; way < WAYS; way++, stride *= PERIOD)
+        for (int code = 0; code < CODES; code++) {
+            if (code / stride % PERIOD) continue;
+            int64_t least[PERIOD];
+            for (int below = 0; below < PERIOD; below++) {
+                least[below] = INT64_MAX;
+                for (int above = 0; above < PERIOD; above++) {
+                    int64_t k =
+                        key[code + above * stride] + key_of(b->between[way][above][below], 0);
+                    if (k < least[below]) least[below] = k;
+                }
+            }
+            for (int below = 0; below < PERIOD; below++) key[code + below * stride] = least[below];
+        }
+}
+
 /* The shortest path over the ranks; chosen[ranks]. Places of the first rank start with its F at 0.
  */
-static tr_status find_path(block *b, int *chosen) {
-    tr_status status = TR_OK;
-    int ranks = b->s->ranks, *cost = NULL, *next = NULL, best = 0;
+static void find_path(block *b, int *chosen) {
+    const int64_t none = INT64_MAX / 2;
+    int ranks = b->s->ranks, best = 0;
     size_t n = (size_t)b->count;
-    TR_TRY_OUT(tr_calloc(n, sizeof *cost, &cost));
-    TR_TRY_OUT(tr_calloc(n, sizeof *next, &next));
+    int64_t cost[MOST_PLACES], key[CODES];
     for (int k = 0; k < b->count; k++) {
         const places *p = &b->place[k];
-        cost[k] = p->at[F_DOWN] ? INT_MAX / 2
+        cost[k] = p->at[F_DOWN] ? none / MOST_PLACES
                                 : penalty(b, F_UP, hop(b, F_UP, p->at[F_UP], p->at[I_DOWN]));
     }
     for (int r = 1; r < ranks; r++) {
+        for (int code = 0; code < CODES; code++) key[code] = none;
+        for (int k = 0; k < b->count; k++) key[b->place[k].code] = key_of(cost[k], k);
+        step_to_next(b, key);
         for (int k = 0; k < b->count; k++) {
-            next[k] = INT_MAX;
-            for (int j = 0; j < b->count; j++) {
-                int c = cost[j] + b->between[(size_t)k * n + (size_t)j];
-                if (c >= next[k]) continue;
-                next[k] = c;
-                b->from[(size_t)r * n + (size_t)k] = j;
-            }
+            cost[k] = key[b->place[k].code] / MOST_PLACES;
+            b->from[(size_t)r * n + (size_t)k] = (int)(key[b->place[k].code] % MOST_PLACES);
         }
-        int *swap = cost;
-        cost = next;
-        next = swap;
     }
     for (int k = 0; k < b->count; k++) {
         cost[k] += cost_of_turns(b, &b->place[k]);
@@ -105,10 +125,6 @@ static tr_status find_path(block *b, int *chosen) {
         chosen[r] = best;
         best = b->from[(size_t)r * n + (size_t)best];
     }
-out:
-    free(cost);
-    free(next);
-    return status;
 }
 
 /* Start of micro-batch 0's actions: start[rank * STREAMS + stream]. */
@@ -326,23 +342,17 @@ tr_status tr_generate_block(tr_schedule *s, const tr_generate_block_shape *shape
     TR_TRY_OUT(tr_calloc(1, sizeof *b, &b));
     *b = (block){.s = s, .shape = shape, .length = {1, 1, back, back}};
     list_places(b);
-    size_t n = (size_t)b->count;
-    TR_TRY_OUT(tr_calloc((size_t)s->ranks * n, sizeof *b->from, &b->from));
-    TR_TRY_OUT(tr_calloc(n * n, sizeof *b->between, &b->between));
-    for (size_t k = 0; k < n * n; k++)
-        b->between[k] = cost_between(b, &b->place[k % n], &b->place[k / n]);
+    list_costs(b);
+    TR_TRY_OUT(tr_calloc((size_t)s->ranks * (size_t)b->count, sizeof *b->from, &b->from));
     TR_TRY_OUT(tr_calloc((size_t)s->ranks, sizeof *chosen, &chosen));
     TR_TRY_OUT(tr_calloc((size_t)s->ranks * STREAMS, sizeof *start, &start));
-    TR_TRY_OUT(find_path(b, chosen));
+    find_path(b, chosen);
     find_starts(b, chosen, start);
     for (int r = 0; r < s->ranks && !shape->whole; r++)
         place_weights(&b->place[chosen[r]], &start[r * STREAMS]);
     TR_TRY_OUT(place(b, start, share, cap));
 out:
-    if (b) {
-        free(b->between);
-        free(b->from);
-    }
+    if (b) free(b->from);
     free(b);
     free(start);
     free(chosen);
