@@ -58,7 +58,8 @@ set_property(TEST unit.test_board APPEND PROPERTY ENVIRONMENT TSAN_OPTIONS=atexi
 
 # The cpu device where oneDNN has no BF16 product.
 add_test(NAME unit.test_op_cpu.avx2 COMMAND test_op_cpu)
-set_tests_properties(unit.test_op_cpu.avx2 PROPERTIES LABELS unit TIMEOUT 600 ENVIRONMENT DNNL_MAX_CPU_ISA=AVX2)
+set_tests_properties(unit.test_op_cpu.avx2 PROPERTIES LABELS unit TIMEOUT 600
+  ENVIRONMENT "${mpi_environment};DNNL_MAX_CPU_ISA=AVX2")
 
 # cuDNN's plans are finalized without a GPU; a substitute replaces the driver.
 if(TRIREME_WITH_CUDA)
