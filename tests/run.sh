@@ -128,7 +128,7 @@ draw_asan() {
 suite_asan() {
     local emulated
     mapfile -t emulated < <(grep -oE '(cmocka_unit_test\(|\{")test_[a-z]+' tests/unit/test_op_cuda.c | sed 's/.*[("]//')
-    TRIREME_TEST_ONLY=$(one_of "${emulated[@]}") suite asan 2 -L '^unit$' -R "^unit\.test_($(paste -sd'|' <(printf '%s\n' "${asan_tests[@]}")))\$"
+    TRIREME_DRAW=$commit TRIREME_TEST_ONLY=$(one_of "${emulated[@]}") suite asan 2 -L '^unit$' -R "^unit\.test_($(paste -sd'|' <(printf '%s\n' "${asan_tests[@]}")))\$"
 }
 
 # Of the two tests that run layers on threads one runs, by the commit. ThreadSanitizer cannot place its shadow memory

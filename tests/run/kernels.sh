@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Tests the machine code of the CUDA kernels: code for compute capability 8.0 and 9.0a and PTX for later GPUs,
-# accesses of 16 bytes in every kernel that reads its tensors in packs, and no arrays outside of registers.
+# accesses of 16 bytes in every kernel that reads its tensors in packs, and no arrays outside of registers. With
+# TRIREME_DRAW it reads the kernels of half of the files, and of rows.cu, which has the most.
 # usage: kernels.sh TRIREME SCRATCH_DIR NVCC      (of a build tree)
 set -euo pipefail
 trireme=$1 scratch=$2 nvcc=$3
@@ -31,6 +32,7 @@ packs='I[^(]*L[il][48]E|[0-9](row_max|row_sum|row_gradient|row_xent)I|(sumsq_blo
 # Of these, kernels that write sums, or one number a row or block.
 sums='tr_columns_partial|[0-9](row_max|row_sum)I|sumsq_blocks|sum_rows'
 for file in "${files[@]}"; do
+    [[ $file == */rows.cu ]] || drawn "$(basename "$file")" >&2 || continue
     "$nvcc" -ptx -std=c++17 -I"$here" -arch=compute_80 --fmad=false "$file" -o "$scratch/kernels.ptx" ||
         fail "$(basename "$file") does not compile to PTX"
     cat "$scratch/kernels.ptx"

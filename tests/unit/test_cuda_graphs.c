@@ -6,6 +6,7 @@
 #include "base/philox.h"
 #include "device/cuda/cuda_impl.h"
 #include "device/plan_book.h"
+#include "support/drawn.h"
 #include "support/op_check.h"
 
 #include <setjmp.h>
@@ -29,17 +30,10 @@ static tr_status build(const tr_attention_shape *shape, const char *described,
     return tr_cudnn_attention_build(NULL, described, shape, out);
 }
 
-/* Returns whether the next model is built: with TRIREME_DRAW (tests/run.sh: the commit) every
- * second one. */
-static bool drawn(void) {
-    static uint64_t models;
-    const char *draw = getenv("TRIREME_DRAW");
-    return !draw || (tr_mix64(tr_hash_name(draw)) + models++) % 2 == 0;
-}
-
-/* Builds forward, backward, and the deterministic backward. */
+/* Builds forward, backward, and the deterministic backward, if the model is drawn. */
 static void check(const tr_attention_desc *desc) {
-    if (!drawn()) return;
+    static uint64_t models;
+    if (!tr_test_drawn(models++)) return;
     for (int which = 0; which < 3; which++) {
         bool backward = which > 0, deterministic = which == 2;
         tr_attention_shape shape = tr_cudnn_attention_packed(desc, backward, deterministic);
