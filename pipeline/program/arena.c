@@ -16,30 +16,30 @@ typedef struct sweep_order {
     int *at;                             /* [last + 2]: where each position's items are sorted to */
 } sweep_order;
 
-typedef struct sized {
-    size_t bytes;
-    int item;
-} sized;
-
-/* The larger ones first. */
-static int compare_sizes(const void *left, const void *right) {
-    const sized *a = left, *b = right;
-    if (a->bytes != b->bytes) return a->bytes > b->bytes ? -1 : 1;
-    return (a->item > b->item) - (a->item < b->item);
+/* Sorts items by bytes, the larger ones first, and those of one size in their order: by one digit
+ * of the size after the other, the lowest first. Counts, because a step of many micro-batches has
+ * millions of items. */
+static void sort_by_bytes(const tr_arena_item *items, int n, sweep_order *o) {
+    enum { BITS = 8, DIGITS = 1 << BITS };
+    size_t all = 0;
+    for (int k = 0; k < n; k++) {
+        o->by_bytes[k] = k;
+        all |= items[k].bytes;
+    }
+    for (int shift = 0; shift < 64 && all >> shift; shift += BITS) {
+        int at[DIGITS + 1] = {0}, *const sorted = o->by_until;
+        for (int k = 0; k < n; k++) at[DIGITS - (items[k].bytes >> shift) % DIGITS]++;
+        for (int d = 0; d < DIGITS; d++) at[d + 1] += at[d];
+        for (int k = 0; k < n; k++) {
+            const int item = o->by_bytes[k];
+            sorted[at[DIGITS - 1 - (items[item].bytes >> shift) % DIGITS]++] = item;
+        }
+        o->by_until = o->by_bytes;
+        o->by_bytes = sorted;
+    }
 }
 
-static tr_status sort_by_bytes(const tr_arena_item *items, int n, int *sorted) {
-    sized *size;
-    TR_TRY(tr_calloc((size_t)n, sizeof *size, &size));
-    for (int k = 0; k < n; k++) size[k] = (sized){items[k].bytes, k};
-    qsort(size, (size_t)n, sizeof *size, compare_sizes);
-    for (int k = 0; k < n; k++) sorted[k] = size[k].item;
-    free(size);
-    return TR_OK;
-}
-
-/* Sorts items by a position; those with the same one stay in their order. Counts, because a step of
- * many micro-batches has millions of items. */
+/* Sorts items by a position; those with the same one stay in their order. */
 static void sort_by_position(const sweep_order *o, const int *position, const int *from, int n,
                              int *to) {
     memset(o->at, 0, ((size_t)o->last + 2) * sizeof *o->at);
@@ -73,7 +73,8 @@ static tr_status create_order(const tr_arena_item *items, int n, sweep_order *o)
         o->begin[k] = items[k].start;
         o->until[k] = o->last - items[k].end;
     }
-    return sort_by_bytes(items, n, o->by_bytes);
+    sort_by_bytes(items, n, o);
+    return TR_OK;
 }
 
 /* Turns time around. */
@@ -118,7 +119,7 @@ static size_t size_of(gap g) {
 static size_t take_bytes(room *r, size_t bytes, bool tightest) {
     int k = 0;
     while (size_of(r->gap[k]) < bytes) k++; /* the last gap is large enough */
-    for (int j = k + 1; j < r->gaps && tightest; j++)
+    for (int j = k + 1; j < r->gaps && tightest && size_of(r->gap[k]) > bytes; j++)
         if (size_of(r->gap[j]) >= bytes && size_of(r->gap[j]) < size_of(r->gap[k])) k = j;
     size_t from = r->gap[k].from;
     r->gap[k].from += bytes;
@@ -128,7 +129,11 @@ static size_t take_bytes(room *r, size_t bytes, bool tightest) {
 
 static void give_bytes(room *r, size_t from, size_t to) {
     int k = 0;
-    while (k < r->gaps && r->gap[k].from < from) k++;
+    for (int end = r->gaps; k < end;) { /* to the first gap behind them */
+        const int middle = (k + end) / 2;
+        if (r->gap[middle].from < from) k = middle + 1;
+        else end = middle;
+    }
     memmove(&r->gap[k + 1], &r->gap[k], (size_t)(r->gaps++ - k) * sizeof *r->gap);
     r->gap[k] = (gap){from, to};
     if (k + 1 < r->gaps && r->gap[k + 1].from == to) {
@@ -142,9 +147,10 @@ static void give_bytes(room *r, size_t from, size_t to) {
 }
 
 /* Fills offset[n]: each item gets the lowest offset that is free during its live range, or the
- * start of the `tightest` gap. Returns the arena's size. *peak: the most bytes alive. */
-static size_t sweep(const tr_arena_item *items, int n, const sweep_order *o, bool tightest, room *r,
-                    size_t *offset, size_t *peak) {
+ * start of the `tightest` gap. Returns the arena's size; *peak: the most bytes alive. Ends early
+ * when the size is not below `most`. */
+static size_t sweep(const tr_arena_item *items, int n, const sweep_order *o, bool tightest,
+                    size_t most, room *r, size_t *offset, size_t *peak) {
     size_t size = 0, live = 0;
     int ended = n; /* by_until has those that are over from here on */
     r->gap[0] = (gap){0, SIZE_MAX};
@@ -152,7 +158,7 @@ static size_t sweep(const tr_arena_item *items, int n, const sweep_order *o, boo
     *peak = 0;
     sort_by_position(o, o->until, o->by_bytes, n, o->by_until);
     sort_by_position(o, o->begin, o->by_until, n, o->by_begin);
-    for (int k = 0; k < n; k++) {
+    for (int k = 0; k < n && size < most; k++) {
         const int item = o->by_begin[k];
         const size_t bytes = items[item].bytes;
         for (; o->last - o->until[o->by_until[ended - 1]] < o->begin[item]; ended--) {
@@ -168,8 +174,13 @@ static size_t sweep(const tr_arena_item *items, int n, const sweep_order *o, boo
     return size;
 }
 
+enum { WAYS = 4 }; /* forwards, backwards, and both with the tightest gaps */
 /* Sweeps with the tightest gaps follow where the others leave more than this part of the peak. */
 enum { GOOD_PART = 64 };
+
+static bool is_worth_a_sweep(int way, size_t best, size_t peak) {
+    return way < 2 ? best > peak : best - peak > peak / GOOD_PART;
+}
 
 /* Why these sweeps are enough: a step is a ramp up, a steady state and a ramp down. The forward
  * sweep places items well where live ranges begin together, as in the ramp up; the backward sweep
@@ -187,10 +198,13 @@ tr_status tr_arena_pack(tr_arena_item *items, int n, size_t *bytes, size_t *live
     TR_TRY_OUT(create_order(items, n, &order));
     TR_TRY_OUT(tr_calloc((size_t)n, sizeof *offset, &offset));
     TR_TRY_OUT(tr_calloc((size_t)n + 2, sizeof *r.gap, &r.gap));
-    for (int way = 0; way < 4 && (way < 2 || *bytes - *live_peak > *live_peak / GOOD_PART); way++) {
-        const size_t size = sweep(items, n, &order, way >= 2, &r, offset, live_peak);
+    *bytes = SIZE_MAX;
+    for (int way = 0; way < WAYS && is_worth_a_sweep(way, *bytes, *live_peak); way++) {
+        size_t peak;
+        const size_t size = sweep(items, n, &order, way >= 2, *bytes, &r, offset, &peak);
         turn(&order);
-        if (way > 0 && size >= *bytes) continue;
+        if (way == 0) *live_peak = peak;
+        if (size >= *bytes) continue;
         *bytes = size;
         for (int k = 0; k < n; k++) items[k].offset = offset[k];
     }

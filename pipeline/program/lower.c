@@ -29,6 +29,7 @@ typedef struct builder {
     const tr_stage_table *t;
     tr_program_set *set;
     tr_walk walk;
+    tr_lower_edges edges;
     link *link;  /* [ranks * ranks], from * ranks + to */
     int *number; /* [2 * edges * micro_batches]: a message's number on its link; -1: not sent */
     size_t *capacity; /* [ranks]: of instr */
@@ -37,6 +38,12 @@ typedef struct builder {
     int *awaited;     /* [ranks]: REDUCE_STARTs from this instruction on have not been waited for */
     bool paced;       /* ranks wait for the messages of earlier F before later ones */
 } builder;
+
+/* Returns the stage's k-th edge, or -1 after the last one. */
+static int edge_of(const builder *b, int stage, int k) {
+    const int at = b->edges.first[stage] + k;
+    return at < b->edges.first[stage + 1] ? b->edges.edge[at] : -1;
+}
 
 static link *link_of(const builder *b, int from, int to) {
     return &b->link[(size_t)from * (size_t)b->s->ranks + (size_t)to];
@@ -71,7 +78,7 @@ static tr_status push(builder *b, int rank, tr_instr instr) {
 
 /* Returns true when other ranks have sent all inputs of the action. */
 static bool has_arrived(const builder *b, tr_action a) {
-    for (int e = 0, peer; e < b->t->edges; e++)
+    for (int k = 0, e, peer; (e = edge_of(b, a.stage, k)) >= 0; k++)
         if (crosses(b, a, false, e, &peer) && *number_of(b, e, a.micro_batch, is_gradient(a)) < 0)
             return false;
     return true;
@@ -79,7 +86,7 @@ static bool has_arrived(const builder *b, tr_action a) {
 
 /* Adds the RECVs that action a needs, with all earlier ones on their channels. */
 static tr_status push_receives(builder *b, int rank, tr_action a) {
-    for (int e = 0, peer; e < b->t->edges; e++) {
+    for (int k = 0, e, peer; (e = edge_of(b, a.stage, k)) >= 0; k++) {
         if (!crosses(b, a, false, e, &peer)) continue;
         link *l = link_of(b, peer, rank);
         int need = *number_of(b, e, a.micro_batch, is_gradient(a));
@@ -104,7 +111,7 @@ static tr_status push_receives(builder *b, int rank, tr_action a) {
 /* Adds the SENDs of action a's outputs, in the order of the edges. */
 static tr_status push_sends(builder *b, int rank, tr_action a) {
     bool gradient = is_gradient(a);
-    for (int e = 0, peer; e < b->t->edges; e++) {
+    for (int k = 0, e, peer; (e = edge_of(b, a.stage, k)) >= 0; k++) {
         if (!crosses(b, a, true, e, &peer)) continue;
         link *l = link_of(b, rank, peer);
         TR_TRY(tr_grow(&l->message, &l->capacity, (size_t)l->count + 1, sizeof *l->message));
@@ -375,6 +382,7 @@ static tr_status builder_open(builder *b) {
                                           .micro_batches = b->s->micro_batches,
                                           .edges = b->t->edges,
                                           .forward_only = b->s->forward_only};
+    TR_TRY(tr_lower_edges_make(b->t, &b->edges));
     TR_TRY(tr_calloc(ranks * ranks, sizeof *b->link, &b->link));
     TR_TRY(tr_calloc(2 * (size_t)b->t->edges * micro_batches, sizeof *b->number, &b->number));
     TR_TRY(tr_calloc(ranks, sizeof *b->capacity, &b->capacity));
@@ -387,6 +395,7 @@ static tr_status builder_open(builder *b) {
 static void builder_close(builder *b) {
     size_t ranks = (size_t)b->s->ranks;
     for (size_t k = 0; b->link && k < ranks * ranks; k++) free(b->link[k].message);
+    tr_lower_edges_free(&b->edges);
     free(b->awaited);
     free(b->begun);
     tr_walk_close(&b->walk);
@@ -411,7 +420,8 @@ tr_status tr_lower(const tr_schedule *s, const tr_stage_table *t, tr_program_set
     TR_TRY_OUT(place_waits(&b));
     for (int r = 0; r < s->ranks; r++) TR_TRY_OUT(tr_lower_offload(t, &b.set->program[r]));
     TR_TRY_OUT(tr_program_prove(b.set, t));
-    for (int r = 0; r < s->ranks; r++) TR_TRY_OUT(tr_lower_place(s, t, &b.set->program[r]));
+    for (int r = 0; r < s->ranks; r++)
+        TR_TRY_OUT(tr_lower_place(s, t, &b.edges, &b.set->program[r]));
     *out = b.set;
     b.set = NULL;
 out:

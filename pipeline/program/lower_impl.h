@@ -3,6 +3,17 @@
 
 #include "pipeline/program/lower.h"
 
+/* The edges that begin or end at stage s are edge[first[s]] .. edge[first[s + 1] - 1], in the order
+ * of the table. Each action needs its own stage's, and there are more of all than there are stages.
+ */
+typedef struct tr_lower_edges {
+    int *first, *edge; /* [stages + 1], and [2 * the table's edges] */
+} tr_lower_edges;
+/* Lists the edges of a table that tr_graph_open accepts. *out is zeroed; the caller releases it
+ * with tr_lower_edges_free, also after an error. */
+tr_status tr_lower_edges_make(const tr_stage_table *table, tr_lower_edges *out);
+void tr_lower_edges_free(tr_lower_edges *edges);
+
 /* Adds a rank's gathers of values (tr_bucket) to its complete program. The GATHER_WAITs of a stage
  * come before its next action, which waits for each bucket when it comes to its layer, so gathers
  * also hide behind other layers of the stage. The layer that the action runs first comes first.
@@ -24,6 +35,6 @@ tr_status tr_lower_gathers(const tr_stage_table *table, tr_program *program);
 tr_status tr_lower_offload(const tr_stage_table *table, tr_program *program);
 
 /* Places every buffer of a program with complete instructions: fills items, arena and peak, the
- * actions' memory and the transfers' offsets. */
+ * actions' memory and the transfers' offsets. edges: the table's. */
 tr_status tr_lower_place(const tr_schedule *schedule, const tr_stage_table *table,
-                         tr_program *program);
+                         const tr_lower_edges *edges, tr_program *program);

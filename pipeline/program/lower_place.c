@@ -3,12 +3,16 @@
 #include "base/memory.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 typedef struct placer {
     const tr_schedule *s;
     const tr_stage_table *t;
+    const tr_lower_edges *edges;
     tr_program *program;
-    int *index;        /* item of (kind, owner, micro-batch), a block's first piece; or -1 */
+    int *stage_row, *edge_row; /* of the rank's stages and their edges; not set for others */
+    int rows;                  /* the more of the two */
+    int *index;        /* [kinds][rows][micro_batches]: item, of a block its first piece; or -1 */
     int *first_bucket; /* [stages + 1]: of the program's buckets, by stage */
     int *bucket;       /* [program->buckets]: item of each, or -1 */
     int *values;       /* [stages][most_buckets]: item of the last gather of each, or -1 */
@@ -19,9 +23,28 @@ typedef struct placer {
 } placer;
 
 static int *index_of(const placer *p, tr_item_kind kind, int owner, int micro_batch) {
-    size_t owners = (size_t)(p->s->stages > p->t->edges ? p->s->stages : p->t->edges);
-    size_t row = (size_t)kind * owners + (size_t)owner;
+    const bool of_edge = kind >= TR_ITEM_INPUT && kind <= TR_ITEM_GRADIENT;
+    const int own = of_edge ? p->edge_row[owner] : p->stage_row[owner];
+    const size_t row = (size_t)kind * (size_t)p->rows + (size_t)own;
     return &p->index[row * (size_t)p->s->micro_batches + (size_t)micro_batch];
+}
+
+/* Numbers the rank's stages and their edges, and opens the index. */
+static tr_status open_index(placer *p) {
+    const tr_lower_edges *all = p->edges;
+    int stages = 0, edges = 0;
+    TR_TRY(tr_calloc((size_t)p->s->stages, sizeof *p->stage_row, &p->stage_row));
+    TR_TRY(tr_calloc((size_t)p->t->edges, sizeof *p->edge_row, &p->edge_row));
+    for (int s = 0; s < p->s->stages; s++) {
+        if (p->s->rank_of[s] != p->program->rank) continue;
+        p->stage_row[s] = stages++;
+        for (int k = all->first[s]; k < all->first[s + 1]; k++) p->edge_row[all->edge[k]] = edges++;
+    }
+    p->rows = stages > edges ? stages : edges;
+    const size_t indices = TR_ITEM_KINDS * (size_t)p->rows * (size_t)p->s->micro_batches;
+    TR_TRY(tr_calloc(indices, sizeof *p->index, &p->index));
+    memset(p->index, -1, indices * sizeof *p->index);
+    return TR_OK;
 }
 
 static tr_status add_item(placer *p, tr_item_kind kind, int owner, int micro_batch, size_t bytes,
@@ -120,9 +143,9 @@ static tr_status touch_action(placer *p, const tr_instr *instr, int position) {
         TR_TRY(touch(p, TR_ITEM_UNKEPT, stage, k, p->t->cost[stage].unkept, position));
     if (instr->action.type == TR_ACTION_B)
         TR_TRY(touch(p, TR_ITEM_IW, stage, k, p->t->cost[stage].backward_iw, position));
-    for (int e = 0; e < p->t->edges; e++) {
+    for (int at = p->edges->first[stage]; at < p->edges->first[stage + 1]; at++) {
         edge_use use[2];
-        int uses = edge_uses(p, instr, e, use);
+        const int e = p->edges->edge[at], uses = edge_uses(p, instr, e, use);
         for (int j = 0; j < uses; j++)
             TR_TRY(touch(p, use[j].item, e, k, p->t->edge[e].bytes, position));
     }
@@ -304,22 +327,21 @@ static tr_status add_pieces(placer *p, const tr_instr *instr) {
 
 static tr_status fill_action(placer *p, const tr_instr *instr) {
     tr_action_memory *memory = &p->program->memory[instr->memory];
+    const int stage = instr->action.stage, micro_batch = instr->action.micro_batch;
     memory->first_piece = p->program->pieces;
-    memory->pieces = p->t->cost[instr->action.stage].pieces;
+    memory->pieces = p->t->cost[stage].pieces;
     memory->backward = memory->unkept = TR_NO_PLACE;
     if (instr->action.type == TR_ACTION_B)
-        memory->backward = offset_of(p, TR_ITEM_IW, instr->action.stage, instr->action.micro_batch);
+        memory->backward = offset_of(p, TR_ITEM_IW, stage, micro_batch);
     if (instr->action.type == TR_ACTION_F)
-        memory->unkept =
-            offset_of(p, TR_ITEM_UNKEPT, instr->action.stage, instr->action.micro_batch);
+        memory->unkept = offset_of(p, TR_ITEM_UNKEPT, stage, micro_batch);
     TR_TRY(add_pieces(p, instr));
     memory->first_place = p->program->places;
-    for (int e = 0; e < p->t->edges; e++) {
+    for (int at = p->edges->first[stage]; at < p->edges->first[stage + 1]; at++) {
         edge_use use[2];
-        int uses = edge_uses(p, instr, e, use);
+        const int e = p->edges->edge[at], uses = edge_uses(p, instr, e, use);
         for (int j = 0; j < uses; j++)
-            TR_TRY(add_place(p, e, use[j].role,
-                             offset_of(p, use[j].item, e, instr->action.micro_batch)));
+            TR_TRY(add_place(p, e, use[j].role, offset_of(p, use[j].item, e, micro_batch)));
     }
     memory->places = p->program->places - memory->first_place;
     return TR_OK;
@@ -409,13 +431,12 @@ static tr_status fill_offsets(placer *p) {
     return TR_OK;
 }
 
-tr_status tr_lower_place(const tr_schedule *s, const tr_stage_table *t, tr_program *program) {
+tr_status tr_lower_place(const tr_schedule *s, const tr_stage_table *t, const tr_lower_edges *edges,
+                         tr_program *program) {
     tr_status status = TR_OK;
-    placer p = {.s = s, .t = t, .program = program};
-    size_t owners = (size_t)(s->stages > t->edges ? s->stages : t->edges);
-    size_t indices = owners * TR_ITEM_KINDS * (size_t)s->micro_batches, peak = 0;
-    TR_TRY_OUT(tr_calloc(indices, sizeof *p.index, &p.index));
-    for (size_t k = 0; k < indices; k++) p.index[k] = -1;
+    placer p = {.s = s, .t = t, .edges = edges, .program = program};
+    size_t peak = 0;
+    TR_TRY_OUT(open_index(&p));
     TR_TRY_OUT(list_buckets(&p));
     TR_TRY_OUT(list_values(&p));
     TR_TRY_OUT(find_lifetimes(&p));
@@ -436,5 +457,7 @@ out:
     free(p.values);
     free(p.gathered);
     free(p.index);
+    free(p.edge_row);
+    free(p.stage_row);
     return status;
 }
