@@ -170,11 +170,20 @@ static tr_status find_offload(tr_config *c, tr_device *device, bool *fits) {
     return TR_OK;
 }
 
+/* Sets *pp to the first pipeline ranks after the config's that may fit. A config that is refused
+ * for another reason is refused with all of them. */
+static tr_status first_pp(const tr_config *c, tr_device *device, int64_t *pp) {
+    const tr_status status = tr_run_plan_fewest_ranks(c, device, pp);
+    if (status != TR_OK || *pp <= c->parallel.pp) *pp = c->parallel.pp + 1;
+    return status == TR_ERR_CONFIG || status == TR_ERR_FIT ? TR_OK : status;
+}
+
 static tr_status find_pp(tr_config *c, tr_device *device, bool *fits) {
-    int64_t from = c->parallel.pp;
+    int64_t from = c->parallel.pp, pp;
     *fits = false;
     choose_cut(c);
-    for (int64_t pp = from + 1; pp <= c->model.layers && !*fits; pp++) {
+    TR_TRY(first_pp(c, device, &pp));
+    for (; pp <= c->model.layers && !*fits; pp++) {
         c->parallel.pp = pp;
         TR_TRY(try_change(c, device, fits));
     }

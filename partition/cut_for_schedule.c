@@ -132,15 +132,39 @@ static tr_status take_better(search *x, bool *better) {
     return TR_OK;
 }
 
+/* By how many layers the boundaries from a first to a last one move: the first, those between, and
+ * the last. */
+typedef struct shift {
+    int from, to, by[3];
+} shift;
+
+static int shift_of(const shift *m, int boundary) {
+    if (boundary < m->from || boundary > m->to) return 0;
+    return m->by[boundary == m->from ? 0 : boundary < m->to ? 1 : 2];
+}
+
+/* Returns true when a stage of the best cut next to the first or the last boundary would lose its
+ * only layer: an early answer of is_valid, which takes longer the more layers there are. */
+static bool empties(const search *x, const shift *m) {
+    const int next_to[] = {m->from - 1, m->from, m->to - 1, m->to};
+    for (int n = 0; n < 4; n++) {
+        const int k = next_to[n];
+        if (x->best[k + 1] + shift_of(m, k + 1) <= x->best[k] + shift_of(m, k)) return true;
+    }
+    return false;
+}
+
 /* Moves boundaries `from` to `to` of the best cut by a layer, up or down; then those at both ends
  * apart or together, without those between. */
 static tr_status move(search *x, int from, int to, bool *better) {
     static const int moves[][3] = {{1, 1, 1},   {-1, -1, -1}, {1, 0, 1},
                                    {-1, 0, -1}, {1, 0, -1},   {-1, 0, 1}};
     for (int n = 0; n < (int)(sizeof moves / sizeof *moves); n++) {
+        const shift m = {from, to, {moves[n][0], moves[n][1], moves[n][2]}};
         if (n >= 2 && (from == to || (n < 4 && to == from + 1))) continue; /* the same as another */
+        if (empties(x, &m)) continue;
         memcpy(x->trial, x->best, ((size_t)x->s->stages + 1) * sizeof *x->best);
-        for (int k = from; k <= to; k++) x->trial[k] += moves[n][k == from ? 0 : k < to ? 1 : 2];
+        for (int k = from; k <= to; k++) x->trial[k] += shift_of(&m, k);
         TR_TRY(take_better(x, better));
     }
     return TR_OK;
@@ -263,7 +287,7 @@ static tr_status run(search *x) {
     while (better && x->actions < most_actions) {
         better = false;
         for (int length = 0; length < stages - 1; length++)
-            for (int from = 1; from + length < stages; from++)
+            for (int from = 1; from + length < stages && x->actions < most_actions; from++)
                 TR_TRY(move(x, from, from + length, &better));
     }
     return TR_OK;

@@ -430,22 +430,42 @@ void tr_whole_close(tr_whole *whole) {
     *whole = (tr_whole){0};
 }
 
-/* Sets *out to true when every order exceeds the limit. When the last stage ends its first F, all
- * stages hold the same micro-batch, so the ranks of a pipeline then hold together at least what one
- * rank with all layers holds. Data ranks that divide the optimizer's state are not judged. */
-static tr_status exceeds_always(const tr_config *c, size_t limit, bool *out) {
+/* Sets *out to bytes that the ranks of a pipeline hold together at least, in any order and with any
+ * cut: when the last stage ends its first F, all stages hold the same micro-batch, which is what
+ * one rank with all layers holds. 0: not known, because data ranks divide the optimizer's state, or
+ * the host keeps activations. */
+static tr_status least_together(const tr_config *c, double *out) {
     tr_whole whole;
     tr_memory_plan known;
-    *out = false;
     tr_config_offloads offload;
+    *out = 0;
     if (c->parallel.zero) return TR_OK;
     if (tr_config_offload(c, &offload) && offload.stages > 0) return TR_OK;
     TR_TRY(tr_whole_open(c, &whole));
     tr_layout_memory_known(whole.layout, 0, 0, &known);
-    *out = ((double)known.total + whole.layout->table.cost[0].m_b) / (double)c->parallel.pp >
-           (double)limit;
+    *out = (double)known.total + whole.layout->table.cost[0].m_b;
     tr_whole_close(&whole);
     return TR_OK;
+}
+
+tr_status tr_run_plan_fewest_ranks(const tr_config *config, tr_device *device, int64_t *pp) {
+    tr_config *c;
+    double together;
+    int ranks = 0;
+    size_t limit = 0;
+    TR_TRY(tr_config_check(config, 0));
+    TR_TRY(least_together(config, &together));
+    TR_TRY(tr_calloc(1, sizeof *c, &c));
+    *c = *config;
+    tr_status status = TR_OK;
+    for (; c->parallel.pp <= c->model.layers; c->parallel.pp++) {
+        status = count_ranks(c, &ranks);
+        if (status == TR_OK) status = tr_request_memory(c, device, ranks, &limit);
+        if (status != TR_OK || together / (double)c->parallel.pp <= (double)limit) break;
+    }
+    *pp = c->parallel.pp;
+    free(c);
+    return status;
 }
 
 tr_status tr_run_plan_is_hopeless(const tr_config *c, tr_device *device, bool *out) {
@@ -454,13 +474,13 @@ tr_status tr_run_plan_is_hopeless(const tr_config *c, tr_device *device, bool *o
     tr_layout *l = NULL;
     int ranks = 0;
     size_t limit = 0;
+    double together;
     TR_TRY(tr_config_check(c, 0));
     TR_TRY(count_ranks(c, &ranks));
     TR_TRY(tr_request_memory(c, device, ranks, &limit));
-    if (tr_request_is_auto(c)) { /* making an order takes long */
-        TR_TRY(exceeds_always(c, limit, out));
-        if (*out) return TR_OK;
-    }
+    TR_TRY(least_together(c, &together)); /* takes less time than an order and a cut */
+    *out = together / (double)c->parallel.pp > (double)limit;
+    if (*out) return TR_OK;
     TR_TRY(tr_request_schedule(c, &orders.schedule, &report));
     tr_status status = make_layout(c, &orders, 0, (tr_own_sums){false}, NULL, NULL, &l);
     if (status == TR_OK) status = exceeds(l, limit, out);

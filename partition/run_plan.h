@@ -80,3 +80,8 @@ void tr_whole_close(tr_whole *whole);
  * one time, exceed the limit in the fastest cut, so that a full plan of it is not needed. One that
  * fits is never called hopeless. Fails like tr_run_plan_make. */
 tr_status tr_run_plan_is_hopeless(const tr_config *config, tr_device *device, bool *out);
+
+/* Sets *pp to the fewest pipeline ranks, from the config's on, that hold the model's parameters,
+ * gradients, moments and one micro-batch together; to more than model.layers when none do. Fewer
+ * never fit, with any order and cut. Fails like tr_run_plan_make. */
+tr_status tr_run_plan_fewest_ranks(const tr_config *config, tr_device *device, int64_t *pp);

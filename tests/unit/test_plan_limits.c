@@ -430,8 +430,55 @@ static void test_hopeless_plans_do_not_fit(void **state) {
     tr_device_close(device);
 }
 
+/* Returns the first number of pipeline ranks from 1 on with which the model fits, or one more than
+ * there are layers. */
+static int64_t first_that_fits(tr_config config, tr_device *device) {
+    bool fits = false;
+    for (config.parallel.pp = 1; config.parallel.pp <= config.model.layers; config.parallel.pp++) {
+        tr_run_plan *plan;
+        if (tr_run_plan_make(&config, device, &plan) != TR_OK) continue;
+        fits = tr_run_plan_fits(plan);
+        tr_run_plan_destroy(plan);
+        if (fits) break;
+    }
+    return config.parallel.pp;
+}
+
+/* The fewest pipeline ranks that may fit are never more than the fewest that do. */
+static void test_fewest_ranks(void **state) {
+    (void)state;
+    static const struct {
+        const char *schedule, *zero, *memory;
+        int64_t fewest; /* 0: not given here */
+    } cases[] = {{"1f1b", "0", "3MiB", 0},  {"gpipe", "0", "2MiB", 0}, {"zbv", "0", "2MiB", 0},
+                 {"v-min", "0", "2MiB", 0}, {"1f1b", "1", "2MiB", 1},  {"1f1b", "0", "64MiB", 1},
+                 {"1f1b", "0", "32KiB", 9}};
+    tr_device *device;
+    int above_one = 0;
+    assert_int_equal(tr_device_open("cpu", &one_thread, &device), TR_OK);
+    for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
+        char text[3][64];
+        int64_t pp;
+        tr_config config;
+        (void)snprintf(text[0], sizeof text[0], "parallel.schedule=%s", cases[k].schedule);
+        (void)snprintf(text[1], sizeof text[1], "parallel.zero=%s", cases[k].zero);
+        (void)snprintf(text[2], sizeof text[2], "device.memory=%s", cases[k].memory);
+        const char *const overrides[] = {text[0], text[1], text[2], "parallel.dp=2",
+                                         "model.layers=8"};
+        read_config(&config, 5, overrides);
+        assert_int_equal(tr_run_plan_fewest_ranks(&config, device, &pp), TR_OK);
+        if (cases[k].fewest) assert_int_equal(pp, cases[k].fewest);
+        assert_true(pp <= first_that_fits(config, device));
+        above_one += pp > 1 && pp <= 8;
+        tr_error_clear();
+    }
+    assert_true(above_one > 0);
+    tr_device_close(device);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_fewest_ranks),
         cmocka_unit_test(test_what_fits),
         cmocka_unit_test(test_advice_of_several_degrees),
         cmocka_unit_test(test_cuts_that_fit),
