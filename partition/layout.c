@@ -118,9 +118,11 @@ static tr_status cut_as_first_rank(tr_layout *l) {
                                       d->room ? tr_memory_divided(&first_rank, d->zero) : NULL,
                                   .zero = d->zero,
                                   .room = d->room};
-    tr_model *model;
-    TR_TRY(make_model(d, 0, &model));
-    const tr_status status = tr_cut_for_schedule(model, d->schedule, &memory, l->first);
+    tr_model *model = NULL;
+    const bool is_first = d->mesh.index[TR_AXIS_TP] == 0;
+    if (!is_first) TR_TRY(make_model(d, 0, &model));
+    const tr_status status =
+        tr_cut_for_schedule(is_first ? l->model : model, d->schedule, &memory, l->first);
     tr_model_destroy(model);
     return status;
 }

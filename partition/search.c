@@ -270,7 +270,7 @@ static tr_status plan(search *s, const candidate *x, bool *fits, tr_found *out) 
         return TR_OK;
     }
     TR_TRY(planned);
-    const tr_status status = tr_traffic_of(s->c, p->layout, rate, &traffic);
+    const tr_status status = tr_traffic_step(s->c, p->layout, rate, &traffic);
     *out = (tr_found){.choice = x->choice,
                       .seconds = traffic.makespan / rate,
                       .bubble = fmax(0, 1 - p->ideal / p->time->makespan),

@@ -35,21 +35,28 @@ static tr_traffic messages_of(const tr_program *program, const tr_simulated_link
     return all;
 }
 
-/* alone: the makespan of a step in which nothing travels. */
-static tr_status find_messages(const tr_layout *l, const tr_simulated_links *all, double alone,
-                               tr_traffic *out) {
+/* Sets *out to the makespan of a step over the links; NULL: nothing takes time to travel. */
+static tr_status find_makespan(const tr_layout *l, const tr_simulated_links *links, double *out) {
+    tr_simulation *t;
+    TR_TRY(tr_simulate(l->program[TR_LAYOUT_TRAIN], l->table.cost, links, &t));
+    *out = t->makespan;
+    tr_simulation_destroy(t);
+    return TR_OK;
+}
+
+static tr_status find_messages(const tr_layout *l, const tr_simulated_links *all, tr_traffic *out) {
     const tr_program_set *set = l->program[TR_LAYOUT_TRAIN];
     tr_simulated_links links = *all;
-    tr_simulation *t;
+    double alone = 0, with = 0;
     for (int r = 0; r < set->ranks; r++) {
         const tr_traffic own = messages_of(&set->program[r], all);
         if (own.moving > out->moving) *out = own;
     }
     if (out->count == 0) return TR_OK;
     links.sum = links.gather = links.copy = (tr_link){0};
-    TR_TRY(tr_simulate(set, l->table.cost, &links, &t));
-    out->exposed = t->makespan - alone;
-    tr_simulation_destroy(t);
+    TR_TRY(find_makespan(l, NULL, &alone));
+    TR_TRY(find_makespan(l, &links, &with));
+    out->exposed = with - alone;
     return TR_OK;
 }
 
@@ -182,24 +189,23 @@ static void find_update(const tr_config *c, const tr_layout *l, double rate, tr_
 
 /* --- all of it -------------------------------------------------------------------------------- */
 
-tr_status tr_traffic_of(const tr_config *c, const tr_layout *l, double rate, tr_step_traffic *out) {
-    const tr_program_set *set = l->program[TR_LAYOUT_TRAIN];
+tr_status tr_traffic_step(const tr_config *c, const tr_layout *l, double rate,
+                          tr_step_traffic *out) {
     const tr_simulated_links links = tr_network_links(c, &l->desc.mesh, rate);
-    tr_simulation *t;
     *out = (tr_step_traffic){0};
-    TR_TRY(tr_simulate(set, l->table.cost, NULL, &t));
-    const double alone = t->makespan;
-    tr_simulation_destroy(t);
-    TR_TRY(tr_simulate(set, l->table.cost, &links, &t));
-    out->makespan = t->makespan;
-    tr_simulation_destroy(t);
-    TR_TRY(find_messages(l, &links, alone, &out->of[TR_TRAFFIC_MESSAGES]));
-    TR_TRY(find_collectives(c, l, &links, &out->of[TR_TRAFFIC_SUMS], &out->of[TR_TRAFFIC_GATHERS]));
+    TR_TRY(find_makespan(l, &links, &out->makespan));
     out->of[TR_TRAFFIC_TENSOR] = find_tensor_sums(c, l, rate);
-    TR_TRY(find_copies(l, &links, &out->of[TR_TRAFFIC_COPIES]));
     out->of[TR_TRAFFIC_STEPS] = find_steps(c, l, rate);
     find_update(c, l, rate, out);
     out->makespan +=
         out->of[TR_TRAFFIC_TENSOR].exposed + out->of[TR_TRAFFIC_STEPS].exposed + out->updating;
     return TR_OK;
+}
+
+tr_status tr_traffic_of(const tr_config *c, const tr_layout *l, double rate, tr_step_traffic *out) {
+    const tr_simulated_links links = tr_network_links(c, &l->desc.mesh, rate);
+    TR_TRY(tr_traffic_step(c, l, rate, out));
+    TR_TRY(find_messages(l, &links, &out->of[TR_TRAFFIC_MESSAGES]));
+    TR_TRY(find_collectives(c, l, &links, &out->of[TR_TRAFFIC_SUMS], &out->of[TR_TRAFFIC_GATHERS]));
+    return find_copies(l, &links, &out->of[TR_TRAFFIC_COPIES]);
 }

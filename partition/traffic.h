@@ -44,5 +44,10 @@ typedef struct tr_step_traffic {
 tr_status tr_traffic_of(const tr_config *config, const tr_layout *layout, double flops_per_s,
                         tr_step_traffic *out);
 
+/* The same, without what only its own simulation shows: messages, sums of gradients, gathers and
+ * copies are 0. Takes a fifth of the simulations. */
+tr_status tr_traffic_step(const tr_config *config, const tr_layout *layout, double flops_per_s,
+                          tr_step_traffic *out);
+
 /* Returns what the optimizer's steps on the host move of the rank that they take longest. */
 tr_offload_traffic tr_traffic_host_steps(const tr_config *config, const tr_layout *layout);
