@@ -25,7 +25,7 @@ typedef struct tr_ckpt_tensor {
     const tr_box *box;
     void *local; /* addressed by the boxes' local offsets and strides */
     /* Of `local`: TR_F32, TR_BF16, TR_F16, TR_F64 in host memory, or TR_U8 for
-     * tr_code8_bytes(count) bytes of numbers in 8 bits by block (base/code8.h), with a device.
+     * tr_code8_bytes(count) bytes of numbers in 8 bits by block (base/code8.h).
      * TR_F32, TR_F16 and TR_F64 are saved as FP32; TR_BF16 as BF16, and TR_U8, too, which it holds
      * exactly. */
     tr_dtype dtype;
@@ -42,6 +42,9 @@ typedef struct tr_ckpt_tensor {
                        int64_t first, int64_t count, float *dense);
     void *context;
 } tr_ckpt_tensor;
+
+/* Returns the bytes at `local`. */
+size_t tr_ckpt_tensor_bytes(const tr_ckpt_tensor *tensor);
 
 /* A corpus of a mixture, in its own samples. */
 typedef struct tr_ckpt_corpus {
@@ -118,6 +121,24 @@ typedef struct tr_ckpt_info {
  * contract above. */
 tr_status tr_ckpt_save(tr_world *world, const char *root, const tr_ckpt_state *state,
                        const tr_ckpt_tensor *tensors, int count);
+
+/* The parts of tr_ckpt_save, for a caller that does other work while the shards are written.
+ *
+ * tr_ckpt_saving_begin plans the save and makes its directory; tr_ckpt_saving_end agrees with the
+ * other ranks that all have written and commits. Both are collective over the world, and fail like
+ * tr_ckpt_save. Between them each rank calls tr_ckpt_saving_write once, on any thread, and passes
+ * its status, with this thread's error, to tr_ckpt_saving_end. It writes this rank's shard, is not
+ * collective, and tells the world `tell` (NULL: none) how many bytes are written. Until it has
+ * returned, the tensors' elements must not change, and no other thread may use ckpt/, because HDF5
+ * is not thread-safe. `root` and the tensors must live until the end; *state is copied. */
+typedef struct tr_ckpt_saving tr_ckpt_saving;
+tr_status tr_ckpt_saving_begin(tr_world *world, const char *root, const tr_ckpt_state *state,
+                               const tr_ckpt_tensor *tensors, int count, tr_ckpt_saving **out);
+tr_status tr_ckpt_saving_write(tr_ckpt_saving *saving, tr_world *tell);
+tr_status tr_ckpt_saving_end(tr_ckpt_saving *saving, tr_status written);
+/* Releases a save that does not end, because the run has failed: its directory stays until
+ * tr_ckpt_retain removes it. NULL is allowed. */
+void tr_ckpt_saving_abandon(tr_ckpt_saving *saving);
 
 /* Compares the weights that several ranks hold: copies of a box must be equal as FP32, bit by bit.
  * Collective. Fails with TR_ERR_DATA, the parameter and two ranks when they are not. */

@@ -116,8 +116,8 @@ int64_t tr_box4_copy(const tr_box4 *part, int64_t first, int64_t count, float *d
 
 /* Shows the host one tensor at a time. */
 typedef struct tr_mirror {
-    tr_device *device; /* NULL: every tensor is in host memory, and none in 8 bits */
-    float *memory;     /* staging: of elements, */
+    tr_device *device; /* of the tensors that are not in host memory, or in 8 bits; NULL: none */
+    float *memory;     /* staging (without a device plain memory): of elements, */
     uint8_t *codes;    /* and of numbers in 8 bits; NULL: none, or they are in host memory */
     const tr_ckpt_tensor *source;
     tr_ckpt_tensor view; /* *source with `local` in host memory, and without TR_U8 */
@@ -195,10 +195,11 @@ void tr_directory_remove(const char *path);
 
 /* --- shards ----------------------------------------------------------------------------------- */
 
-/* Writes, syncs and closes shard `file` of `manifest` in `dir`, and tells `world` how many payload
- * bytes are written. Fills offset of this shard's parts, their blocks' checksums and
- * manifest->file[file]. source[part] names the boxes in tensors[count]. Not collective. */
-tr_status tr_shard_write(tr_world *world, const char *dir, tr_manifest *manifest, int64_t file,
+/* Writes, syncs and closes shard `file` of `manifest` in `dir`, and tells the world `tell` (NULL:
+ * none) how many payload bytes are written. Fills offset of this shard's parts, their blocks'
+ * checksums and manifest->file[file]. source[part] names the boxes in tensors[count]. Not
+ * collective. */
+tr_status tr_shard_write(tr_world *tell, const char *dir, tr_manifest *manifest, int64_t file,
                          const tr_part_source *source, const tr_ckpt_tensor *tensors, int count);
 /* Opens shard `file` for reading, and checks its size; with `verify` also everything in it except
  * the payload. */

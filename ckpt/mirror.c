@@ -1,7 +1,10 @@
 /* Tensors in device memory, and in 8 bits by block, seen by the host as FP32 or BF16, one at a
  * time. */
 #include "base/code8.h"
+#include "base/memory.h"
 #include "ckpt/ckpt_impl.h"
+
+#include <stdlib.h>
 
 static bool is_on_host(const tr_ckpt_tensor *tensor) {
     return !tensor->device || tr_device_on_host(tensor->device);
@@ -11,9 +14,19 @@ static bool is_mirrored(const tr_ckpt_tensor *tensor) {
     return !is_on_host(tensor) || tensor->dtype == TR_U8;
 }
 
-static size_t bytes_of(const tr_ckpt_tensor *tensor) {
+size_t tr_ckpt_tensor_bytes(const tr_ckpt_tensor *tensor) {
     return tensor->dtype == TR_U8 ? tr_code8_bytes(tensor->count)
                                   : (size_t)tensor->count * tr_dtype_size(tensor->dtype);
+}
+
+/* Allocates what the device's streams copy to, or without a device plain memory. */
+static tr_status alloc_staging(tr_device *device, size_t bytes, void **out) {
+    return device ? tr_device_staging_alloc(device, bytes, out) : tr_calloc(1, bytes, out);
+}
+
+static void free_staging(tr_device *device, void *memory) {
+    if (device) tr_device_staging_free(device, memory);
+    else free(memory);
 }
 
 tr_status tr_mirror_open(const tr_ckpt_tensor *tensors, int count, tr_mirror *out) {
@@ -24,18 +37,18 @@ tr_status tr_mirror_open(const tr_ckpt_tensor *tensors, int count, tr_mirror *ou
         if (!is_mirrored(&tensors[i])) continue;
         out->device = tensors[i].device;
         if (tensors[i].count > most) most = tensors[i].count;
-        if (tensors[i].dtype == TR_U8 && !is_on_host(&tensors[i]) && bytes_of(&tensors[i]) > codes)
-            codes = bytes_of(&tensors[i]);
+        if (tensors[i].dtype == TR_U8 && !is_on_host(&tensors[i]) &&
+            tr_ckpt_tensor_bytes(&tensors[i]) > codes)
+            codes = tr_ckpt_tensor_bytes(&tensors[i]);
     }
-    if (!out->device) return TR_OK;
-    if (codes > 0) TR_TRY(tr_device_staging_alloc(out->device, codes, (void **)&out->codes));
-    return tr_device_staging_alloc(out->device, (size_t)most * sizeof *out->memory,
-                                   (void **)&out->memory);
+    if (codes > 0) TR_TRY(alloc_staging(out->device, codes, (void **)&out->codes));
+    if (most == 0) return TR_OK;
+    return alloc_staging(out->device, (size_t)most * sizeof *out->memory, (void **)&out->memory);
 }
 
 static tr_status copy(tr_mirror *mirror, void *to, const void *from) {
     tr_stream *stream = tr_device_compute(mirror->device);
-    TR_TRY(tr_stream_copy(stream, to, from, bytes_of(mirror->source)));
+    TR_TRY(tr_stream_copy(stream, to, from, tr_ckpt_tensor_bytes(mirror->source)));
     return tr_stream_sync(stream);
 }
 
@@ -94,7 +107,7 @@ tr_status tr_mirror_turn(tr_mirror *mirror, const tr_ckpt_tensor *tensor, bool s
 }
 
 void tr_mirror_close(tr_mirror *mirror) {
-    if (mirror->codes) tr_device_staging_free(mirror->device, mirror->codes);
-    if (mirror->device) tr_device_staging_free(mirror->device, mirror->memory);
+    free_staging(mirror->device, mirror->codes);
+    free_staging(mirror->device, mirror->memory);
     *mirror = (tr_mirror){0};
 }

@@ -13,8 +13,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-typedef struct save {
+typedef struct tr_ckpt_saving {
+    tr_world *world;
     const char *root;
+    const tr_ckpt_tensor *tensors;
+    int count;
     tr_manifest manifest;
     tr_part_source *source; /* of each part */
     int64_t mine;           /* the shard this rank writes, -1: none */
@@ -227,31 +230,69 @@ static tr_status check_state(const tr_ckpt_state *state) {
     return TR_OK;
 }
 
-tr_status tr_ckpt_save(tr_world *world, const char *root, const tr_ckpt_state *state,
-                       const tr_ckpt_tensor *tensors, int count) {
-    const bool first = tr_world_rank(world) == 0;
-    save here = {.root = root, .lock = -1}, *s = &here;
-    tr_status status;
-    TR_TRY_OUT(tr_world_agree(world, check_state(state)));
-    TR_TRY_OUT(tr_manifest_plan(world, state, tensors, count, &s->manifest, &s->source));
-    s->mine = shard_of(s, tr_world_rank(world));
-    s->needed = tr_manifest_payload(&s->manifest);
+/* --- the parts of a save ---------------------------------------------------------------------- */
 
-    TR_TRY_OUT(tr_world_agree(world, first ? begin(s) : TR_OK));
-    TR_TRY_OUT(tr_world_broadcast(world, 0, s->uuid, sizeof s->uuid));
-    status = name_paths(s);
-    if (status == TR_OK && s->mine >= 0)
-        status = tr_shard_write(world, s->temporary.text, &s->manifest, s->mine, s->source, tensors,
-                                count);
-    /* The index is written only after every shard is synced. */
-    TR_TRY_OUT(tr_world_agree(world, status));
-    TR_TRY_OUT(collect(world, s));
-    TR_TRY_OUT(tr_world_agree(world, first ? commit_step(s) : TR_OK));
-out:
-    /* All ranks agreed that the save is over, so no rank writes there any more. */
-    if (s->made) tr_directory_remove(s->temporary.text);
+static void release(save *s) {
+    if (!s) return;
     if (s->lock >= 0) (void)close(s->lock);
     tr_manifest_free(&s->manifest);
     free(s->source);
+    free(s);
+}
+
+/* Ends a save on which all ranks agreed, so that no rank writes there any more. */
+static void leave(save *s) {
+    if (s && s->made) tr_directory_remove(s->temporary.text);
+    release(s);
+}
+
+tr_status tr_ckpt_saving_begin(tr_world *world, const char *root, const tr_ckpt_state *state,
+                               const tr_ckpt_tensor *tensors, int count, tr_ckpt_saving **out) {
+    const bool first = tr_world_rank(world) == 0;
+    save *s = NULL;
+    *out = NULL;
+    tr_status status = check_state(state);
+    if (status == TR_OK) status = tr_calloc(1, sizeof *s, &s);
+    if (s)
+        *s = (save){.world = world, .root = root, .tensors = tensors, .count = count, .lock = -1};
+    TR_TRY_OUT(tr_world_agree(world, status));
+    TR_TRY_OUT(tr_manifest_plan(world, state, tensors, count, &s->manifest, &s->source));
+    s->mine = shard_of(s, tr_world_rank(world));
+    s->needed = tr_manifest_payload(&s->manifest);
+    TR_TRY_OUT(tr_world_agree(world, first ? begin(s) : TR_OK));
+    TR_TRY_OUT(tr_world_broadcast(world, 0, s->uuid, sizeof s->uuid));
+    TR_TRY_OUT(tr_world_agree(world, name_paths(s)));
+out:
+    if (status == TR_OK) *out = s;
+    else leave(s);
     return status;
+}
+
+tr_status tr_ckpt_saving_write(tr_ckpt_saving *s, tr_world *tell) {
+    if (s->mine < 0) return TR_OK;
+    return tr_shard_write(tell, s->temporary.text, &s->manifest, s->mine, s->source, s->tensors,
+                          s->count);
+}
+
+tr_status tr_ckpt_saving_end(tr_ckpt_saving *s, tr_status written) {
+    const bool first = tr_world_rank(s->world) == 0;
+    tr_status status;
+    /* The index is written only after every shard is synced. */
+    TR_TRY_OUT(tr_world_agree(s->world, written));
+    TR_TRY_OUT(collect(s->world, s));
+    TR_TRY_OUT(tr_world_agree(s->world, first ? commit_step(s) : TR_OK));
+out:
+    leave(s);
+    return status;
+}
+
+void tr_ckpt_saving_abandon(tr_ckpt_saving *s) {
+    release(s);
+}
+
+tr_status tr_ckpt_save(tr_world *world, const char *root, const tr_ckpt_state *state,
+                       const tr_ckpt_tensor *tensors, int count) {
+    tr_ckpt_saving *s;
+    TR_TRY(tr_ckpt_saving_begin(world, root, state, tensors, count, &s));
+    return tr_ckpt_saving_end(s, tr_ckpt_saving_write(s, world));
 }

@@ -108,7 +108,7 @@ static int64_t bytes_at_most(const tr_manifest *m, int64_t shard) {
 
 /* A shard that is being written. */
 typedef struct writer {
-    tr_world *world; /* the world to report the number of bytes written to */
+    tr_world *tell; /* the world to report the number of bytes written to; NULL: none */
     tr_manifest *manifest;
     int fd;
     tr_path path;
@@ -147,7 +147,7 @@ static tr_status write_part(writer *w, const tr_ckpt_part *part, const tr_ckpt_t
         TR_TRY(tr_file_write(w->fd, w->path.text, w->buffer, bytes, at, w->needed));
         TR_TRY(tr_drain_add(&w->drain, at, (int64_t)bytes));
         w->done += (int64_t)bytes;
-        tr_world_tell_work(w->world, w->done, w->payload);
+        if (w->tell) tr_world_tell_work(w->tell, w->done, w->payload);
     }
     return TR_OK;
 }
@@ -171,10 +171,10 @@ out:
     return status;
 }
 
-tr_status tr_shard_write(tr_world *world, const char *dir, tr_manifest *m, int64_t shard,
+tr_status tr_shard_write(tr_world *tell, const char *dir, tr_manifest *m, int64_t shard,
                          const tr_part_source *source, const tr_ckpt_tensor *tensors, int count) {
     char name[NAME_MAX + 1];
-    writer w = {.world = world, .manifest = m, .fd = -1, .needed = tr_manifest_payload(m)};
+    writer w = {.tell = tell, .manifest = m, .fd = -1, .needed = tr_manifest_payload(m)};
     tr_ckpt_file *file = &m->file[shard];
     const char *path = w.path.text;
     tr_status status;

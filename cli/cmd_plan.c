@@ -1,7 +1,7 @@
 /* trireme plan CONFIG [--search RANKS] [--rate GFLOP/s] [key=value ...]: the memory of every rank
  * and the time of a run, or the layouts with the shortest steps, computed by one process. */
 #include "cli/cli.h"
-#include "cli/plan_offload.h"
+#include "cli/plan_host.h"
 #include "cli/plan_search.h"
 #include "cli/plan_traffic.h"
 
@@ -524,7 +524,7 @@ tr_status cli_plan(cli_context *cli, int argc, char **argv) {
     TR_TRY_OUT(tr_run_plan_make(&config, device, &plan));
     print_head(&config, plan, here);
     TR_TRY_OUT(print_memory(plan));
-    cli_plan_offload(&config, plan);
+    cli_plan_host(&config, plan);
     print_batches(&config, plan);
     print_step(plan);
     TR_TRY_OUT(print_speed(&config, device, plan, asked.rate, here));

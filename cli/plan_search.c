@@ -1,6 +1,7 @@
 #include "cli/plan_search.h"
 
 #include "cli/cli.h"
+#include "cli/plan_host.h"
 #include "cli/plan_traffic.h"
 
 #include "base/cores.h"
@@ -88,14 +89,16 @@ static void print_row(const tr_config *c, unsigned kept, const tr_found *f) {
 
 /* Fails with TR_ERR_FIT, because no layout fits. */
 static tr_status refuse(const tr_config *c, const tr_search *s) {
+    char keeper[192];
     if (s->host_bytes > 0)
         return TR_FAIL(
             TR_ERR_FIT,
-            "none of them fits: device.offload %s keeps at least %.1f MiB in the memory "
-            "of a host, and its ranks may take %.1f MiB there (%s); offload less, or put "
-            "fewer ranks on a host (device.host_ranks)",
-            c->device.offload, (double)s->host_bytes / MIB, (double)s->host_limit / MIB,
-            c->device.host_memory ? "device.host_memory" : "free memory");
+            "none of them fits: %s at least %.1f MiB in the memory of a host, and its ranks may "
+            "take %.1f MiB there (%s); %s, or put fewer ranks on a host (device.host_ranks)",
+            cli_plan_keeper(c, keeper, sizeof keeper), (double)s->host_bytes / MIB,
+            (double)s->host_limit / MIB,
+            c->device.host_memory ? "device.host_memory" : "free memory",
+            c->checkpoint.background ? "set checkpoint.background to false" : "offload less");
     return TR_FAIL(TR_ERR_FIT,
                    "none of them fits the %.1f MiB that a rank may use (%s): the one that needs "
                    "least takes about %.1f MiB a rank; use more ranks, or device.offload",

@@ -80,6 +80,7 @@ typedef struct tr_config {
     struct {
         int64_t every, keep; /* steps, 0: only at the end; checkpoints */
         int64_t keep_every;  /* steps, 0: only the newest are kept */
+        bool background;     /* training goes on while a step is saved */
     } checkpoint;
     struct {
         char action[16]; /* warn, skip, rollback */
@@ -134,6 +135,8 @@ const char *tr_config_adapter(const tr_config *config);
 
 /* Returns true when device.name is cuda or cuda:N. */
 bool tr_config_on_gpu(const tr_config *config);
+/* Returns true when the device computes in the host's memory. */
+bool tr_config_on_host(const tr_config *config);
 
 /* Copies from `saved`, the config of the run to be continued, each key that the user has not set
  * and that has another default on GPUs. So a run keeps its precision on another device. */

@@ -47,7 +47,10 @@ bool tr_config_offload(const tr_config *c, tr_config_offloads *out) {
     return true;
 }
 
-/* The devices cpu and ref compute in the host's memory. */
+bool tr_config_on_host(const tr_config *c) {
+    return !strcmp(c->device.name, "cpu") || !strcmp(c->device.name, "ref");
+}
+
 tr_status tr_config_check_offload(const tr_config *c) {
     tr_config_offloads offload;
     if (!tr_config_offload(c, &offload))
@@ -56,7 +59,7 @@ tr_status tr_config_check_offload(const tr_config *c) {
                "numbers of stages, or a list of both, not '%.80s'",
                c->device.offload);
     if (!offload.optimizer && offload.stages == 0) return TR_OK;
-    if (!strcmp(c->device.name, "cpu") || !strcmp(c->device.name, "ref"))
+    if (tr_config_on_host(c))
         REFUSE("device.offload",
                "device.offload %s moves memory of the device to the host, where device.name %s "
                "has it anyway: leave device.offload out",

@@ -351,6 +351,11 @@ const tr_key tr_schema[] = {
      .help =
          "Checkpoints of steps that are multiples of this number stay, too; it is a multiple of "
          "checkpoint.every. 0: none."},
+    {"checkpoint.background", TR_KEY_BOOL, AT(checkpoint.background), .fallback = "false",
+     .help =
+         "Train on while a checkpoint is written, from a copy in the host's memory of what each "
+         "rank saves. That takes as many bytes as the checkpoint, so it is not the default. The "
+         "last save of a run is never made in the background."},
 
     {"guard.action", TR_KEY_CHOICE, AT(guard.action), .fallback = "warn",
      .choices = "warn skip rollback",

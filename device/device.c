@@ -144,13 +144,13 @@ void tr_device_free(tr_device *device, void *memory) {
     device->ops->free(device, memory);
 }
 
-tr_status tr_device_offload_alloc(tr_device *device, size_t bytes, void **out) {
-    TR_TRY(alloc_block(device, TR_MEMORY_OFFLOAD, bytes, device->ops->staging_alloc, out));
+tr_status tr_device_kept_alloc(tr_device *device, tr_memory kind, size_t bytes, void **out) {
+    TR_TRY(alloc_block(device, kind, bytes, device->ops->staging_alloc, out));
     memset(*out, 0, bytes);
     return TR_OK;
 }
 
-void tr_device_offload_free(tr_device *device, void *memory) {
+void tr_device_kept_free(tr_device *device, void *memory) {
     if (!memory) return;
     forget_block(device, memory);
     tr_device_staging_free(device, memory);
@@ -168,7 +168,8 @@ const char *tr_device_memory_name(tr_memory kind) {
                                                          [TR_MEMORY_TRANSFERS] = "transfers",
                                                          [TR_MEMORY_DATA] = "data",
                                                          [TR_MEMORY_NCCL] = "NCCL",
-                                                         [TR_MEMORY_OFFLOAD] = "offload"};
+                                                         [TR_MEMORY_OFFLOAD] = "offload",
+                                                         [TR_MEMORY_SNAPSHOT] = "snapshot"};
     return names[kind];
 }
 

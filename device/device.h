@@ -28,7 +28,9 @@ typedef enum tr_memory {
     TR_MEMORY_TRANSFERS, /* landing buffers of messages */
     TR_MEMORY_DATA,      /* tokens, and the vector that the ranks exchange once a step */
     TR_MEMORY_NCCL,      /* NCCL's own memory */
-    TR_MEMORY_OFFLOAD,   /* no device memory: what device.offload keeps in the host's */
+    /* No device memory: */
+    TR_MEMORY_OFFLOAD,  /* what device.offload keeps in the host's */
+    TR_MEMORY_SNAPSHOT, /* the copy that is saved in the background */
     TR_MEMORY_CLASSES
 } tr_memory;
 
@@ -92,10 +94,10 @@ bool tr_device_on_host(const tr_device *device);
  * (pinned pages on a GPU), aligned to TR_ALIGN, not zeroed. Fails with TR_ERR_FIT. */
 tr_status tr_device_staging_alloc(tr_device *device, size_t bytes, void **out);
 void tr_device_staging_free(tr_device *device, void *memory);
-/* The same, zeroed and counted as TR_MEMORY_OFFLOAD, for what a plan moves out of the device's
- * memory. Only the thread that may call tr_device_alloc may call these. */
-tr_status tr_device_offload_alloc(tr_device *device, size_t bytes, void **out);
-void tr_device_offload_free(tr_device *device, void *memory);
+/* The same, zeroed and counted as `kind`, for what a plan keeps in the host's memory. Only the
+ * thread that may call tr_device_alloc may call these. */
+tr_status tr_device_kept_alloc(tr_device *device, tr_memory kind, size_t bytes, void **out);
+void tr_device_kept_free(tr_device *device, void *memory);
 
 /* Returns the device's compute stream, which the device owns. */
 tr_stream *tr_device_compute(tr_device *device);

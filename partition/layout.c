@@ -12,6 +12,7 @@
 #include "partition/owners.h"
 #include "partition/param_memory.h"
 #include "partition/rank_groups.h"
+#include "partition/written.h"
 #include "pipeline/orders/generate.h"
 #include "pipeline/program/run.h"
 
@@ -365,7 +366,8 @@ void tr_layout_memory_known(const tr_layout *l, int pp_rank, int dp_rank, tr_mem
     tr_flow input[TR_STEP_INPUTS];
     int inputs;
     tr_layout_step_inputs(l, pp_rank, input, &inputs);
-    *out = (tr_memory_plan){.of = {[TR_MEMORY_DATA] = tr_align_up(sizeof(tr_step_state))}};
+    *out = (tr_memory_plan){.of = {[TR_MEMORY_DATA] = tr_align_up(sizeof(tr_step_state))},
+                            .apart = l->desc.apart};
     for (int i = 0; i < inputs; i++)
         out->of[TR_MEMORY_DATA] += tr_align_up(tr_layout_step_bytes(l, &input[i]));
     const tr_param_memory params = tr_layout_params(l, pp_rank, dp_rank);
@@ -393,6 +395,14 @@ tr_status tr_layout_memory(const tr_layout *l, tr_device *device, const tr_mesh 
     TR_TRY(tr_rank_groups_bytes(l->model, &l->placement, mesh, l->desc.zero, l->desc.forward_only,
                                 l->desc.own, &groups));
     tr_layout_memory_known(l, pp_rank, mesh->index[TR_AXIS_DP], out);
+    if (l->desc.background)
+        TR_TRY(tr_written_bytes(&(tr_written_desc){.model = l->model,
+                                                   .placement = &l->placement,
+                                                   .mesh = mesh,
+                                                   .dtype = l->desc.dtype,
+                                                   .optimizer = l->desc.optimizer,
+                                                   .zero = l->desc.zero},
+                                &out->of[TR_MEMORY_SNAPSHOT]));
     out->of[TR_MEMORY_DATA] += step_end;
     out->of[TR_MEMORY_TRANSFERS] =
         tr_links_bytes(&l->table, l->owner, mesh->degree[TR_AXIS_PP], pp_rank) + groups;
@@ -409,6 +419,7 @@ tr_status tr_layout_check_fit(const tr_layout *l, tr_device *device, int pp_rank
     const bool trains = !l->desc.forward_only;
     const bool may_divide = trains && !l->desc.zero && tr_mesh_near(&l->desc.mesh) > 1;
     const bool may_offload = trains && !tr_device_on_host(device) && !l->desc.optimizer.offload;
+    const bool may_wait = l->desc.background && !plan->apart;
     const char *full = tr_recompute_name(TR_RECOMPUTE_FULL);
     const bool may_recompute = trains && strcmp(l->desc.model.recompute, full) != 0;
     if (!limit || plan->total <= limit) return TR_OK;
@@ -416,10 +427,11 @@ tr_status tr_layout_check_fit(const tr_layout *l, tr_device *device, int pp_rank
     return TR_FAIL(
         TR_ERR_FIT,
         "rank %d of the pipeline needs %s and a rank may use %s (device.memory): "
-        "%s%sraise parallel.pp or parallel.tp, %slower train.micro_batch (`trireme plan` finds "
+        "%s%s%sraise parallel.pp or parallel.tp, %slower train.micro_batch (`trireme plan` finds "
         "values that fit)",
         pp_rank, parts, tr_text_memory(limit, may_use, sizeof may_use),
         may_divide ? "set parallel.zero to 1, " : "",
         may_offload ? "set device.offload to optimizer, " : "",
+        may_wait ? "set checkpoint.background to false, " : "",
         may_recompute ? "set train.recompute, or " : "or ");
 }

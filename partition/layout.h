@@ -27,6 +27,8 @@ typedef struct tr_layout_desc {
     tr_reduce reduce;                      /* how ranks sum gradients: parallel.reduce */
     tr_own_sums own;                       /* as of tr_world_own_sums */
     int64_t offload_first, offload_stages; /* that offload activations: device.offload */
+    bool apart;                            /* as in tr_memory_plan */
+    bool background;                       /* saves from a copy: checkpoint.background */
     bool documents;                        /* see tr_model_shape */
     int64_t seq;                           /* tokens of a sequence; 0: model.context */
     /* Only validates: without gradients, optimizer state and the program of a training step. */

@@ -7,16 +7,29 @@ static double mib(size_t bytes) {
     return (double)bytes / (1 << 20);
 }
 
+bool tr_memory_is_hosts(int kind) {
+    return kind == TR_MEMORY_OFFLOAD || kind == TR_MEMORY_SNAPSHOT;
+}
+
+/* Returns true for a class that is part of the totals. */
+static bool is_counted(bool apart, int kind) {
+    return !(apart && tr_memory_is_hosts(kind));
+}
+
+size_t tr_memory_in_host(const tr_memory_plan *plan) {
+    return plan->apart ? plan->of[TR_MEMORY_OFFLOAD] + plan->of[TR_MEMORY_SNAPSHOT] : 0;
+}
+
 void tr_memory_sum(tr_memory_plan *plan) {
     plan->total = 0;
     for (int k = 0; k < TR_MEMORY_CLASSES; k++)
-        if (k != TR_MEMORY_OFFLOAD) plan->total += plan->of[k];
+        if (is_counted(plan->apart, k)) plan->total += plan->of[k];
 }
 
 size_t tr_memory_taken(const tr_device *device) {
     size_t sum = 0;
     for (int k = 0; k < TR_MEMORY_CLASSES; k++)
-        if (k != TR_MEMORY_OFFLOAD) sum += tr_device_peak(device, (tr_memory)k);
+        if (is_counted(!tr_device_on_host(device), k)) sum += tr_device_peak(device, (tr_memory)k);
     return sum;
 }
 
@@ -30,7 +43,7 @@ tr_memory_rank tr_memory_measure(const tr_device *device, const tr_memory_plan *
 /* Returns true for a class that is printed: classes that most runs do not have are left out when
  * they are 0. */
 static bool is_shown(const tr_memory_plan *plan, int kind) {
-    return (kind != TR_MEMORY_NCCL && kind != TR_MEMORY_OFFLOAD) || plan->of[kind] > 0;
+    return (kind != TR_MEMORY_NCCL && !tr_memory_is_hosts(kind)) || plan->of[kind] > 0;
 }
 
 __attribute__((format(printf, 2, 3))) static void add(char text[TR_MEMORY_TEXT], const char *format,
@@ -48,19 +61,25 @@ void tr_memory_text(const tr_memory_plan *p, char text[TR_MEMORY_TEXT]) {
     add(text, "%s%.1f MiB (", whole ? "" : "more than ", mib(p->total));
     for (int k = 0; k < TR_MEMORY_CLASSES; k++) {
         bool known = whole || (k != TR_MEMORY_ACTIVATIONS && k != TR_MEMORY_TRANSFERS);
-        if (known && is_shown(p, k) && k != TR_MEMORY_OFFLOAD)
+        if (known && is_shown(p, k) && is_counted(p->apart, k))
             add(text, "%s%s %.1f", k ? ", " : "", tr_device_memory_name((tr_memory)k),
                 mib(p->of[k]));
     }
     add(text, "%s)", whole ? "" : ", and activations");
 }
 
+/* Returns what is printed before a class; between: those of the total. */
+static const char *before(const tr_memory_plan *plan, int kind, const char *between) {
+    if (is_counted(plan->apart, kind)) return kind ? between : "";
+    const bool first = kind == TR_MEMORY_OFFLOAD || plan->of[TR_MEMORY_OFFLOAD] == 0;
+    return first ? "; in host memory:" : ",";
+}
+
 void tr_memory_print_plan(const tr_memory_plan *p, FILE *out) {
     (void)fprintf(out, "memory   rank 0: %.1f MiB planned =", mib(p->total));
     for (int k = 0; k < TR_MEMORY_CLASSES; k++) {
         if (!is_shown(p, k)) continue;
-        const char *before = k == TR_MEMORY_OFFLOAD ? "; in host memory:" : k ? " +" : "";
-        (void)fprintf(out, "%s %s %.1f", before, tr_device_memory_name((tr_memory)k),
+        (void)fprintf(out, "%s %s %.1f", before(p, k, " +"), tr_device_memory_name((tr_memory)k),
                       mib(p->of[k]));
         if (k == TR_MEMORY_ACTIVATIONS) (void)fprintf(out, " (live peak %.1f)", mib(p->live_peak));
         if (k == TR_MEMORY_NCCL) (void)fputs(" (measured)", out);
@@ -80,9 +99,8 @@ static void print_taken(const tr_memory_rank *m, int rank, FILE *out) {
     else (void)fprintf(out, " of %.1f MiB planned:", mib(m->plan.total));
     for (int k = 0; k < TR_MEMORY_CLASSES; k++) {
         if (!is_shown(&m->plan, k)) continue;
-        const char *before = k == TR_MEMORY_OFFLOAD ? "; in host memory:" : k ? "," : "";
-        (void)fprintf(out, "%s %s %.1f", before, tr_device_memory_name((tr_memory)k),
-                      mib(m->taken[k]));
+        (void)fprintf(out, "%s %s %.1f", before(&m->plan, k, ","),
+                      tr_device_memory_name((tr_memory)k), mib(m->taken[k]));
         if (!same) (void)fprintf(out, " of %.1f", mib(m->plan.of[k]));
     }
     (void)fputc('\n', out);

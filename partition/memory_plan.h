@@ -6,9 +6,11 @@
 #include <stdio.h>
 
 /* In bytes. NCCL's own memory cannot be planned, so the plan has the measured value.
- * TR_MEMORY_OFFLOAD is the host's memory, and no part of the totals. */
+ * TR_MEMORY_OFFLOAD and TR_MEMORY_SNAPSHOT are the host's memory, and part of the totals only of a
+ * device that computes in it. */
 typedef struct tr_memory_plan {
     size_t of[TR_MEMORY_CLASSES];
+    bool apart;       /* the device has memory of its own */
     size_t live_peak; /* of the activations */
     size_t total;
 } tr_memory_plan;
@@ -19,6 +21,10 @@ typedef struct tr_memory_rank {
     size_t taken_total;
 } tr_memory_rank;
 
+/* Returns true for the classes of host memory. */
+bool tr_memory_is_hosts(int kind);
+/* Returns the bytes of host memory of a plan for a device that has memory of its own, else 0. */
+size_t tr_memory_in_host(const tr_memory_plan *plan);
 /* Sets the plan's total. */
 void tr_memory_sum(tr_memory_plan *plan);
 /* Returns the most bytes that were allocated on this device at one time, all classes together. */

@@ -114,6 +114,8 @@ tr_layout_desc tr_request_layout(const tr_config *c, const tr_orders *orders, co
                             .reduce = tr_request_reduce(c),
                             .offload_first = offload.first,
                             .offload_stages = offload.stages,
+                            .apart = !tr_config_on_host(c),
+                            .background = c->checkpoint.background,
                             .documents = tr_config_packed(c),
                             .decodes = c->train.sample_every > 0,
                             .schedule = orders->schedule,

@@ -51,15 +51,15 @@ static tr_status mark_steps(void *context, int stage, tr_param *param, bool shar
 }
 
 /* Plans the ranks of one pipeline and tensor index, those of mesh->index. A data rank is equal to
- * the one before unless they have portions of different sizes; data rank 0 also computes the
- * norm. */
+ * the one before unless they have portions of different sizes, or copies of what they save; data
+ * rank 0 also computes the norm. */
 static tr_status plan_line(tr_run_plan *p, const tr_layout *l, tr_device *device, tr_mesh *mesh,
                            bool *differs) {
     const int pp = mesh->index[TR_AXIS_PP], data_ranks = mesh->degree[TR_AXIS_DP];
     int64_t count = 0;
     tr_memory_plan memory;
     TR_TRY(tr_placement_visit(&l->placement, l->model, pp, count_param, &count));
-    for (int dp = 0; dp < data_ranks; dp++) differs[dp] = dp < 2;
+    for (int dp = 0; dp < data_ranks; dp++) differs[dp] = dp < 2 || l->desc.background;
     if (tr_memory_divided(mesh, l->desc.zero))
         TR_TRY(tr_placement_visit(&l->placement, l->model, pp, mark_steps,
                                   &(steps){.mesh = mesh, .differs = differs}));
@@ -100,7 +100,7 @@ static tr_status take_host_memory(tr_run_plan *p, const tr_config *c, tr_device 
     const int host = c->device.host_ranks ? (int)c->device.host_ranks : p->ranks;
     size_t bytes = 0;
     for (int r = 0; r < p->ranks; r++) {
-        bytes = (r % host ? bytes : 0) + p->memory[r].of[TR_MEMORY_OFFLOAD];
+        bytes = (r % host ? bytes : 0) + tr_memory_in_host(&p->memory[r]);
         if (bytes > p->host_bytes) p->host_bytes = bytes;
     }
     p->host_limit = SIZE_MAX;

@@ -24,7 +24,7 @@ typedef struct tr_run_plan {
      * one is nearer */
     double *room;
     double fastest;    /* with room: the makespan of the fastest cut, as `time` has it */
-    size_t host_bytes; /* most bytes that the offloads of a host's ranks take of its memory */
+    size_t host_bytes; /* most bytes that a host keeps for its ranks */
     size_t host_limit; /* that they may take; SIZE_MAX: not known, or they take none */
     /* One step with actions that take the layers' FLOPs, and transfers that take no time; times in
      * FLOPs of a rank. */

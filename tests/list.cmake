@@ -47,12 +47,15 @@ target_link_options(test_no_thread PRIVATE -Wl,--wrap=pthread_create)
 # A file system that cannot lock.
 target_link_options(test_rundir PRIVATE -Wl,--wrap=fcntl,--wrap=mkdir)
 
+# A thread that writes when the test lets it.
+target_link_options(test_saver PRIVATE -Wl,--wrap=tr_ckpt_saving_write)
+
 # What a rank does while a sum travels.
 target_link_options(test_tensor_sums PRIVATE -Wl,--wrap=tr_op_run,--wrap=tr_group_start,--wrap=tr_group_wait)
 
 # Unit tests that also run under ThreadSanitizer: streams, threads and the local transport.
 set(trireme_tsan_tests test_stream test_comm_local test_board test_lower test_runner
-  test_layer_stage test_flow test_progress test_heartbeat test_families)
+  test_layer_stage test_flow test_progress test_heartbeat test_families test_saver)
 # Of the processes that test_board starts, each would sleep for a second at its end.
 set_property(TEST unit.test_board APPEND PROPERTY ENVIRONMENT TSAN_OPTIONS=atexit_sleep_ms=0)
 
@@ -125,6 +128,7 @@ trireme_run_test(progress)
 # Checkpoints, bad input and the ends of a run.
 trireme_run_test(resume fp32)
 trireme_run_test(resume bf16)
+trireme_run_test(background)
 trireme_run_test(corrupt)
 trireme_run_test(plans)
 trireme_run_test(learning_rate)

@@ -36,6 +36,7 @@ typedef struct tr_engine_desc {
     int zero;                              /* parallel.zero: what the data ranks divide */
     tr_reduce reduce;                      /* how ranks sum gradients: parallel.reduce */
     int64_t offload_first, offload_stages; /* as in tr_layout_desc */
+    bool background;                       /* likewise; the caller allocates the copy */
     size_t memory;                         /* bytes that this rank may plan; 0: no limit */
     const double *room;                    /* as in tr_layout_desc; used while it is created */
     const char *cut;                       /* likewise */

@@ -170,7 +170,8 @@ static tr_status open_links(tr_engine *e) {
 
 static tr_status make_runners(tr_engine *e) {
     const size_t host = tr_layout_host(e->layout, e->desc.mesh.index[TR_AXIS_PP]);
-    if (host > 0) TR_TRY(tr_device_offload_alloc(e->desc.device, host, (void **)&e->host));
+    if (host > 0)
+        TR_TRY(tr_device_kept_alloc(e->desc.device, TR_MEMORY_OFFLOAD, host, (void **)&e->host));
     TR_TRY(tr_device_alloc(e->desc.device, TR_MEMORY_ACTIVATIONS,
                            tr_layout_arena(e->layout, e->desc.mesh.index[TR_AXIS_PP]),
                            (void **)&e->arena));
@@ -204,6 +205,8 @@ static tr_status make_layout(tr_engine *e) {
                            .own = tr_world_own_sums(d->world),
                            .offload_first = d->offload_first,
                            .offload_stages = d->offload_stages,
+                           .apart = !tr_device_on_host(d->device),
+                           .background = d->background,
                            .documents = d->documents,
                            .seq = d->seq,
                            .forward_only = d->forward_only,
@@ -324,7 +327,7 @@ void tr_engine_destroy(tr_engine *e) {
     tr_store_destroy(e->store);
     tr_layout_destroy(e->layout);
     tr_device_free(e->desc.device, e->arena);
-    tr_device_offload_free(e->desc.device, e->host);
+    tr_device_kept_free(e->desc.device, e->host);
     tr_feed_destroy(e->feed);
     tr_device_free(e->desc.device, e->state);
     tr_device_staging_free(e->desc.device, e->given);

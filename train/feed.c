@@ -1,7 +1,7 @@
 #include "train/feed.h"
 
 #include "base/memory.h"
-#include "train/reader.h"
+#include "train/background.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,11 +20,11 @@ struct tr_feed {
     tr_flow flow[TR_STEP_INPUTS];
     step_input input[TR_STEP_INPUTS];
     int inputs;
-    int side;            /* the staging memory of the step in progress: input[].host[side] */
-    tr_reader *reader;   /* NULL: nothing is read ahead */
-    tr_feed_batch ahead; /* that the thread has read, or reads */
-    tr_status read;      /* the status of the last load's fetches, */
-    char unread[1024];   /* and the sentence of a failure */
+    int side;              /* the staging memory of the step in progress: input[].host[side] */
+    tr_background *reader; /* NULL: nothing is read ahead */
+    tr_feed_batch ahead;   /* that the thread has read, or reads */
+    tr_status read;        /* the status of the last load's fetches, */
+    char unread[1024];     /* and the sentence of a failure */
 };
 
 static tr_status alloc(tr_feed *f, const tr_layout *layout) {
@@ -57,7 +57,7 @@ tr_status tr_feed_create(tr_device *device, const tr_mesh *mesh, const tr_layout
 
 void tr_feed_destroy(tr_feed *f) {
     if (!f) return;
-    tr_reader_close(f->reader); /* before the memory that it reads to */
+    tr_background_close(f->reader); /* before the memory that it reads to */
     for (int i = 0; i < f->inputs; i++) {
         tr_device_free(f->device, f->input[i].device);
         for (int side = 0; side < 2; side++)
@@ -102,7 +102,7 @@ static tr_status read_ahead(void *context, int64_t first) {
 }
 
 tr_status tr_feed_read_ahead(tr_feed *f) {
-    return f->inputs > 0 ? tr_reader_open(read_ahead, f, &f->reader) : TR_OK;
+    return f->inputs > 0 ? tr_background_open(read_ahead, f, "reading ahead", &f->reader) : TR_OK;
 }
 
 /* Gets the samples that were read ahead, or reads them now, when a run has gone back to a step with
@@ -110,11 +110,11 @@ tr_status tr_feed_read_ahead(tr_feed *f) {
 static tr_status get(tr_feed *f, const tr_feed_batch *from) {
     tr_status status;
     if (!from->validation && f->reader && f->ahead.batch == from->batch &&
-        tr_reader_take(f->reader, from->first, &status)) {
+        tr_background_take(f->reader, from->first, &status)) {
         f->side = !f->side;
         return status;
     }
-    if (f->reader) tr_reader_wait(f->reader); /* because only one thread may fetch */
+    if (f->reader) tr_background_wait(f->reader); /* because only one thread may fetch */
     return fetch(f, from, f->side);
 }
 
@@ -134,7 +134,7 @@ tr_status tr_feed_load(tr_feed *f, const tr_feed_batch *from, int64_t next, tr_s
     /* The other side was copied in an earlier step, and the host has waited for its end. */
     f->ahead = *from;
     f->ahead.batch = next;
-    tr_reader_start(f->reader, from->first + from->batch);
+    tr_background_start(f->reader, from->first + from->batch);
     return TR_OK;
 }
 

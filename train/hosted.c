@@ -71,7 +71,8 @@ static tr_status open_buffers(tr_hosted *o, tr_optim_memory optimizer) {
     const size_t value = tr_offload_value_bytes(store->dtype, store->part);
     const size_t direction = tr_offload_direction_bytes(optimizer, store->dtype, store->part);
     const size_t buffers = TR_OFFLOAD_BUFFERS * (grad + value + direction);
-    TR_TRY(tr_device_offload_alloc(store->device, buffers + sizeof *o->state, (void **)&o->memory));
+    TR_TRY(tr_device_kept_alloc(store->device, TR_MEMORY_OFFLOAD, buffers + sizeof *o->state,
+                                (void **)&o->memory));
     o->state = (tr_step_state *)(void *)(o->memory + buffers);
     for (int k = 0; k < TR_OFFLOAD_BUFFERS; k++) {
         part_buffer *buffer = &o->buffer[k];
@@ -124,7 +125,7 @@ void tr_hosted_destroy(tr_hosted *o) {
     if (!o) return;
     for (int k = 0; k < TR_OFFLOAD_BUFFERS; k++) tr_stream_destroy(o->buffer[k].stream);
     tr_updates_destroy(o->updates);
-    tr_device_offload_free(o->store->device, o->memory);
+    tr_device_kept_free(o->store->device, o->memory);
     tr_device_staging_free(o->store->device, o->norms);
     free(o->lap);
     free(o->part);

@@ -217,7 +217,7 @@ static tr_status write_curves(const curves *c, FILE *out) {
 /* --- memory ----------------------------------------------------------------------------------- */
 
 enum { BAR_LEFT = 70, BAR_WIDTH = 800, BAR_ROW = 24 };
-enum { DEVICE_CLASSES = TR_MEMORY_OFFLOAD }; /* without the last one, which is the host's */
+enum { DEVICE_CLASSES = TR_MEMORY_OFFLOAD }; /* without the last ones, which are the host's */
 static const char *const class_colour[DEVICE_CLASSES] = {"#4c8cc7", "#e0a03c", "#67b36a", "#b07cc0",
                                                          "#c9625a", "#9a9a9a", "#5aa8a0"};
 
@@ -273,14 +273,17 @@ static void write_classes(const size_t *bytes, size_t all, bool host, const char
         (void)fprintf(out, "<td class=\"number\">%.2f</td>", mib(bytes[k]));
     (void)fprintf(out, "<td class=\"number\">%.2f</td><td class=\"number\">%s</td>", mib(all),
                   peak);
-    if (host) (void)fprintf(out, "<td class=\"number\">%.2f</td>", mib(bytes[TR_MEMORY_OFFLOAD]));
+    if (host)
+        (void)fprintf(out, "<td class=\"number\">%.2f</td>",
+                      mib(bytes[TR_MEMORY_OFFLOAD] + bytes[TR_MEMORY_SNAPSHOT]));
     (void)fputs("</tr>\n", out);
 }
 
 /* Returns true when a rank keeps something in the host's memory. */
 static bool uses_host(const tr_report *r) {
     bool uses = false;
-    for (int k = 0; k < r->ranks; k++) uses |= r->memory[k].plan.of[TR_MEMORY_OFFLOAD] > 0;
+    for (int k = 0; k < r->ranks; k++)
+        uses |= r->memory[k].plan.of[TR_MEMORY_OFFLOAD] + r->memory[k].plan.of[TR_MEMORY_SNAPSHOT];
     return uses;
 }
 

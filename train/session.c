@@ -212,6 +212,7 @@ static tr_status make_engine(tr_session *s) {
                            .reduce = tr_request_reduce(c),
                            .offload_first = offload.first,
                            .offload_stages = offload.stages,
+                           .background = c->checkpoint.background,
                            .fetch = fetch,
                            .fetch_context = s->data,
                            .observe = observe,
@@ -231,6 +232,19 @@ static tr_status list_tensors(tr_session *s) {
     TR_TRY(
         tr_snapshot_tensors(tr_engine_store(s->engine), &s->mesh, &s->tensors, &s->tensors_count));
     return tr_snapshot_copies(tr_engine_store(s->engine), &s->copies, &s->copies_count);
+}
+
+static tr_status open_saver(tr_session *s) {
+    tr_memory_plan plan;
+    tr_engine_plan(s->engine, &plan);
+    const tr_saver_desc desc = {.world = s->world,
+                                .device = s->device,
+                                .root = s->root,
+                                .tensors = s->tensors,
+                                .count = s->tensors_count,
+                                .background = s->config->checkpoint.background,
+                                .copy = plan.of[TR_MEMORY_SNAPSHOT]};
+    return tr_saver_open(&desc, &s->saver);
 }
 
 /* --- a new run, or a saved one ---------------------------------------------------------------- */
@@ -445,6 +459,7 @@ static tr_status open_agreed(tr_session *s) {
                                     s->resumes, &s->plans)));
     TR_TRY(make_engine(s));
     TR_TRY(go_on(s, list_tensors(s)));
+    TR_TRY(go_on(s, open_saver(s)));
     start_limit(s);
     if (tr_session_leads(s)) show_plan(s);
     TR_TRY(start_state(s));
@@ -523,6 +538,7 @@ void tr_session_close(tr_session *s) {
     tr_recorder_close(&s->recorder);
     tr_board_set_stop_word(s->options->board, NULL);
     tr_start_close(&s->start);
+    tr_saver_close(s->saver);
     free(s->tensors);
     free(s->copies);
     free(s->unloaded);

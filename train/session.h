@@ -11,6 +11,7 @@
 #include "train/rundir.h"
 #include "train/samples.h"
 #include "train/saved_run.h"
+#include "train/saver.h"
 #include "train/start.h"
 #include "train/time_limit.h"
 #include "train/trainer.h"
@@ -41,6 +42,11 @@ typedef struct tr_session {
     int tensors_count;
     tr_ckpt_tensor *copies; /* what replicas must have in common */
     int copies_count;
+    tr_saver *saver;
+    struct {
+        int64_t step;
+        double seconds;            /* that its begin took */
+    } saving;                      /* the save that was begun last */
     tr_rundir dir;                 /* locked by rank 0 */
     char root[TR_CONFIG_PATH + 8]; /* of the checkpoints */
     bool dir_lost;                 /* rank 0: it was removed while the run used it */

@@ -7,13 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Returns the mean elements of a part of the parameter, the same number on every rank. */
-static int64_t part_size(const tr_param *param, const tr_param_layout *layout) {
-    int64_t count = 0;
-    for (int k = 0; k < param->tensors; k++) count += tr_global_count(&param->tensor[k]);
-    return count / layout->parts;
-}
-
 static void fill(tr_ckpt_tensor *tensor, tr_device *device, const char *group,
                  const tr_param *param, const tr_global *global, void *local, tr_dtype dtype,
                  bool write) {
@@ -114,59 +107,49 @@ static void project(listing *l, const tr_global *global, const tr_adafactor *m, 
     }
 }
 
-/* Adds Adafactor's states of a matrix. Tensor ranks that do not divide an axis have the same
- * numbers of it: one of them writes these. */
-static tr_status add_factors(listing *l, const tr_store_slot *slot, const tr_mesh *mesh,
-                             int64_t *load) {
+/* Adds Adafactor's states of a matrix. */
+static tr_status add_factors(listing *l, const tr_store_slot *slot, const tr_written *saved) {
     tr_adafactor m;
     TR_TRY(tr_adafactor_make(slot->param, &slot->layout, &m));
     for (int k = 0; k < TR_OPTIM_STATES; k++) {
         const int axis = m.turned ? 1 - k : k; /* of the tensor */
-        const bool same = m.shared > 0 && m.shares_rows == (k == 0);
-        const bool turn = l->store->divided
-                              ? slot->layout.saves_portion
-                              : tr_param_layout_takes_turn(&slot->layout, mesh, 0, load);
         tr_ckpt_tensor *tensor = &l->tensor[l->count++];
         fill(tensor, l->store->device, tr_optim_row_of(slot->optimizer)->state[axis], slot->param,
-             &slot->param->tensor[0], slot->state[k], l->store->acc,
-             turn && (!same || slot->layout.part == 0));
+             &slot->param->tensor[0], slot->state[k], l->store->acc, saved->state[k]);
         project(l, &slot->param->tensor[0], &m, k, axis, tensor);
     }
     return TR_OK;
 }
 
 /* Adds a slot's weights and states. */
-static tr_status add_slot(listing *l, const tr_store_slot *slot, const tr_mesh *mesh,
+static tr_status add_slot(listing *l, const tr_store_slot *slot, const tr_holding *holding,
                           int64_t *load) {
     const tr_store *store = l->store;
     const bool factors = slot->optimizer == TR_OPTIM_ADAFACTOR && slot->state[0];
-    const int64_t size = part_size(slot->param, &slot->layout);
     const tr_optim_row *row = tr_optim_row_of(slot->optimizer);
+    tr_written saved;
     tr_dtype dtype;
     tr_range held;
     void *weights = tr_store_slot_saved(store, slot, &dtype, &held);
-    for (int k = 0; k <= TR_OPTIM_STATES && !(k > 0 && factors); k++) {
-        void *local = k ? slot->state[k - 1] : weights;
-        if (!local) break;
-        /* Of memory that data ranks have divided, each has elements that no other one has. */
-        const bool divided = k > 0 ? slot->owners != NULL : tr_store_divides_saved(store, slot);
-        const bool write = divided ? slot->layout.saves_portion
-                                   : tr_param_layout_takes_turn(&slot->layout, mesh, size, load);
-        add(l, slot, k ? row->state[k - 1] : "weights", local, k ? &slot->portion : &held,
-            k ? store->state_dtype : dtype, k ? row->code[k - 1] : TR_CODE8_SIGNED, write);
-    }
-    return factors ? add_factors(l, slot, mesh, load) : TR_OK;
+    TR_TRY(tr_written_make(holding, slot->param, &slot->layout, slot->optimizer, load, &saved));
+    if (weights) add(l, slot, "weights", weights, &held, dtype, TR_CODE8_SIGNED, saved.weights);
+    if (factors) return add_factors(l, slot, &saved);
+    for (int k = 0; k < TR_OPTIM_STATES && slot->state[k]; k++)
+        add(l, slot, row->state[k], slot->state[k], &slot->portion, store->state_dtype,
+            row->code[k], saved.state[k]);
+    return TR_OK;
 }
 
 tr_status tr_snapshot_tensors(const tr_store *store, const tr_mesh *mesh, tr_ckpt_tensor **out,
                               int *count) {
+    const tr_holding holding = tr_store_holding(store, mesh);
     listing l;
     int64_t *load;
     TR_TRY(tr_calloc((size_t)mesh->degree[TR_AXIS_DP], sizeof *load, &load));
     tr_status status = open_list(store, 1 + TR_OPTIM_STATES, &l);
     for (int i = 0; i < store->slots && status == TR_OK; i++)
         if (store->slot[i].shares < 0) /* otherwise it has the same memory as use 0 */
-            status = add_slot(&l, &store->slot[i], mesh, load);
+            status = add_slot(&l, &store->slot[i], &holding, load);
     free(load);
     *out = l.tensor;
     *count = l.count;
@@ -174,6 +157,7 @@ tr_status tr_snapshot_tensors(const tr_store *store, const tr_mesh *mesh, tr_ckp
 }
 
 tr_status tr_snapshot_copies(const tr_store *store, tr_ckpt_tensor **out, int *count) {
+    const tr_holding holding = tr_store_holding(store, &store->mesh);
     listing l;
     TR_TRY(open_list(store, 1, &l));
     for (int i = 0; i < store->slots; i++) {
@@ -182,7 +166,7 @@ tr_status tr_snapshot_copies(const tr_store *store, tr_ckpt_tensor **out, int *c
         tr_range held;
         void *saved = tr_store_slot_saved(store, slot, &dtype, &held);
         if (slot->shares >= 0) continue;
-        if (tr_store_divides_saved(store, slot)) {
+        if (tr_holding_divides_saved(&holding, slot->param)) {
             held = store->divides_values ? slot->portion : (tr_range){.extent = slot->param->count};
             saved = store->divides_values ? slot->value : slot->param->value;
             dtype = store->dtype;

@@ -15,7 +15,8 @@ static tr_status alloc_offloaded(tr_store *store, const tr_param_memory *sum) {
     store->part = tr_offload_part(sum);
     TR_TRY(tr_device_open("cpu", &options, &store->host));
     if (bytes == 0) return TR_OK;
-    return tr_device_offload_alloc(store->device, bytes, (void **)&store->offloaded);
+    return tr_device_kept_alloc(store->device, TR_MEMORY_OFFLOAD, bytes,
+                                (void **)&store->offloaded);
 }
 
 static tr_status alloc_store(tr_store *store, const tr_param_memory *sum, bool trains) {
@@ -90,7 +91,7 @@ void tr_store_destroy(tr_store *store) {
     tr_device_free(store->device, store->values);
     tr_device_free(store->device, store->grads);
     tr_device_free(store->device, store->states);
-    tr_device_offload_free(store->device, store->offloaded);
+    tr_device_kept_free(store->device, store->offloaded);
     tr_device_close(store->host);
     free(store->span);
     free(store->run);
@@ -106,8 +107,11 @@ static bool has_master(const tr_store *store, const tr_store_slot *slot) {
     return tr_store_has_masters(store) && !slot->param->frozen;
 }
 
-bool tr_store_divides_saved(const tr_store *store, const tr_store_slot *slot) {
-    return slot->owners && (store->divides_values || has_master(store, slot));
+tr_holding tr_store_holding(const tr_store *store, const tr_mesh *mesh) {
+    return (tr_holding){.mesh = mesh,
+                        .divides = store->divided != NULL,
+                        .divides_values = store->divides_values,
+                        .has_masters = tr_store_has_masters(store)};
 }
 
 void *tr_store_slot_saved(const tr_store *store, const tr_store_slot *slot, tr_dtype *dtype,

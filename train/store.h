@@ -29,6 +29,7 @@
 #include "layers/param_layout.h"
 #include "layers/placement.h"
 #include "partition/optim_row.h"
+#include "partition/written.h"
 #include "train/gathers.h"
 
 typedef struct tr_store_slot {
@@ -155,9 +156,8 @@ void tr_store_place_value(const tr_store *store, const tr_store_slot *slot, void
  * has: the master, or in 16 bits the value of one that is frozen or has no master. */
 void *tr_store_slot_saved(const tr_store *store, const tr_store_slot *slot, tr_dtype *dtype,
                           tr_range *held);
-/* Returns true when data ranks have divided that copy, so that each has elements that no other one
- * has. */
-bool tr_store_divides_saved(const tr_store *store, const tr_store_slot *slot);
+/* Returns how this rank of the mesh and the others hold parameters, for tr_written_make. */
+tr_holding tr_store_holding(const tr_store *store, const tr_mesh *mesh);
 
 /* Draws the initial values of a store for training from the seed, and tells the world how many are
  * drawn; states are zero. Not collective. Fails with TR_ERR_STOPPED soon after a request to stop

@@ -7,6 +7,7 @@
 #include "train/loss_scale.h"
 #include "train/lr.h"
 #include "train/same_data.h"
+#include "train/save_step.h"
 #include "train/saved_step.h"
 #include "train/session.h"
 
@@ -14,79 +15,6 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
-
-/* On rank 0: makes a removed run directory again, for the next checkpoint. Fails with TR_ERR_IO
- * when another run has taken it. */
-static tr_status guard_directory(tr_session *s) {
-    if (!tr_session_leads(s) || tr_rundir_in_place(&s->dir)) return TR_OK;
-    bool said = s->dir_lost;
-    TR_TRY(tr_rundir_restore(&s->dir));
-    s->dir_lost = true;
-    s->saved_step = -1;
-    tr_recorder_reopen(&s->recorder, s->state->step);
-    if (!said)
-        tr_recorder_warn(&s->recorder,
-                         "'%s' was removed while the run used it: it is made again, but its "
-                         "earlier files are lost",
-                         s->config->log.dir);
-    return TR_OK;
-}
-
-/* Writes "step 12 is saved". */
-static const char *saved_text(const tr_session *s, char *text, size_t size) {
-    if (s->saved_step < 0) (void)snprintf(text, size, "no step is saved");
-    else (void)snprintf(text, size, "step %lld is saved", (long long)s->saved_step);
-    return text;
-}
-
-/* Fails when copies of a parameter are no longer equal: every rank steps its copies by the same
- * gradient, so one of them has another device or other files, or has computed or stored something
- * wrongly. Collective. */
-static tr_status compare_copies(tr_session *s) {
-    char saved[64];
-    tr_error why;
-    tr_status status = tr_ckpt_compare_copies(s->world, s->copies, s->copies_count);
-    if (status != TR_ERR_DATA) return status;
-    tr_error_save(&why);
-    return tr_world_agree(
-        s->world,
-        TR_FAIL(TR_ERR_DATA,
-                "%s after step %lld, although they had the same gradients: a rank has another "
-                "device or other files in model.init_from, or its memory or processor is faulty; "
-                "compare them, test the machines, and continue with --resume (%s)",
-                why.message, (long long)s->state->step, saved_text(s, saved, sizeof saved)));
-}
-
-/* Saves. A failure is a warning unless it is the run's last save. Collective. */
-static tr_status save(tr_session *s, bool last) {
-    double begin = tr_now_s();
-    const tr_ckpt_guard before = s->state->guard;
-    tr_session_begin(s, TR_ACTIVITY_SAVE, 0);
-    tr_guard_saved(s->config, &s->state->guard);
-    tr_status status = tr_world_agree(s->world, guard_directory(s));
-    if (status == TR_OK) status = tr_engine_complete(s->engine);
-    if (status == TR_OK) status = compare_copies(s);
-    if (status == TR_OK)
-        status = tr_ckpt_save(s->world, s->root, s->state, s->tensors, s->tensors_count);
-    tr_session_begin(s, TR_ACTIVITY_NONE, 0);
-    if (status == TR_OK) {
-        tr_time_limit_took(&s->limit.save_s, tr_now_s() - begin);
-        s->saved_step = s->state->step;
-        tr_board_set_saved(s->options->board, s->saved_step);
-        if (tr_session_leads(s))
-            status = tr_ckpt_retain(s->root, (int)s->config->checkpoint.keep,
-                                    s->config->checkpoint.keep_every);
-        if (status != TR_OK) /* an old checkpoint may stay */
-            tr_recorder_warn(&s->recorder, "%s", tr_error_message());
-        return TR_OK;
-    }
-    s->state->guard = before; /* the run still goes back to the earlier checkpoint */
-    if (last || status != TR_ERR_IO) return status;
-    if (tr_session_leads(s))
-        tr_recorder_warn(&s->recorder, "step %lld was not saved: %s", (long long)s->state->step,
-                         tr_error_message());
-    return TR_OK;
-}
 
 /* Says once that a validation has no loss. */
 static void warn_of_no_label(tr_session *s) {
@@ -126,13 +54,14 @@ static bool is_not_finite(tr_status status) {
 /* Ends a run in which values are not finite after a step. what: the values. Collective. */
 static tr_status not_finite(tr_session *s, const char *what) {
     char saved[64];
+    TR_TRY(tr_save_settle(s));
     tr_recorder_write_report(&s->recorder);
     return tr_world_agree(s->world,
                           TR_FAIL(TR_ERR_DATA,
                                   "training has diverged: after step %lld %s are not finite; lower "
                                   "optim.lr, lengthen optim.warmup, or %s (%s)",
                                   (long long)s->state->step, what, clip_remedy(s->config),
-                                  saved_text(s, saved, sizeof saved)));
+                                  tr_save_text(s, saved, sizeof saved)));
 }
 
 /* Answers the questions of train.eval, unless the run is to stop. Collective. */
@@ -169,7 +98,7 @@ static tr_status no_label(const tr_session *s, int64_t step) {
     return TR_FAIL(TR_ERR_DATA,
                    "step %lld has no label that counts, because every token of its sequences is "
                    "data.document_end: set the token that ends a document (%s)",
-                   (long long)step, saved_text(s, saved, sizeof saved));
+                   (long long)step, tr_save_text(s, saved, sizeof saved));
 }
 
 /* Writes what the guard has done before it ends the run: the steps that it has skipped in a row, or
@@ -200,7 +129,7 @@ static tr_status diverged(const tr_session *s, int64_t step, const tr_step_resul
                    "training has diverged: %sat step %lld %s; lower optim.lr, lengthen "
                    "optim.warmup, or %s (%s)",
                    steps_before(s, result, before, sizeof before), (long long)step, text,
-                   clip_remedy(s->config), saved_text(s, saved, sizeof saved));
+                   clip_remedy(s->config), tr_save_text(s, saved, sizeof saved));
 }
 
 /* Makes the texts of train.sample_every, unless the run is to stop. Collective. */
@@ -225,9 +154,11 @@ static tr_status end_unread(tr_session *s, tr_status unread) {
     char saved[64];
     tr_error why;
     tr_error_save(&why); /* a save that fails replaces this thread's error */
-    if (s->state->step > 0 && s->saved_step != s->state->step) TR_TRY(save(s, false));
+    TR_TRY(tr_save_settle(s));
+    if (s->state->step > 0 && s->saved_step != s->state->step) TR_TRY(tr_save_step(s, false));
+    TR_TRY(tr_save_settle(s));
     tr_recorder_write_report(&s->recorder);
-    return TR_FAIL(unread, "%s (%s)", why.message, saved_text(s, saved, sizeof saved));
+    return TR_FAIL(unread, "%s (%s)", why.message, tr_save_text(s, saved, sizeof saved));
 }
 
 /* Writes the recorded steps, which may be fewer than requested. Collective. */
@@ -284,6 +215,7 @@ static tr_status apply_guard(tr_session *s, const tr_metrics_record *line,
                              const tr_guard_limits *limits, const tr_step_result *result,
                              bool *counts) {
     char text[TR_GUARD_TEXT + TR_FAULT_TEXT], saved[64];
+    if (result->skipped || result->tokens == 0) TR_TRY(tr_save_settle(s));
     /* Only rank 0 knows of a run directory that was removed, and the checkpoints with it. */
     if (result->skipped)
         TR_TRY(tr_world_broadcast(s->world, 0, &s->saved_step, sizeof s->saved_step));
@@ -299,7 +231,7 @@ static tr_status apply_guard(tr_session *s, const tr_metrics_record *line,
     if (text[0] && tr_session_leads(s))
         tr_recorder_warn(&s->recorder, "step %lld: %s%s%s%s", (long long)line->step, text,
                          back ? "; the run goes back, and steps over the data since: " : "",
-                         back ? saved_text(s, saved, sizeof saved) : "",
+                         back ? tr_save_text(s, saved, sizeof saved) : "",
                          !back && result->skipped ? "; the step is skipped" : "");
     *counts = !back;
     if (back && s->saved_step < s->state->step) TR_TRY(tr_saved_step_roll_back(s));
@@ -357,7 +289,8 @@ static tr_status take_step(tr_session *s, bool *stop) {
     if (!counts) return TR_OK;
     count_step(s, &result);
     if (s->trace) tr_record_step(s->trace, -1);
-    (void)guard_directory(s); /* before the step's records; the next save reports a failure again */
+    /* Before the step's records; the next save reports a failure again. */
+    (void)tr_save_guard_directory(s);
     if (traced + 1 == s->options->trace) TR_TRY(write_trace(s));
     TR_TRY(record(s, &line, stop));
     if (validates(c, step) && s->questions.count) TR_TRY(answer(s, stop));
@@ -373,7 +306,7 @@ static void mind_the_limit(tr_session *s) {
     tr_time_limit limit = s->limit;
     for (int k = 0; k < 2; k++) limit.step_s[k] *= sequences;
     tr_time_need need = {.examines = {examines(c, step), examines(c, step + 1)},
-                         .saves = due(c->checkpoint.every, step)};
+                         .saves = due(c->checkpoint.every, step) || tr_saver_saves(s->saver)};
     if (s->late || !tr_time_limit_is_near(&limit, tr_now_s(), &need)) return;
     s->late = true;
     atomic_store(tr_engine_stop_word(s->engine), 1);
@@ -421,12 +354,19 @@ static tr_status train_steps(tr_session *s) {
                            (tr_now_s() - begin) / (double)tr_config_batch_at(c, step));
         bool last = s->state->step == c->train.steps || stop;
         const bool saved = s->saved_step == s->state->step; /* it has gone back to it */
-        if (!saved && (last || due(c->checkpoint.every, s->state->step))) TR_TRY(save(s, last));
-        /* Not after a save that failed; after the last step the report is written with the
-         * trace. */
-        if (!last && s->saved_step == s->state->step) tr_recorder_write_report(&s->recorder);
+        if (!saved && (last || due(c->checkpoint.every, s->state->step)))
+            TR_TRY(tr_save_step(s, last));
+        else TR_TRY(tr_save_look(s));
     }
     return finish(s, stop);
+}
+
+/* Commits the save in progress of a run that all ranks end; the run's error stays. Collective. */
+static void keep_save(tr_session *s) {
+    tr_error why;
+    tr_error_save(&why);
+    (void)tr_save_settle(s);
+    tr_error_restore(&why);
 }
 
 tr_status tr_train(const tr_config *config, tr_world *world, const tr_train_options *options) {
@@ -435,7 +375,8 @@ tr_status tr_train(const tr_config *config, tr_world *world, const tr_train_opti
     if (status == TR_OK) status = train_steps(&s);
     if (status != TR_OK) {
         tr_recorder_keep(&s.recorder, "trireme: %s\n", tr_error_message());
-        if (!tr_error_is_agreed()) tr_world_give_up(world, status);
+        if (tr_error_is_agreed()) keep_save(&s);
+        else tr_world_give_up(world, status);
     }
     tr_session_close(&s);
     return status;

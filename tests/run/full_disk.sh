@@ -22,15 +22,15 @@ disk() {
 # nothing_half RUN: no directory must be in progress or partly deleted.
 nothing_half() { [[ -z $(find "$1/ckpt" -name '.*-step-*') ]] || fail "$1: $(ls -A "$1/ckpt")"; }
 
-# changing RUN COMMAND: runs six saves on a disk that COMMAND RUN changes after the first of them: ${options[@]} are
-# the run's, $code is its exit code, and it saves every $every steps. A run that was faster, so that the change came
-# at its end, is repeated with more steps.
+# changing RUN COMMAND [SETTINGS...]: runs six saves on a disk that COMMAND RUN changes after the first of them:
+# ${options[@]} are the run's, $code is its exit code, and it saves every $every steps. A run that was faster, so that
+# the change came at its end, is repeated with more steps.
 changing() {
     local run=$1
     for every in 50 500 5000; do
         disk "$run" 12000
         rm -f "$run.late" "$run.out" "$run.err"
-        options=("${layout[@]}" train.steps=$((6 * every)) checkpoint.every=$every checkpoint.keep=9)
+        options=("${layout[@]}" "${@:3}" train.steps=$((6 * every)) checkpoint.every=$every checkpoint.keep=9)
         (
             until_true 60 test -d "$(step_dir "$run" $every)"
             "$2" "$run"
@@ -112,20 +112,22 @@ for ranks in 1 4; do
     intact $run 10
     [[ $(field $run step | wc -l) == 20 ]] || fail "$run: not every step is recorded"
 
-    # The same with a save that fails in the middle of a run: the disk fills up after the first save and is emptied
-    # after the run's warning.
-    run=middle-$ranks
-    changing $run fill_for_a_while
-    [[ $code == 0 ]] || fail "$run: exit code $code, not 0: $(<$run.err)"
-    warnings=$(wc -l <$run.err)
-    [[ $warnings -ge 1 && $warnings == $(grep -Ec "^trireme: warning: step [0-9]+ was $unsaved" $run.err) ]] ||
-        fail "$run: said '$(<$run.err)'"
-    nothing_half $run
-    steps=$(find $run/ckpt -name 'step-*' | wc -l)
-    [[ $((steps + warnings)) == 6 ]] || fail "$run: $steps steps are saved, and $warnings were not"
-    intact $run "$every"
-    intact $run $((6 * every))
-    [[ $(field $run step | wc -l) == $((6 * every)) ]] || fail "$run: not every step is recorded"
+    # The same with a save that fails in the middle of a run, also in the background: the disk fills up after the
+    # first save and is emptied after the run's warning.
+    for middle in "" background; do
+        run=middle-$ranks$middle
+        changing $run fill_for_a_while ${middle:+checkpoint.background=true}
+        [[ $code == 0 ]] || fail "$run: exit code $code, not 0: $(<$run.err)"
+        warnings=$(wc -l <$run.err)
+        [[ $warnings -ge 1 && $warnings == $(grep -Ec "^trireme: warning: step [0-9]+ was $unsaved" $run.err) ]] ||
+            fail "$run: said '$(<$run.err)'"
+        nothing_half $run
+        steps=$(find $run/ckpt -name 'step-*' | wc -l)
+        [[ $((steps + warnings)) == 6 ]] || fail "$run: $steps steps are saved, and $warnings were not"
+        intact $run "$every"
+        intact $run $((6 * every))
+        [[ $(field $run step | wc -l) == $((6 * every)) ]] || fail "$run: not every step is recorded"
+    done
 
     [[ $ranks == 1 ]] || continue
     # Not one byte is left, not even for metrics: the run continues, and its last save fails.

@@ -51,6 +51,15 @@ grep -q loss_scale "$scratch/skip/metrics.jsonl" && fail "skip: a loss scale in 
 diff <(lines skip $((odd + 1)) | tail -n 1) <(lines warn $((odd + 1)) | tail -n 1) >/dev/null &&
     fail "skip: step $odd changed the parameters"
 
+# A run that goes back to a step that is still being saved in the background waits for it.
+train 0 1 once guard.action=rollback checkpoint.every=$((odd - 1))
+LD_PRELOAD=$tools/libslow_disk.so SLOW_DISK_BYTES=30000 \
+    train 0 1 behind guard.action=rollback checkpoint.every=$((odd - 1)) checkpoint.background=true
+same_lines behind once 240
+diff "$scratch/behind.err" "$scratch/once.err" >/dev/null || fail "behind: $(head -n 1 "$scratch/behind.err")"
+grep -q "step $odd: .*; the run goes back, .*: step $((odd - 1)) is saved" "$scratch/behind.err" ||
+    fail "behind: $(head -n 1 "$scratch/behind.err")"
+
 # Going back: each step once, other data after the checkpoint, the same on another layout.
 train 0 1 back guard.action=rollback
 same_lines back warn "$saved"

@@ -360,7 +360,8 @@ tr_status run_rank(rank_state *r) {
     if (c->set[1]->program[r->rank].arena_bytes > bytes)
         bytes = c->set[1]->program[r->rank].arena_bytes;
     TR_TRY_OUT(tr_device_alloc(device, TR_MEMORY_ACTIVATIONS, bytes, &arena));
-    TR_TRY_OUT(tr_device_offload_alloc(device, c->set[0]->program[r->rank].host_bytes + 1, &host));
+    TR_TRY_OUT(tr_device_kept_alloc(device, TR_MEMORY_OFFLOAD,
+                                    c->set[0]->program[r->rank].host_bytes + 1, &host));
     for (int k = 0; k < 2; k++) {
         tr_runner_options options = {.device = device,
                                      .links = links,
@@ -382,7 +383,7 @@ out:
     for (int k = 0; k < 2; k++) tr_runner_destroy(runner[k]);
     tr_links_close(links);
     if (arena) tr_device_free(device, arena);
-    if (device) tr_device_offload_free(device, host);
+    if (device) tr_device_kept_free(device, host);
     if (device) tr_device_close(device);
     free(stages);
     free(r->stage);

@@ -1,8 +1,9 @@
-#include "cli/plan_offload.h"
+#include "cli/plan_host.h"
 
 #include "cli/plan_traffic.h"
 
 #include "base/memory.h"
+#include "base/minmax.h"
 #include "base/text.h"
 #include "device/speed.h"
 #include "partition/network.h"
@@ -34,24 +35,37 @@ static bool copies_activations(const tr_layout *l) {
     return false;
 }
 
-void cli_plan_offload(const tr_config *c, const tr_run_plan *p) {
+/* Prints the most that a rank, and a host, keep of a class of host memory; false: nothing. */
+static bool print_kept(const tr_config *c, const tr_run_plan *p, tr_memory kind) {
+    const int host = c->device.host_ranks ? (int)c->device.host_ranks : p->ranks;
+    size_t most = 0, most_of_host = 0, sum = 0;
+    for (int r = 0; r < p->ranks; r++) {
+        const size_t bytes = p->memory[r].of[kind];
+        sum = (r % host ? sum : 0) + bytes;
+        most = tr_max_size(most, bytes);
+        most_of_host = tr_max_size(most_of_host, sum);
+    }
+    if (most > 0)
+        (void)printf("\n%-8s at most %.1f MiB a rank in host memory, %.1f MiB of a host%s\n",
+                     tr_device_memory_name(kind), (double)most / MIB, (double)most_of_host / MIB,
+                     p->memory[0].apart ? "" : " (part of the sum above)");
+    return most > 0;
+}
+
+void cli_plan_host(const tr_config *c, const tr_run_plan *p) {
     const tr_layout *l = p->layout;
-    size_t bytes = 0;
-    for (int r = 0; r < p->ranks; r++)
-        if (p->memory[r].of[TR_MEMORY_OFFLOAD] > bytes) bytes = p->memory[r].of[TR_MEMORY_OFFLOAD];
-    if (bytes > 0)
-        (void)printf("\noffload  at most %.1f MiB a rank in host memory, %.1f MiB of a host\n",
-                     (double)bytes / MIB, (double)p->host_bytes / MIB);
+    (void)print_kept(c, p, TR_MEMORY_SNAPSHOT);
+    const bool keeps = print_kept(c, p, TR_MEMORY_OFFLOAD);
     if (l->desc.optimizer.offload) print_steps(c, l);
     if (l->desc.offload_stages > 0 && !copies_activations(l))
         (void)printf(
             "%s no activations: in this order no micro-batch of these stages waits for its "
             "backward for more than two actions\n",
-            bytes > 0 ? "        " : "\noffload ");
+            keeps ? "        " : "\noffload ");
 }
 
 typedef struct remedies {
-    const char *text[5];
+    const char *text[6];
     int count;
 } remedies;
 
@@ -100,16 +114,29 @@ static void add_for_hosts(remedies *r, const tr_config *c, int ranks) {
     else add_remedy(r, "put fewer ranks on a host (device.host_ranks)");
 }
 
+const char *cli_plan_keeper(const tr_config *c, char *text, size_t size) {
+    tr_config_offloads offload;
+    (void)tr_config_offload(c, &offload); /* tr_config_check has read it */
+    const bool offloads = offload.optimizer || offload.stages > 0;
+    const bool copies = c->checkpoint.background;
+    (void)snprintf(text, size, "%s%s%s%s keep%s", offloads ? "device.offload " : "",
+                   offloads ? c->device.offload : "", offloads && copies ? " and " : "",
+                   copies ? "checkpoint.background" : "", offloads && copies ? "" : "s");
+    return text;
+}
+
 tr_status cli_plan_host_excess(const tr_config *c, const tr_run_plan *p, char *text, size_t size) {
     remedies r = {.count = 0};
-    char kept[32], more[32], limit[32];
+    char keeper[192], kept[32], more[32], limit[32];
     add_for_activations(&r, c, p->layout);
     if (p->layout->desc.optimizer.offload) TR_TRY(add_for_optimizer(&r, c));
+    if (c->checkpoint.background) add_remedy(&r, "set checkpoint.background to false");
     add_for_hosts(&r, c, p->ranks);
     (void)snprintf(text, size,
-                   "device.offload %s keeps %s in the memory of a host, %s more than the %s that "
-                   "its ranks may take there (%s); ",
-                   c->device.offload, tr_text_memory(p->host_bytes, kept, sizeof kept),
+                   "%s %s in the memory of a host, %s more than the %s that its ranks may take "
+                   "there (%s); ",
+                   cli_plan_keeper(c, keeper, sizeof keeper),
+                   tr_text_memory(p->host_bytes, kept, sizeof kept),
                    tr_text_memory(p->host_bytes - p->host_limit, more, sizeof more),
                    tr_text_memory(p->host_limit, limit, sizeof limit),
                    c->device.host_memory ? "device.host_memory" : "free memory");
