@@ -40,15 +40,15 @@ void tr_layout_choice_apply(const tr_layout_choice *x, unsigned kept, tr_config 
     c->parallel.pp = x->pp;
     c->parallel.tp = x->tp;
     c->parallel.dp = x->dp;
-    if (!(kept & 1 << TR_SEARCH_DP)) c->parallel.copies = 1;
+    if (!(kept & 1U << TR_SEARCH_DP)) c->parallel.copies = 1;
     c->parallel.zero = x->zero;
     c->model.sequence = x->sequence;
     c->parallel.virtual_stages = x->virtual_stages;
     (void)strcpy(c->parallel.cut, TR_LAYER_CUT_AUTO);
     c->train.micro_batch = x->micro_batch;
-    if (!(kept & 1 << TR_SEARCH_SCHEDULE))
+    if (!(kept & 1U << TR_SEARCH_SCHEDULE))
         (void)snprintf(c->parallel.schedule, sizeof c->parallel.schedule, "%s", x->schedule);
-    if (!(kept & 1 << TR_SEARCH_RECOMPUTE))
+    if (!(kept & 1U << TR_SEARCH_RECOMPUTE))
         (void)snprintf(c->model.recompute, sizeof c->model.recompute, "%s",
                        tr_recompute_name(x->recompute));
 }
@@ -244,7 +244,7 @@ static double *fitting_of(correction *by, const tr_layout_choice *x) {
     return &by->fitting[x->zero][x->sequence];
 }
 
-/* Takes what a plan that does not fit needs, if it is the least so far. */
+/* Takes what a plan needs, if it is the least so far; used when no plan fits. */
 static void take_least(tr_search *out, const tr_run_plan *p) {
     if (!tr_run_plan_fits_device(p))
         out->least = fmin(out->least, (double)p->memory[tr_run_plan_largest(p)].total);

@@ -62,13 +62,15 @@ typedef struct tr_search {
     tr_found found[TR_SEARCH_MOST]; /* the best one of each pp x tp x dp, the shortest step first */
 } tr_search;
 
-/* Estimates every layout (tr_layout_estimate). Then plans them (tr_run_plan_sketch), the shortest
- * estimate first, until the estimates, less half of their bubbles, are longer than the
- * TR_SEARCH_MOST-th best step of the planned ones. Messages and sums of gradients only make a step
- * longer, and unequal stages may shorten its bubble, so a layout after that could be better only if
- * they shortened it by more. Orders: 1f1b, interleaved, interleaved-zb, zb-h1 and zbv; with
- * parallel.zero 2 and 3 bfs. Depends only on the request. Fails with TR_ERR_CONFIG when there is no
- * layout at all. */
+/* Estimates every layout (tr_layout_estimate), and plans them (tr_run_plan_sketch), the shortest
+ * estimate first, except those that the estimates show to have no room, or a longer step than the
+ * best one of their mesh or the TR_SEARCH_MOST-th best. Messages and sums of gradients only make a
+ * step longer than its estimate; unequal stages may shorten its bubble, by half at most, as the
+ * search assumes. The first plan of an order and a micro-batch on a mesh corrects the estimates of
+ * the same order with other recomputations, values of zero and of sequence. These are assumptions:
+ * a mesh may have a layout that is a little better (docs/layout.md has how often). Orders: 1f1b,
+ * interleaved, interleaved-zb, zb-h1 and zbv; with parallel.zero 2 and 3 bfs. Depends only on the
+ * request. Fails with TR_ERR_CONFIG when there is no layout at all. */
 tr_status tr_search_make(const tr_search_request *request, tr_search *out);
 
 /* Sets the chosen keys. */

@@ -28,7 +28,7 @@ typedef struct share {
     double rate;                    /* FLOP/s of a rank */
 } share;
 
-/* What does not depend on the micro-batch: of a rank with all layers. */
+/* Of a rank with all layers: what does not depend on the micro-batch, except its few tokens. */
 typedef struct known {
     int64_t tp, dp, zero;
     bool sequence;
@@ -75,8 +75,10 @@ void tr_layout_estimator_destroy(tr_layout_estimator *e) {
  * FLOPs at FLOP/s `rate`. */
 static void take_waits(const tr_layout_estimator *e, const tr_layout *l, double rate,
                        double *waits) {
+    tr_mesh mesh = l->desc.mesh;
     if (e->c->parallel.tp == 1) return;
-    const tr_link link = tr_network_sum(e->c, &l->desc.mesh, TR_AXIS_TP, rate);
+    mesh.degree[TR_AXIS_PP] = (int)e->c->parallel.pp; /* which hosts there are */
+    const tr_link link = tr_network_sum(e->c, &mesh, TR_AXIS_TP, rate);
     for (int type = 0; type < TR_COMPUTE_TYPES; type++) {
         tr_instr instr = {.action.type = (tr_action_type)type};
         const tr_program program = {.count = 1, .instr = &instr};

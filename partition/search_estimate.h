@@ -9,8 +9,9 @@ typedef struct tr_layout_estimate {
      * messages and sums of gradients. */
     double seconds;
     double bubble, update; /* parts of the seconds; update: the optimizer's step */
-    /* The least that a cut of the layers takes with which every rank fits, by the same costs and
-     * without a bubble; INFINITY: there is no such cut. */
+    /* What a cut of the layers takes at least with which every rank fits, by the same costs and
+     * without a bubble, as if layers took bytes in proportion to their work, with a margin of 15 %
+     * because they do not; INFINITY: the ranks together have no room. */
     double within;
     double bytes; /* of the rank that takes most, with equal stages */
 } tr_layout_estimate;

@@ -3,6 +3,7 @@
 
 #include "partition/run_plan.h"
 #include "partition/search.h"
+#include "partition/search_estimate.h"
 #include "partition/traffic.h"
 
 #include <math.h>
@@ -67,23 +68,39 @@ static bool plan_choice(const tr_config *config, const tr_layout_choice *x, doub
 typedef struct truth {
     tr_found best;
     int fitting;
+    tr_layout_estimator *estimator;
 } truth;
+
+/* A layout that fits is never estimated to have no room, or to take longer within the memory than
+ * it does. */
+static void check_estimate(const tr_config *config, const tr_found *found, const truth *t) {
+    tr_config c = *config;
+    tr_layout_estimate e;
+    tr_layout_choice_apply(&found->choice, 0, &c);
+    assert_int_equal(tr_layout_estimate_make(t->estimator, &found->choice, &c, &e), TR_OK);
+    if (!(e.within <= found->seconds * (1 + 1e-9)))
+        fail_msg("pp %d tp %d dp %d %s: %g s, of which %g within the memory", (int)found->choice.pp,
+                 (int)found->choice.tp, (int)found->choice.dp, found->choice.schedule,
+                 found->seconds, e.within);
+}
 
 static void try_choice(const tr_config *config, const tr_layout_choice *x, double rate, truth *t) {
     tr_found found;
     if (!plan_choice(config, x, rate, &found)) return;
+    check_estimate(config, &found, t);
     if (t->fitting++ == 0 || found.seconds < t->best.seconds) t->best = found;
 }
 
 /* Plans every layout of the mesh that the search has, enumerated here by other means. */
-static truth plan_mesh(const tr_config *config, int64_t pp, int64_t tp, int64_t dp, double rate) {
+static truth plan_mesh(const tr_config *config, int64_t pp, int64_t tp, int64_t dp, double rate,
+                       tr_layout_estimator *estimator) {
     static const struct {
         const char *name;
         bool pipeline, chunks;
     } orders[] = {{"1f1b", false, false},         {"interleaved", true, true},
                   {"interleaved-zb", true, true}, {"zb-h1", true, false},
                   {"zbv", true, false},           {"bfs", false, true}};
-    truth t = {.fitting = 0};
+    truth t = {.estimator = estimator};
     for (size_t o = 0; o < sizeof orders / sizeof *orders; o++) {
         const bool bfs = strcmp(orders[o].name, "bfs") == 0;
         const int64_t blocks = config->model.layers / pp;
@@ -113,17 +130,21 @@ static truth plan_mesh(const tr_config *config, int64_t pp, int64_t tp, int64_t 
 
 /* Compares a search with plans of all layouts. Returns how many meshes have the best one. */
 static int compare(const tr_config *config, int ranks, double rate, int *meshes) {
+    const tr_search_request request = {
+        .config = config, .device = device, .ranks = ranks, .rate = rate_of, .context = &rate};
+    tr_layout_estimator *estimator;
     tr_search s;
     double last = 0;
     int same = 0;
     assert_int_equal(search(config, ranks, 0, rate, &s), TR_OK);
+    assert_int_equal(tr_layout_estimator_create(&request, s.limit, &estimator), TR_OK);
     *meshes = 0;
     for (int64_t pp = 1; pp <= ranks; pp++)
         for (int64_t tp = 1; pp * tp <= ranks; tp++) {
             const int64_t dp = ranks / (pp * tp);
             int k = 0;
             if (ranks % (pp * tp)) continue;
-            const truth t = plan_mesh(config, pp, tp, dp, rate);
+            const truth t = plan_mesh(config, pp, tp, dp, rate, estimator);
             while (k < s.count && (s.found[k].choice.pp != pp || s.found[k].choice.tp != tp)) k++;
             if (t.fitting == 0 && k < s.count) fail_msg("a layout of a mesh without one");
             if (t.fitting == 0) continue;
@@ -135,6 +156,7 @@ static int compare(const tr_config *config, int ranks, double rate, int *meshes)
                          s.found[k].seconds, s.found[k].choice.schedule, t.best.seconds,
                          t.best.choice.schedule);
         }
+    tr_layout_estimator_destroy(estimator);
     assert_int_equal(s.count, *meshes);
     for (int k = 0; k < s.count; k++) {
         tr_found whole;
@@ -219,6 +241,34 @@ static void test_none_fits_and_none_is_possible(void **state) {
     assert_int_equal(search(&config, 11, 0, 1e9, &s), TR_ERR_CONFIG);
     assert_non_null(strstr(tr_error_message(), "no layout of 11 ranks is possible"));
     tr_error_clear();
+}
+
+/* Returns the estimated seconds of two pipeline ranks with four tensor ranks each. */
+static double estimate_tensor_ranks(const char *hosts) {
+    const tr_layout_choice x = {.pp = 2, .tp = 4, .dp = 1, .micro_batch = 2, .schedule = "1f1b"};
+    const char *const overrides[] = {hosts, "device.link=50", "device.network=1"};
+    double rate = 1e12;
+    tr_config config, c;
+    tr_layout_estimator *estimator;
+    tr_layout_estimate e;
+    read_config(&config, 3, overrides);
+    const tr_search_request request = {
+        .config = &config, .device = device, .ranks = 8, .rate = rate_of, .context = &rate};
+    c = config;
+    tr_layout_choice_apply(&x, 0, &c);
+    assert_int_equal(tr_layout_estimator_create(&request, SIZE_MAX, &estimator), TR_OK);
+    assert_int_equal(tr_layout_estimate_make(estimator, &x, &c, &e), TR_OK);
+    tr_layout_estimator_destroy(estimator);
+    return e.seconds;
+}
+
+/* Hosts of 6 ranks divide the second pipeline rank's tensor ranks, though one pipeline rank alone
+ * is on one host. */
+static void test_estimates_know_the_hosts(void **state) {
+    (void)state;
+    const double whole = estimate_tensor_ranks("device.host_ranks=8");
+    assert_true(estimate_tensor_ranks("device.host_ranks=4") == whole);
+    assert_true(estimate_tensor_ranks("device.host_ranks=6") > 1.5 * whole);
 }
 
 enum { ALL_KEPT = (1 << TR_SEARCH_KEYS) - 1 };
@@ -334,6 +384,7 @@ static void test_a_sketch_is_no_smaller(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_it_finds_the_best),
+                                       cmocka_unit_test(test_estimates_know_the_hosts),
                                        cmocka_unit_test(test_kept_keys_stay),
                                        cmocka_unit_test(test_none_fits_and_none_is_possible),
                                        cmocka_unit_test(test_kept_orders_count_once),
