@@ -92,9 +92,10 @@ static bool has_amx(void) {
 }
 
 /* Whether oneDNN's implementation on top of its GEMM is faster than the one that it offers first.
- * With BF16 instructions it is by a tenth and more for weight gradients, which are FP32, and for
- * deep sums (bench_op; not yet at k = 3072); without AMX by 2 to 8 % for products of many rows with
- * a B that is not transposed, too. For FP32 on Intel's processors it is by 3 to 20 %, and twice as
+ * With BF16 instructions it is for deep sums (bench_op; not yet at k = 3072). Without AMX also by a
+ * tenth and more for weight gradients, which are FP32, and by 2 to 8 % for products of many rows
+ * with a B that is not transposed; with AMX it makes a step 5 to 12 % longer when it computes
+ * weight gradients (bench_train). For FP32 on Intel's processors it is by 3 to 20 %, and twice as
  * fast where rows of B lie a multiple of 4,096 bytes apart. Shape and processor alone decide, so
  * that every run has the same bits. */
 static bool prefers_gemm(const cpu_matmul *op, const char *first) {
@@ -103,8 +104,10 @@ static bool prefers_gemm(const cpu_matmul *op, const char *first) {
     if (strcmp(first, "brg:avx512_core") == 0) return is_intel();
     const bool amx = strcmp(first, "brg:avx512_core_amx_bf16") == 0;
     if (!amx && strcmp(first, "brg:avx512_core_bf16") != 0) return false;
-    return x[DST].used.dtype == TR_F32 || x[SRC].used.columns >= DEEP ||
-           (!amx && !x[WEIGHTS].used.transposed && x[SRC].used.rows >= ROWS &&
+    const bool gradient = x[DST].used.dtype == TR_F32, deep = x[SRC].used.columns >= DEEP;
+    if (amx) return deep && !gradient;
+    return gradient || deep ||
+           (!x[WEIGHTS].used.transposed && x[SRC].used.rows >= ROWS &&
             x[SRC].used.columns >= TERMS);
 }
 
