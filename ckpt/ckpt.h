@@ -136,6 +136,9 @@ tr_status tr_ckpt_saving_begin(tr_world *world, const char *root, const tr_ckpt_
                                const tr_ckpt_tensor *tensors, int count, tr_ckpt_saving **out);
 tr_status tr_ckpt_saving_write(tr_ckpt_saving *saving, tr_world *tell);
 tr_status tr_ckpt_saving_end(tr_ckpt_saving *saving, tr_status written);
+/* Lets a call of tr_ckpt_saving_write on another thread fail after the block that it writes,
+ * because the run has failed. NULL is allowed. */
+void tr_ckpt_saving_leave(tr_ckpt_saving *saving);
 /* Releases a save that does not end, because the run has failed: its directory stays until
  * tr_ckpt_retain removes it. NULL is allowed. */
 void tr_ckpt_saving_abandon(tr_ckpt_saving *saving);

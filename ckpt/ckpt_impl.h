@@ -8,6 +8,7 @@
 #include "ckpt/ckpt.h"
 
 #include <limits.h>
+#include <stdatomic.h>
 
 enum {
     TR_CKPT_FORMAT = 1,
@@ -197,10 +198,11 @@ void tr_directory_remove(const char *path);
 
 /* Writes, syncs and closes shard `file` of `manifest` in `dir`, and tells the world `tell` (NULL:
  * none) how many payload bytes are written. Fills offset of this shard's parts, their blocks'
- * checksums and manifest->file[file]. source[part] names the boxes in tensors[count]. Not
- * collective. */
-tr_status tr_shard_write(tr_world *tell, const char *dir, tr_manifest *manifest, int64_t file,
-                         const tr_part_source *source, const tr_ckpt_tensor *tensors, int count);
+ * checksums and manifest->file[file]. source[part] names the boxes in tensors[count]. Fails with
+ * TR_ERR_STOPPED when another thread has set *left. Not collective. */
+tr_status tr_shard_write(tr_world *tell, const atomic_bool *left, const char *dir,
+                         tr_manifest *manifest, int64_t file, const tr_part_source *source,
+                         const tr_ckpt_tensor *tensors, int count);
 /* Opens shard `file` for reading, and checks its size; with `verify` also everything in it except
  * the payload. */
 tr_status tr_shard_open(const char *dir, const tr_manifest *manifest, int64_t file, bool verify,

@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,8 +25,9 @@ typedef struct tr_ckpt_saving {
     int64_t needed;         /* payload bytes of the whole checkpoint */
     char uuid[TR_UUID_SIZE];
     tr_path step, temporary, trash; /* trash: an invalid directory of this step is moved there */
-    int lock;  /* rank 0 holds it while saving: tr_ckpt_retain sees that the process lives */
-    bool made; /* rank 0 has made the temporary directory */
+    int lock;         /* rank 0 holds it while saving: tr_ckpt_retain sees that the process lives */
+    bool made;        /* rank 0 has made the temporary directory */
+    atomic_bool left; /* the shard that is being written is not needed any more */
 } save;
 
 /* Sets the paths, which follow from root, step and uuid and are the same on every rank. */
@@ -270,8 +272,12 @@ out:
 
 tr_status tr_ckpt_saving_write(tr_ckpt_saving *s, tr_world *tell) {
     if (s->mine < 0) return TR_OK;
-    return tr_shard_write(tell, s->temporary.text, &s->manifest, s->mine, s->source, s->tensors,
-                          s->count);
+    return tr_shard_write(tell, &s->left, s->temporary.text, &s->manifest, s->mine, s->source,
+                          s->tensors, s->count);
+}
+
+void tr_ckpt_saving_leave(tr_ckpt_saving *s) {
+    if (s) atomic_store(&s->left, true);
 }
 
 tr_status tr_ckpt_saving_end(tr_ckpt_saving *s, tr_status written) {

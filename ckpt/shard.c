@@ -109,6 +109,7 @@ static int64_t bytes_at_most(const tr_manifest *m, int64_t shard) {
 /* A shard that is being written. */
 typedef struct writer {
     tr_world *tell; /* the world to report the number of bytes written to; NULL: none */
+    const atomic_bool *left;
     tr_manifest *manifest;
     int fd;
     tr_path path;
@@ -135,6 +136,7 @@ static tr_status write_part(writer *w, const tr_ckpt_part *part, const tr_ckpt_t
     for (int64_t b = 0; b < part->blocks; b++) {
         int64_t first = b * step, count = elements - first < step ? elements - first : step;
         size_t bytes = (size_t)(count * size);
+        if (atomic_load(w->left)) return TR_FAIL(TR_ERR_STOPPED, "the save was given up");
         if (tensor->fetch)
             TR_TRY(tensor->fetch(tensor->context, tensor, box, first, count, w->buffer));
         else if (tr_box4_copy(&place, first, count, w->buffer, tensor, box, true) != count)
@@ -171,10 +173,12 @@ out:
     return status;
 }
 
-tr_status tr_shard_write(tr_world *tell, const char *dir, tr_manifest *m, int64_t shard,
-                         const tr_part_source *source, const tr_ckpt_tensor *tensors, int count) {
+tr_status tr_shard_write(tr_world *tell, const atomic_bool *left, const char *dir, tr_manifest *m,
+                         int64_t shard, const tr_part_source *source, const tr_ckpt_tensor *tensors,
+                         int count) {
     char name[NAME_MAX + 1];
-    writer w = {.tell = tell, .manifest = m, .fd = -1, .needed = tr_manifest_payload(m)};
+    writer w = {
+        .tell = tell, .left = left, .manifest = m, .fd = -1, .needed = tr_manifest_payload(m)};
     tr_ckpt_file *file = &m->file[shard];
     const char *path = w.path.text;
     tr_status status;

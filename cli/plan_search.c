@@ -101,9 +101,12 @@ static tr_status refuse(const tr_config *c, const tr_search *s) {
             c->checkpoint.background ? "set checkpoint.background to false" : "offload less");
     return TR_FAIL(TR_ERR_FIT,
                    "none of them fits the %.1f MiB that a rank may use (%s): the one that needs "
-                   "least takes about %.1f MiB a rank; use more ranks, or device.offload",
+                   "least takes about %.1f MiB a rank; use more ranks, or %s",
                    (double)s->limit / MIB, c->device.memory ? "device.memory" : "free memory",
-                   s->least / MIB);
+                   s->least / MIB,
+                   c->checkpoint.background && tr_config_on_host(c)
+                       ? "device.offload, or set checkpoint.background to false"
+                       : "device.offload");
 }
 
 tr_status cli_plan_search(const tr_config *c, tr_device *device, int ranks, unsigned kept,

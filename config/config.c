@@ -406,6 +406,12 @@ static tr_status check_ranks(const tr_config *c, int started) {
 
 static tr_status check_kept(const tr_config *c) {
     const int64_t every = c->checkpoint.every, kept = c->checkpoint.keep_every;
+    if (c->checkpoint.background && every == 0)
+        REFUSE(
+            "checkpoint.background",
+            "checkpoint.background lets training go on while it saves, but with checkpoint.every "
+            "0 only the end of a run is saved: set checkpoint.every, or leave "
+            "checkpoint.background out");
     if (kept > 0 && (every == 0 || kept % every != 0))
         REFUSE("checkpoint.keep_every",
                "checkpoint.keep_every %" PRId64

@@ -18,7 +18,7 @@ typedef struct tr_holding {
  * elements that no other one has. */
 bool tr_holding_divides_saved(const tr_holding *holding, const tr_param *param);
 
-/* What a rank writes of a parameter, if it has any of it. */
+/* Which memory of a parameter a rank writes. */
 typedef struct tr_written {
     bool weights, state[TR_OPTIM_STATES];
 } tr_written;

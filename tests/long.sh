@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Exhaustive runs: the suite with all cases, and the unit tests with the address sanitizer, of which tests/run.sh draws a part, a build by clang, every random test and every
-# trial of tests/trials.sh with many seeds, a save that is killed at every file-system call, jobs that race for
+# Exhaustive runs: the suite with all cases, and the tests with the sanitizers, of which tests/run.sh draws a part, a
+# build by clang, every random test and every trial of tests/trials.sh with many seeds, a save that is killed at every file-system call, jobs that race for
 # one directory, and the equivalence suite on memory that the host cannot access, with staged messages and over
 # NCCL's calls. A stopped script continues when it is started again: build/long/done lists what has passed.
 #
@@ -9,6 +9,7 @@
 #                                               the text (CI: the commit)
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
+unset TRIREME_DRAW
 
 tests=build/release/tests
 work=build/long
@@ -77,6 +78,14 @@ if build_by asan unit_tests >"$work/build-asan.log" 2>&1; then
   for name in "${fuzzers[@]}"; do once "fuzz-$name" env TRIREME_ROUNDS=100000 "build/asan/tests/$name"; done
 else
   echo "long: FAILED: the build with the address sanitizer failed: see $work/build-asan.log"
+  failed=1
+fi
+if build_by tsan tsan_tests >"$work/build-tsan.log" 2>&1; then
+  alone=()
+  ! setarch -R true 2>/dev/null || alone=(setarch -R)
+  once tsan "${alone[@]}" ctest --test-dir build/tsan -L '^tsan$' --output-on-failure --timeout 3600
+else
+  echo "long: FAILED: the build with the thread sanitizer failed: see $work/build-tsan.log"
   failed=1
 fi
 once kill-everywhere env TRIREME_LONG=1 "$tests/test_ckpt_kill"

@@ -50,6 +50,8 @@ tr_status tr_background_open(tr_background_fn work, void *context, const char *p
     (void)pthread_cond_init(&b->changed, NULL);
     int error = pthread_create(&b->thread, NULL, run, b);
     if (error != 0) {
+        (void)pthread_cond_destroy(&b->changed);
+        (void)pthread_mutex_destroy(&b->lock);
         free(b);
         return TR_FAIL(TR_ERR_DEVICE,
                        "cannot start a thread for %s: %s: raise the limit of processes (ulimit -u)",

@@ -220,6 +220,7 @@ enum { BAR_LEFT = 70, BAR_WIDTH = 800, BAR_ROW = 24 };
 enum { DEVICE_CLASSES = TR_MEMORY_OFFLOAD }; /* without the last ones, which are the host's */
 static const char *const class_colour[DEVICE_CLASSES] = {"#4c8cc7", "#e0a03c", "#67b36a", "#b07cc0",
                                                          "#c9625a", "#9a9a9a", "#5aa8a0"};
+static const char *const snapshot_colour = "#8a7a5c"; /* where it is part of a rank's memory */
 
 static double mib(size_t bytes) {
     return (double)bytes / (1 << 20);
@@ -252,12 +253,14 @@ static void draw_memory(const tr_report *r, int rows, FILE *out) {
         double x = BAR_LEFT;
         int y = 28 + BAR_ROW * rank;
         (void)fprintf(out, "<text x=\"4\" y=\"%d\">rank %d</text>\n", y + 13, rank);
-        for (int k = 0; k < DEVICE_CLASSES; k++) {
-            size_t bytes = r->memory[rank].plan.of[k];
+        for (int k = 0; k < TR_MEMORY_CLASSES; k++) {
+            const bool snapshot = k == TR_MEMORY_SNAPSHOT && !r->memory[rank].plan.apart;
+            const size_t bytes = r->memory[rank].plan.of[k];
+            if ((k >= DEVICE_CLASSES && !snapshot) || (snapshot && bytes == 0)) continue;
             (void)fprintf(out,
                           "<rect x=\"%.1f\" y=\"%d\" width=\"%.1f\" height=\"18\" fill=\"%s\">"
                           "<title>%s %.2f MiB</title></rect>\n",
-                          x, y, (double)bytes * scale, class_colour[k],
+                          x, y, (double)bytes * scale, snapshot ? snapshot_colour : class_colour[k],
                           tr_device_memory_name((tr_memory)k), mib(bytes));
             x += (double)bytes * scale;
         }
@@ -297,7 +300,9 @@ static void write_memory(const tr_report *r, FILE *out) {
     for (int k = 0; k < DEVICE_CLASSES; k++)
         (void)fprintf(out, "<th class=\"number\">%s</th>", tr_device_memory_name((tr_memory)k));
     (void)fprintf(out, "<th class=\"number\">all</th><th class=\"number\">live peak</th>%s</tr>\n",
-                  host ? "<th class=\"number\">in host memory</th>" : "");
+                  !host                     ? ""
+                  : r->memory[0].plan.apart ? "<th class=\"number\">in host memory</th>"
+                                            : "<th class=\"number\">of all, snapshot</th>");
     for (int rank = 0; rank < rows; rank++) {
         const tr_memory_rank *m = &r->memory[rank];
         char peak[32];

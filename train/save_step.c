@@ -63,7 +63,7 @@ static tr_status end(tr_session *s, tr_status begun, bool last) {
     tr_session_begin(s, TR_ACTIVITY_NONE, 0);
     if (status == TR_OK) {
         count_saved(s, seconds);
-        if (!last) tr_recorder_write_report(&s->recorder); /* later with the trace */
+        if (!last) tr_recorder_write_report(&s->recorder); /* after the last save it is written with the trace */
         return TR_OK;
     }
     if (last || status != TR_ERR_IO) return status;
@@ -74,8 +74,8 @@ static tr_status end(tr_session *s, tr_status begun, bool last) {
 }
 
 tr_status tr_save_step(tr_session *s, bool last) {
-    const tr_ckpt_guard before = s->state->guard;
     TR_TRY(tr_save_settle(s));
+    const tr_ckpt_guard before = s->state->guard;
     const double start = tr_now_s();
     s->saving.step = s->state->step;
     tr_session_begin(s, TR_ACTIVITY_SAVE, 0);

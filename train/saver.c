@@ -4,6 +4,7 @@
 #include "base/memory.h"
 #include "train/background.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -79,6 +80,7 @@ tr_status tr_saver_open(const tr_saver_desc *desc, tr_saver **out) {
 
 void tr_saver_close(tr_saver *s) {
     if (!s) return;
+    tr_ckpt_saving_leave(s->saving);
     tr_background_close(s->thread);
     tr_ckpt_saving_abandon(s->saving);
     tr_device_kept_free(s->desc.device, s->memory);
@@ -137,9 +139,21 @@ static tr_status write_part(tr_saver *s, double *seconds) {
     return status;
 }
 
+/* Sets *seconds to the most that a rank has. */
+static tr_status find_longest(tr_world *world, double *seconds) {
+    const int ranks = tr_world_size(world);
+    double *all;
+    TR_TRY(tr_calloc((size_t)ranks, sizeof *all, &all));
+    tr_status status = tr_world_gather_all(world, seconds, all, sizeof *seconds);
+    for (int k = 0; k < ranks && status == TR_OK; k++) *seconds = fmax(*seconds, all[k]);
+    free(all);
+    return status;
+}
+
 tr_status tr_saver_end(tr_saver *s, double *seconds) {
     tr_ckpt_saving *saving = s->saving;
     tr_status status = write_part(s, seconds);
+    if (s->in_background) TR_TRY(find_longest(s->desc.world, seconds));
     const double begin = tr_now_s();
     s->saving = NULL;
     status = tr_ckpt_saving_end(saving, status);

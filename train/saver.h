@@ -3,7 +3,7 @@
  *
  * A save is begun, written and ended. Only this differs: the thread writes from the copy what the
  * caller otherwise writes from the tensors when it ends the save. The thread uses neither comm/ nor
- * the device, and until it has finished no other one uses ckpt/ (tr_ckpt_saving_begin). */
+ * the device, and until it has finished no other thread uses ckpt/ (tr_ckpt_saving_begin). */
 #pragma once
 
 #include "ckpt/ckpt.h"
@@ -24,8 +24,8 @@ typedef struct tr_saver_desc {
  * thread. What desc points to must outlive it. Fails with TR_ERR_INTERNAL when the copy takes other
  * bytes than planned. Not collective. */
 tr_status tr_saver_open(const tr_saver_desc *desc, tr_saver **out);
-/* Waits for the thread. A save that has not ended leaves a directory, which a later one removes.
- * NULL is allowed. */
+/* Waits until the thread has written a block. A save that has not ended leaves a directory, which a
+ * later one removes. NULL is allowed. */
 void tr_saver_close(tr_saver *saver);
 
 /* Begins a save of this state and of the tensors' present contents; in the background these may
@@ -38,5 +38,6 @@ bool tr_saver_saves(const tr_saver *saver);
 /* Sets *written to true when all ranks have written what they save. Collective; cheap. */
 tr_status tr_saver_look(tr_saver *saver, bool *written);
 /* Ends the save: waits until it is written and commits it. Adds to *seconds what writing and
- * committing took. Collective; fails like tr_ckpt_save. */
+ * committing took; the thread's writing counts by the rank on which it took longest. Collective;
+ * fails like tr_ckpt_save. */
 tr_status tr_saver_end(tr_saver *saver, double *seconds);

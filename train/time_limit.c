@@ -42,7 +42,7 @@ void tr_time_limit_took(double *estimate, double seconds) {
 }
 
 bool tr_time_limit_is_near(const tr_time_limit *limit, double now_s, const tr_time_need *need) {
-    double seconds = limit->save_s * (need->saves ? 2 : 1);
+    double seconds = limit->save_s * (1 + need->saves);
     for (int i = 0; i < 2; i++)
         seconds += need->examines[i] ? fmax(limit->step_s[0], limit->step_s[1]) : limit->step_s[0];
     /* 25% more, because durations vary. */

@@ -14,7 +14,7 @@ typedef struct tr_time_limit {
 /* Work that belongs to the next step and to the one after it. */
 typedef struct tr_time_need {
     bool examines[2]; /* by validation or samples: the next step, the one after it */
-    bool saves;       /* between the two */
+    int saves;        /* that may be waited for between the two */
 } tr_time_need;
 
 /* Reads "90", "5s", "30m" or "1h30m" as seconds. Fails with TR_ERR_USAGE for other text and for 0.

@@ -306,7 +306,8 @@ static void mind_the_limit(tr_session *s) {
     tr_time_limit limit = s->limit;
     for (int k = 0; k < 2; k++) limit.step_s[k] *= sequences;
     tr_time_need need = {.examines = {examines(c, step), examines(c, step + 1)},
-                         .saves = due(c->checkpoint.every, step) || tr_saver_saves(s->saver)};
+                         .saves =
+                             (int)due(c->checkpoint.every, step) + (int)tr_saver_saves(s->saver)};
     if (s->late || !tr_time_limit_is_near(&limit, tr_now_s(), &need)) return;
     s->late = true;
     atomic_store(tr_engine_stop_word(s->engine), 1);

@@ -4,8 +4,7 @@
 #include "pipeline/program/lower.h"
 
 /* The edges that begin or end at stage s are edge[first[s]] .. edge[first[s + 1] - 1], in the order
- * of the table. Each action needs its own stage's, and there are more of all than there are stages.
- */
+ * of the table. An action needs only the edges of its own stage. */
 typedef struct tr_lower_edges {
     int *first, *edge; /* [stages + 1], and [2 * the table's edges] */
 } tr_lower_edges;

@@ -23,13 +23,14 @@ same_files() {
         <(h5dump -g /state "$(step_dir "$2" "$3")/index.h5" | tail -n +2) >/dev/null || fail "$1 and $2: state of step $3"
 }
 
-# both RUN RANKS SETTINGS...: saved in the background and at once, the same run, bits and files. The wte of 32 KiB
-# and its moments are written slowly, while steps 11 to 20 change them.
+# both RUN RANKS BYTES SETTINGS...: saved in the background and at once, the same run, bits and files. Writes of so
+# many bytes are slow: those of the wte (32 KiB where a rank has all of it, otherwise 16 KiB) and of its moments,
+# while steps 11 to 20 change them.
 both() {
-    local run=$1 ranks=$2
-    shift 2
+    local run=$1 ranks=$2 bytes=$3
+    shift 3
     train 0 "$ranks" "$run-once" "$@"
-    slowly 30000 train 0 "$ranks" "$run" "$@" checkpoint.background=true
+    slowly "$bytes" train 0 "$ranks" "$run" "$@" checkpoint.background=true
     same_curve "$run" "$run-once"
     same_files "$run" "$run-once" 10
     same_files "$run" "$run-once" 20
@@ -38,12 +39,12 @@ both() {
     grep -q '^memory .* snapshot' "$run-once.out" && fail "$run-once: has a snapshot"
     intact "$run" 10
 }
-both one 1
-both mesh 4 parallel.pp=2 parallel.tp=2 train.precision=bf16
-both zero 2 parallel.dp=2 parallel.zero=3 train.precision=bf16
-both int8 2 parallel.dp=2 optim.moments=int8
-both guarded 2 device.name=guarded parallel.dp=2 device.offload=optimizer train.precision=bf16
-both adafactor 2 device.name=guarded parallel.tp=2 optim.name=adafactor
+both one 1 30000
+both mesh 4 16000 parallel.pp=2 parallel.tp=2 train.precision=bf16
+both zero 2 16000 parallel.dp=2 parallel.zero=3 train.precision=bf16
+both int8 2 30000 parallel.dp=2 optim.moments=int8
+both guarded 2 30000 device.name=guarded parallel.dp=2 device.offload=optimizer train.precision=bf16
+both adafactor 2 16000 device.name=guarded parallel.tp=2 optim.name=adafactor
 grep -q '; in host memory: offload [0-9.]*, snapshot [0-9.]*$' guarded.out || fail "guarded: $(grep '^memory' guarded.out)"
 
 # A run goes on from a step that was saved in the background.
@@ -61,7 +62,8 @@ code=0
 [[ $code == 76 ]] || fail "a host without room for the copy: exit code $code, not 76"
 says plan "checkpoint.background keeps .* in the memory of a host, .* \(device.host_memory\); set checkpoint.background to false, or "
 
-# start RUN RANKS BYTES SETTINGS...: starts a run in the background, in every sense; $job is its process.
+# start RUN RANKS BYTES SETTINGS...: starts a run with checkpoint.background and does not wait for it; $job is its
+# process.
 start() {
     local run=$1 ranks=$2 bytes=$3
     shift 3
@@ -72,7 +74,7 @@ start() {
 # writes RUN STEP: succeeds while the step is being saved, and a later one was taken.
 writes() { compgen -G "$scratch/$1/ckpt/.tmp-$(basename "$(step_dir "$1" "$2")").*/shard-*" >/dev/null && past "$1" $(($2 + 1)); }
 
-# A rank is killed while it writes step 20, and others too: step 10 stays, and nothing has to be repaired.
+# A rank is killed while it and the other rank write step 20: step 10 stays, and nothing has to be repaired.
 train 0 2 whole parallel.pp=2 train.steps=40
 start killed 2 16000 parallel.pp=2 train.steps=40
 until_true 120 writes killed 20 || fail "killed: did not train while it saved step 20"

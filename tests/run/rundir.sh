@@ -134,7 +134,7 @@ removed() {
     grep -q "^step $steps/$steps " "$run/log.txt" || fail "$run: log.txt does not go on"
 }
 removed 1 removed-1
-removed 4 removed-4 "${grid[@]}" train.batch=4 # 500 steps
+removed 4 removed-4 "${grid[@]}" train.batch=4 # a small batch, because it takes 500 steps
 
 # Another run has made the directory again: it keeps it, and the first one cannot save.
 cp -r whole other

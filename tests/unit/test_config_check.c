@@ -94,6 +94,10 @@ static void checks_name_place_and_remedy(void **state) {
         {"model.layers: 4\nparallel: {pp: 2, virtual: 2, schedule: bfs, cut: Ett|ttL}\n", 1,
          "x.yaml:3:51: parallel.cut has 2 stages, but parallel.pp 2 with parallel.virtual 2 makes "
          "4: leave parallel.virtual out, or give parallel.cut as many"},
+        {"checkpoint.background: true\n", 1,
+         "x.yaml:2:24: checkpoint.background lets training go on while it saves, but with "
+         "checkpoint.every 0 only the end of a run is saved: set checkpoint.every, or leave "
+         "checkpoint.background out"},
         {"checkpoint: {every: 300, keep_every: 1000}\n", 1,
          "x.yaml:2:38: checkpoint.keep_every 1000 must be a multiple of checkpoint.every, which is "
          "300: set checkpoint.every to a divisor of it, because only saved steps can stay"},
