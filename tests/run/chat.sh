@@ -110,13 +110,16 @@ code=0
 
 # On a terminal Ctrl-C ends an answer without end; then it, or Ctrl-D, ends the conversation.
 for ranks in 1 2; do
-    words=("$trireme")
-    [[ $ranks == 1 ]] || words+=(run -n "$ranks")
+    words=("$trireme") prompt='^> $'
+    if [[ $ranks != 1 ]]; then
+        words+=(run -n "$ranks")
+        prompt='> ' # mpirun may pass it on before the end of the answer, which is another output
+    fi
     for key in '^C' '^D'; do
         code=0
         "$tools/pty_run" record 100x30 'wait:^> $' 'keys:The
-' 'wait:.{40}' 'keys:^C' 'wait:^> $' 'keys:and
-' 'wait:.{40}' 'keys:^C' 'wait:^> $' "keys:$key" -- "${words[@]}" sample bytes --interactive -n 1000000000 || code=$?
+' 'wait:.{40}' 'keys:^C' "wait:$prompt" 'keys:and
+' 'wait:.{40}' 'keys:^C' "wait:$prompt" "keys:$key" -- "${words[@]}" sample bytes --interactive -n 1000000000 || code=$?
         [[ $code == 0 ]] || fail "terminal, $ranks ranks, $key: exit code $code: $(tail -c 500 record)"
         ! grep -q 'finishing\|aborted\|stopped' record || fail "terminal, $ranks ranks, $key: $(grep -a 'finishing\|aborted\|stopped' record)"
     done
