@@ -355,7 +355,7 @@ const tr_key tr_schema[] = {
      .help =
          "Train on while a checkpoint is written, from a copy in the host's memory of what each "
          "rank saves. That takes as many bytes as the checkpoint, so it is not the default. The "
-         "last save of a run is never made in the background."},
+         "last save of a run is never made in the background. Needs checkpoint.every."},
 
     {"guard.action", TR_KEY_CHOICE, AT(guard.action), .fallback = "warn",
      .choices = "warn skip rollback",
