@@ -1,6 +1,6 @@
 /* A cut of a model's layers into stages as text, the value of parallel.cut, in the form of
  * Megatron-LM's --pipeline-model-parallel-layout: E is the embedding, t a block, L the head, and |
- * ends a stage; x*3 is xxx, and (tt|)*3 is tt|tt|tt|. Commas have no meaning. */
+ * ends a stage; t*3 is ttt, and (tt|)*3 is tt|tt|tt|. Commas have no meaning. */
 #pragma once
 
 #include "base/status.h"

@@ -94,10 +94,10 @@ static bool has_amx(void) {
 /* Whether oneDNN's implementation on top of its GEMM is faster than the one that it offers first.
  * With BF16 instructions it is for deep sums (bench_op; not yet at k = 3072). Without AMX also by a
  * tenth and more for weight gradients, which are FP32, and by 2 to 8 % for products of many rows
- * with a B that is not transposed; with AMX it makes a step 5 to 12 % longer when it computes
- * weight gradients (bench_train). For FP32 on Intel's processors it is by 3 to 20 %, and twice as
- * fast where rows of B lie a multiple of 4,096 bytes apart. Shape and processor alone decide, so
- * that every run has the same bits. */
+ * with a B that is not transposed; with AMX it computes weight gradients more slowly in training:
+ * without it a step of GPT-2 124M is up to 12 % shorter, 6 % in the median (bench_train). For FP32
+ * on Intel's processors it is by 3 to 20 %, and twice as fast where rows of B lie a multiple of
+ * 4,096 bytes apart. Shape and processor alone decide, so that every run has the same bits. */
 static bool prefers_gemm(const cpu_matmul *op, const char *first) {
     enum { DEEP = 4096, ROWS = 1024, TERMS = 512 };
     const operand *x = op->operands;
