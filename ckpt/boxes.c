@@ -1,6 +1,7 @@
 /* Boxes of global tensors: intersection, and copies between a dense part and a rank's memory. */
 #include "ckpt/ckpt_impl.h"
 
+#include "base/code8.h"
 #include "base/minmax.h"
 
 #include <string.h>
@@ -40,6 +41,15 @@ static void copy_row_narrow(tr_dtype dtype, float *dense, uint16_t *local, int64
         if (gather) dense[i] = tr_narrow_load(dtype, local[i * stride]);
         else local[i * stride] = tr_narrow_round(dtype, dense[i]);
     }
+}
+
+/* Decodes a row of a tensor in 8 bits, from element `local` on. */
+static void decode_row(const tr_ckpt_tensor *tensor, float *dense, int64_t local, int64_t stride,
+                       int64_t count) {
+    const uint8_t *codes = tensor->local;
+    const float *scales = (const float *)(const void *)(codes + tr_code8_scales(tensor->count));
+    for (int64_t i = 0; i < count; i++, local += stride)
+        dense[i] = tr_code8_decode(codes[local], scales[local / TR_CODE8_BLOCK], tensor->code);
 }
 
 static void copy_row(float *dense, float *local, int64_t stride, int64_t count, bool gather) {
@@ -82,7 +92,8 @@ int64_t tr_box4_copy(const tr_box4 *part, int64_t first, int64_t count, float *d
         if (!dense) continue;
         float *to = dense + (r * row + low - first);
         local += (low + shift) * stride[3];
-        if (tensor->dtype == TR_F64)
+        if (tensor->dtype == TR_U8) decode_row(tensor, to, local, stride[3], high - low);
+        else if (tensor->dtype == TR_F64)
             copy_row_f64(to, (double *)tensor->local + local, stride[3], high - low, gather);
         else if (tensor->dtype == TR_BF16 || tensor->dtype == TR_F16)
             copy_row_narrow(tensor->dtype, to, (uint16_t *)tensor->local + local, stride[3],

@@ -31,8 +31,8 @@ typedef struct tr_ckpt_tensor {
     tr_dtype dtype;
     tr_code8 code; /* of TR_U8 */
     /* The device of `local`, or NULL for host memory. Device tensors are copied on the compute
-     * stream, one at a time, through staging memory of the largest one's size. All tensors name the
-     * same device. */
+     * stream, one at a time, through staging memory of the size of the largest one that is read or
+     * filled. All tensors name the same device. */
     tr_device *device;
     int64_t count; /* elements at `local`; read only for device memory and TR_U8 */
     bool write;    /* save: this rank writes these boxes (of replicas, one rank does) */

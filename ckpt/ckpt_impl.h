@@ -107,29 +107,34 @@ int64_t tr_box4_volume(const tr_box4 *box);
 bool tr_box4_intersects(const tr_box4 *a, const tr_box4 *b);
 /* Copies those of elements [first, first + count) of `part` (in row-major order) that the box
  * `held` of `tensor` holds: with `gather` from the tensor to dense[0..count), else from dense to
- * the tensor. Returns their number; with dense NULL it only counts. */
+ * the tensor, which must not be TR_U8. Returns their number; with dense NULL it only counts. */
 int64_t tr_box4_copy(const tr_box4 *part, int64_t first, int64_t count, float *dense,
                      const tr_ckpt_tensor *tensor, const tr_box *held, bool gather);
 
-/* --- tensors in device memory and in 8 bits (mirror.c)
- * -------------------------------------------------------
- */
+/* --- tensors in device memory and in 8 bits (mirror.c) ---------------------------------------- */
+
+typedef enum tr_mirror_use {
+    TR_MIRROR_SAVE,    /* tensors with `write` are read */
+    TR_MIRROR_COMPARE, /* all are read */
+    TR_MIRROR_FILL,    /* all are read, and filled by boxes */
+} tr_mirror_use;
 
 /* Shows the host one tensor at a time. */
 typedef struct tr_mirror {
-    tr_device *device; /* of the tensors that are not in host memory, or in 8 bits; NULL: none */
-    float *memory;     /* staging (without a device plain memory): of elements, */
-    uint8_t *codes;    /* and of numbers in 8 bits; NULL: none, or they are in host memory */
+    tr_mirror_use use;
+    tr_device *device; /* of the tensors that are not in host memory; NULL: none */
+    void *staging;     /* their largest one's bytes */
+    float *wide;       /* TR_MIRROR_FILL: the elements of the largest one in 8 bits */
     const tr_ckpt_tensor *source;
-    tr_ckpt_tensor view; /* *source with `local` in host memory, and without TR_U8 */
+    tr_ckpt_tensor view; /* *source with `local` in host memory; to be filled, not in TR_U8 */
 } tr_mirror;
 
-tr_status tr_mirror_open(const tr_ckpt_tensor *tensors, int count, tr_mirror *out);
-/* Makes mirror->view `tensor` with its present contents. With `store`, first copies the previous
- * view back to its device. */
-tr_status tr_mirror_turn(tr_mirror *mirror, const tr_ckpt_tensor *tensor, bool store);
-/* Copies the view's contents to its device. */
-tr_status tr_mirror_store(tr_mirror *mirror);
+/* Allocates by the sizes of the tensors that this use turns to. */
+tr_status tr_mirror_open(const tr_ckpt_tensor *tensors, int count, tr_mirror_use use,
+                         tr_mirror *out);
+/* Makes mirror->view `tensor` with its present contents. When it fills, first copies the previous
+ * view back to its tensor; `tensor` NULL only does this. */
+tr_status tr_mirror_turn(tr_mirror *mirror, const tr_ckpt_tensor *tensor);
 void tr_mirror_close(tr_mirror *mirror);
 
 /* --- names and COMMIT ------------------------------------------------------------------------- */

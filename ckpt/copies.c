@@ -45,10 +45,10 @@ static tr_status hash_all(int rank, const tr_ckpt_tensor *tensors, int count, co
     XXH3_state_t *state = XXH3_createState();
     tr_status status = state ? TR_OK : TR_FAIL(TR_ERR_FIT, "out of host memory");
     if (status == TR_OK) status = tr_calloc(TR_CKPT_BLOCK, 1, &buffer);
-    if (status == TR_OK) status = tr_mirror_open(tensors, count, &mirror);
+    if (status == TR_OK) status = tr_mirror_open(tensors, count, TR_MIRROR_COMPARE, &mirror);
     for (int32_t i = 0; i < count && status == TR_OK; i++) {
         if (!is_compared(&tensors[i])) continue;
-        status = tr_mirror_turn(&mirror, &tensors[i], false);
+        status = tr_mirror_turn(&mirror, &tensors[i]);
         for (int b = 0; b < tensors[i].boxes && status == TR_OK; b++) {
             const tr_box *box = &tensors[i].box[b];
             const tr_box4 place = tr_box4_make(tensors[i].rank, box->offset, box->extent);

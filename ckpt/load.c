@@ -157,7 +157,7 @@ static int64_t place_block(const reader *r, const tr_ckpt_part *part, int64_t fi
 static tr_status read_part(reader *r, const tr_ckpt_part *part) {
     const int64_t step = TR_CKPT_STEP;
     int64_t elements = tr_part_elements(r->manifest, part);
-    TR_TRY(tr_mirror_turn(&r->mirror, &r->tensors[r->held[part->tensor]], true));
+    TR_TRY(tr_mirror_turn(&r->mirror, &r->tensors[r->held[part->tensor]]));
     for (int64_t b = 0; b < part->blocks; b++) {
         int64_t first = b * step, count = elements - first < step ? elements - first : step;
         if (place_block(r, part, first, count, NULL) == 0) continue;
@@ -234,9 +234,9 @@ static tr_status read_all(tr_world *world, const tr_manifest *m, const char *dir
         r->held[tr_manifest_find(m, tensors[i].name)] = i;
         r->wanted += elements_of(&tensors[i]) * (int64_t)sizeof(float);
     }
-    TR_TRY_OUT(tr_mirror_open(tensors, count, &r->mirror));
+    TR_TRY_OUT(tr_mirror_open(tensors, count, TR_MIRROR_FILL, &r->mirror));
     for (int64_t f = 0; f < m->files; f++) TR_TRY_OUT(read_shard(r, dir, f));
-    TR_TRY_OUT(tr_mirror_store(&r->mirror));
+    TR_TRY_OUT(tr_mirror_turn(&r->mirror, NULL));
     status = check_complete(r, count, dir);
 out:
     tr_mirror_close(&r->mirror);

@@ -162,10 +162,10 @@ static tr_status write_parts(writer *w, int64_t shard, const tr_part_source *sou
     tr_status status;
     for (int64_t p = 0; p < m->parts; p++)
         if (m->part[p].file == shard) w->payload += tr_part_bytes(m, &m->part[p]);
-    TR_TRY_OUT(tr_mirror_open(tensors, count, &mirror));
+    TR_TRY_OUT(tr_mirror_open(tensors, count, TR_MIRROR_SAVE, &mirror));
     for (int64_t p = 0; p < m->parts; p++) {
         if (m->part[p].file != shard) continue;
-        TR_TRY_OUT(tr_mirror_turn(&mirror, &tensors[source[p].tensor], false));
+        TR_TRY_OUT(tr_mirror_turn(&mirror, &tensors[source[p].tensor]));
         TR_TRY_OUT(write_part(w, &m->part[p], &mirror.view, &mirror.view.box[source[p].box]));
     }
 out:

@@ -240,17 +240,17 @@ static tr_status load(tr_world *world, tr_weights *weights, bool updates, tr_ckp
     tr_mirror mirror = {0};
     tr_status status;
     TR_TRY_OUT(tr_calloc(TR_CKPT_BLOCK, 1, &l.block));
-    TR_TRY_OUT(tr_mirror_open(tensors, count, &mirror));
+    TR_TRY_OUT(tr_mirror_open(tensors, count, TR_MIRROR_FILL, &mirror));
     for (int i = 0; i < count; i++)
         for (int b = 0; b < tensors[i].boxes && is_weight(&tensors[i], updates); b++)
             l.wanted += volume_of(&tensors[i], &tensors[i].box[b]);
     for (int i = 0; i < count; i++) {
         if (!is_weight(&tensors[i], updates)) continue;
-        TR_TRY_OUT(tr_mirror_turn(&mirror, &tensors[i], true));
+        TR_TRY_OUT(tr_mirror_turn(&mirror, &tensors[i]));
         for (int b = 0; b < tensors[i].boxes; b++)
             TR_TRY_OUT(load_box(&l, &mirror.view, &tensors[i].box[b]));
     }
-    status = tr_mirror_store(&mirror);
+    status = tr_mirror_turn(&mirror, NULL);
 out:
     tr_mirror_close(&mirror);
     free(l.block);

@@ -47,8 +47,9 @@ target_link_options(test_no_thread PRIVATE -Wl,--wrap=pthread_create)
 # A file system that cannot lock.
 target_link_options(test_rundir PRIVATE -Wl,--wrap=fcntl,--wrap=mkdir)
 
-# A thread that writes when the test lets it.
-target_link_options(test_saver PRIVATE -Wl,--wrap=tr_ckpt_saving_write)
+# A thread that writes when the test lets it, and what a write allocates.
+target_link_options(test_saver PRIVATE
+  -Wl,--wrap=tr_ckpt_saving_write,--wrap=tr_device_staging_alloc,--wrap=tr_calloc)
 
 # What a rank does while a sum travels.
 target_link_options(test_tensor_sums PRIVATE -Wl,--wrap=tr_op_run,--wrap=tr_group_start,--wrap=tr_group_wait)

@@ -1,6 +1,8 @@
 /* Tests saves in the background: what is written is what the tensors held when the save began, on
  * devices in host memory and with memory of their own; a write that fails on one rank, and a save
- * that is given up, leave the older step. Ranks are threads of a local world. */
+ * that is given up, leave the older step. A write allocates a block, and of tensors in memory of
+ * the device as much as the largest one that the rank writes. Ranks are threads of a local world.
+ */
 #include "base/code8.h"
 #include "base/memory.h"
 #include "support/ckpt_rig.h"
@@ -8,11 +10,17 @@
 
 #include <semaphore.h>
 
-enum { RANKS = 2, ROWS = 48, COLUMNS = 700, COUNT = ROWS / RANKS * COLUMNS, CODES = 3000 };
+enum { RANKS = 2, ROWS = 48, COLUMNS = 700, COUNT = ROWS / RANKS * COLUMNS };
+enum { BLOCK = 4 << 20, CODES = BLOCK / (int)sizeof(float) + 3000 }; /* more than a block in FP32 */
 
 /* Where the thread that writes waits until the test lets it begin. */
 static sem_t gate;
 static _Atomic int failing; /* how many writes fail */
+
+/* What a write allocates: staging memory, and more than a block of the host's. */
+static _Thread_local bool writes;
+static _Thread_local size_t taken;
+static _Atomic size_t taken_behind; /* in the background */
 
 /* The linker sends calls of tr_ckpt_saving_write() here. */
 tr_status __real_tr_ckpt_saving_write(tr_ckpt_saving *saving, tr_world *tell);
@@ -21,7 +29,27 @@ tr_status __wrap_tr_ckpt_saving_write(tr_ckpt_saving *saving, tr_world *tell) {
     if (!tell) (void)sem_wait(&gate);
     if (failing > 0 && failing-- > 0)
         return TR_FAIL(TR_ERR_IO, "cannot write shard: No space left on device");
-    return __real_tr_ckpt_saving_write(saving, tell);
+    writes = true;
+    taken = 0;
+    tr_status status = __real_tr_ckpt_saving_write(saving, tell);
+    writes = false;
+    if (!tell && taken > 0) taken_behind = taken;
+    return status;
+}
+
+/* And those of the functions that allocate here. */
+tr_status __real_tr_device_staging_alloc(tr_device *device, size_t bytes, void **out);
+tr_status __wrap_tr_device_staging_alloc(tr_device *device, size_t bytes, void **out);
+tr_status __wrap_tr_device_staging_alloc(tr_device *device, size_t bytes, void **out) {
+    if (writes) taken += bytes;
+    return __real_tr_device_staging_alloc(device, bytes, out);
+}
+
+tr_status __real_tr_calloc(size_t count, size_t size, void *out);
+tr_status __wrap_tr_calloc(size_t count, size_t size, void *out);
+tr_status __wrap_tr_calloc(size_t count, size_t size, void *out) {
+    if (writes && count * size > BLOCK) taken += count * size;
+    return __real_tr_calloc(count, size, out);
 }
 
 typedef struct rank {
@@ -183,10 +211,13 @@ static void fail_to_write(rank *r) {
 /* The last save of a run is not in the background. */
 static void save_at_once(rank *r) {
     const tr_ckpt_state state = state_of(3);
+    const tr_ckpt_tensor *largest = &r->tensor[r->tensor[1].write];
     double seconds = 0;
     take_step(r, 3);
     EXPECT(tr_saver_begin(r->saver, &state, false) == TR_OK);
     EXPECT(tr_saver_end(r->saver, &seconds) == TR_OK && seconds > 0);
+    EXPECT(taken == (tr_device_on_host(r->device) ? 0 : tr_ckpt_tensor_bytes(largest)));
+    EXPECT(taken_behind == 0);
     expect_saved(r, 3);
 }
 
