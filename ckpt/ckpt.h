@@ -143,9 +143,9 @@ void tr_ckpt_saving_leave(tr_ckpt_saving *saving);
  * tr_ckpt_retain removes it. NULL is allowed. */
 void tr_ckpt_saving_abandon(tr_ckpt_saving *saving);
 
-/* Compares the weights that several ranks hold: copies of a box must be equal as FP32, bit by bit.
- * Collective. Fails with TR_ERR_DATA, the parameter and two ranks when they are not. */
-tr_status tr_ckpt_compare_copies(tr_world *world, const tr_ckpt_tensor *tensors, int count);
+/* Compares the weights that several ranks hold: replicas of a box must be equal as FP32, bit by
+ * bit. Collective. Fails with TR_ERR_DATA, the parameter and two ranks when they are not. */
+tr_status tr_ckpt_compare_replicas(tr_world *world, const tr_ckpt_tensor *tensors, int count);
 /* Loads `step` (-1: the newest valid one) into the tensors' boxes and *state (may be NULL).
  * Collective. Verifies every block that it reads. Fails with TR_ERR_DATA, file, tensor and cause on
  * a corrupt, truncated or foreign checkpoint; for missing or unexpected tensors and other shapes

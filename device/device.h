@@ -30,7 +30,7 @@ typedef enum tr_memory {
     TR_MEMORY_NCCL,      /* NCCL's own memory */
     /* No device memory: */
     TR_MEMORY_OFFLOAD,  /* what device.offload keeps in the host's */
-    TR_MEMORY_SNAPSHOT, /* the copy that is saved in the background */
+    TR_MEMORY_SNAPSHOT, /* of what is saved in the background */
     TR_MEMORY_CLASSES
 } tr_memory;
 

@@ -396,13 +396,13 @@ tr_status tr_layout_memory(const tr_layout *l, tr_device *device, const tr_mesh 
                                 l->desc.own, &groups));
     tr_layout_memory_known(l, pp_rank, mesh->index[TR_AXIS_DP], out);
     if (l->desc.background)
-        TR_TRY(tr_written_bytes(&(tr_written_desc){.model = l->model,
-                                                   .placement = &l->placement,
-                                                   .mesh = mesh,
-                                                   .dtype = l->desc.dtype,
-                                                   .optimizer = l->desc.optimizer,
-                                                   .zero = l->desc.zero},
-                                &out->of[TR_MEMORY_SNAPSHOT]));
+        TR_TRY(tr_written_snapshot(&(tr_written_desc){.model = l->model,
+                                                      .placement = &l->placement,
+                                                      .mesh = mesh,
+                                                      .dtype = l->desc.dtype,
+                                                      .optimizer = l->desc.optimizer,
+                                                      .zero = l->desc.zero},
+                                   &out->of[TR_MEMORY_SNAPSHOT]));
     out->of[TR_MEMORY_DATA] += step_end;
     out->of[TR_MEMORY_TRANSFERS] =
         tr_links_bytes(&l->table, l->owner, mesh->degree[TR_AXIS_PP], pp_rank) + groups;

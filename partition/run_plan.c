@@ -51,7 +51,7 @@ static tr_status mark_steps(void *context, int stage, tr_param *param, bool shar
 }
 
 /* Plans the ranks of one pipeline and tensor index, those of mesh->index. A data rank is equal to
- * the one before unless they have portions of different sizes, or copies of what they save; data
+ * the one before unless they have portions of different sizes, or snapshots of what they save; data
  * rank 0 also computes the norm. */
 static tr_status plan_line(tr_run_plan *p, const tr_layout *l, tr_device *device, tr_mesh *mesh,
                            bool *differs) {

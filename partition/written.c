@@ -52,8 +52,8 @@ tr_status tr_written_make(const tr_holding *h, const tr_param *param, const tr_p
     return TR_OK;
 }
 
-/* Returns the bytes of a copy of `count` numbers. */
-static size_t copy_bytes(tr_dtype dtype, int64_t count) {
+/* Returns the bytes of `count` numbers in a snapshot. */
+static size_t snapshot_bytes(tr_dtype dtype, int64_t count) {
     return tr_align_up(dtype == TR_U8 ? tr_code8_bytes(count)
                                       : (size_t)count * tr_dtype_size(dtype));
 }
@@ -80,14 +80,14 @@ static tr_status add_param(void *context, int stage, tr_param *param, bool share
     const tr_mesh *divided = divides(&s->holding, param) ? d->mesh : NULL;
     const int64_t own = tr_param_portion(param, divided).extent;
     const int64_t held = tr_holding_divides_saved(&s->holding, param) ? own : param->count;
-    if (saved.weights) s->bytes += copy_bytes(master ? tr_dtype_acc(d->dtype) : d->dtype, held);
+    if (saved.weights) s->bytes += snapshot_bytes(master ? tr_dtype_acc(d->dtype) : d->dtype, held);
     for (int k = 0; k < TR_OPTIM_STATES && own > 0; k++)
         if (saved.state[k])
-            s->bytes += copy_bytes(state, tr_optim_state_count(kind, param, k, own));
+            s->bytes += snapshot_bytes(state, tr_optim_state_count(kind, param, k, own));
     return TR_OK;
 }
 
-tr_status tr_written_bytes(const tr_written_desc *d, size_t *out) {
+tr_status tr_written_snapshot(const tr_written_desc *d, size_t *out) {
     const bool divided = tr_memory_divided(d->mesh, d->zero) != NULL;
     sum s = {
         .desc = d,

@@ -1,6 +1,6 @@
-/* Which rank writes what to a checkpoint, and the copy of it from which a run saves in the
- * background (checkpoint.background). train/snapshot.c lists tensors by these functions, and the
- * plan counts with them, so that planned bytes equal allocated bytes. */
+/* Which rank writes what to a checkpoint, and the snapshot of it from which a run saves in
+ * the background (checkpoint.background). train/store_tensors.c lists tensors by these functions,
+ * and the plan counts with them, so that planned bytes equal allocated bytes. */
 #pragma once
 
 #include "layers/param_layout.h"
@@ -32,7 +32,7 @@ tr_status tr_written_make(const tr_holding *holding, const tr_param *param,
                           const tr_param_layout *layout, tr_optim_kind optimizer, int64_t *load,
                           tr_written *out);
 
-/* What the bytes of a rank's copy depend on. */
+/* What the bytes of a rank's snapshot depend on. */
 typedef struct tr_written_desc {
     const tr_model *model;
     const tr_placement *placement;
@@ -42,5 +42,5 @@ typedef struct tr_written_desc {
     int zero; /* parallel.zero */
 } tr_written_desc;
 
-/* Computes the bytes of a copy of everything that the rank mesh->index writes. */
-tr_status tr_written_bytes(const tr_written_desc *desc, size_t *out);
+/* Computes the bytes of a snapshot of everything that the rank mesh->index writes. */
+tr_status tr_written_snapshot(const tr_written_desc *desc, size_t *out);

@@ -26,13 +26,13 @@ const char *tr_save_text(const tr_session *s, char *text, size_t size) {
     return text;
 }
 
-/* Fails when copies of a parameter are no longer equal: every rank steps its copies by the same
+/* Fails when replicas of a parameter are no longer equal: every rank steps its own by the same
  * gradient, so one of them has another device or other files, or has computed or stored something
  * wrongly. Collective. */
-static tr_status compare_copies(tr_session *s) {
+static tr_status compare_replicas(tr_session *s) {
     char saved[64];
     tr_error why;
-    tr_status status = tr_ckpt_compare_copies(s->world, s->copies, s->copies_count);
+    tr_status status = tr_ckpt_compare_replicas(s->world, s->replicas, s->replicas_count);
     if (status != TR_ERR_DATA) return status;
     tr_error_save(&why);
     return tr_world_agree(
@@ -63,7 +63,9 @@ static tr_status end(tr_session *s, tr_status begun, bool last) {
     tr_session_begin(s, TR_ACTIVITY_NONE, 0);
     if (status == TR_OK) {
         count_saved(s, seconds);
-        if (!last) tr_recorder_write_report(&s->recorder); /* after the last save it is written with the trace */
+        if (!last)
+            tr_recorder_write_report(
+                &s->recorder); /* after the last save it is written with the trace */
         return TR_OK;
     }
     if (last || status != TR_ERR_IO) return status;
@@ -81,7 +83,7 @@ tr_status tr_save_step(tr_session *s, bool last) {
     tr_session_begin(s, TR_ACTIVITY_SAVE, 0);
     tr_status status = tr_world_agree(s->world, tr_save_guard_directory(s));
     if (status == TR_OK) status = tr_engine_complete(s->engine);
-    if (status == TR_OK) status = compare_copies(s);
+    if (status == TR_OK) status = compare_replicas(s);
     tr_guard_saved(s->config, &s->state->guard);
     if (status == TR_OK) status = tr_saver_begin(s->saver, s->state, !last);
     s->state->guard = before; /* until the save is committed, the run goes back to an earlier one */

@@ -10,7 +10,7 @@
 
 struct tr_saver {
     tr_saver_desc desc;
-    tr_ckpt_tensor *copies; /* [count]: the tensors, those with `write` in `memory` */
+    tr_ckpt_tensor *snapshot; /* [count]: the tensors, those with `write` in `memory` */
     char *memory;
     tr_background *thread;
     tr_ckpt_saving *saving; /* NULL: there is none */
@@ -20,7 +20,7 @@ struct tr_saver {
 };
 
 /* The thread's work. */
-static tr_status write_copies(void *context, int64_t step) {
+static tr_status write_snapshot(void *context, int64_t step) {
     (void)step;
     tr_saver *s = context;
     const double begin = tr_now_s();
@@ -29,18 +29,18 @@ static tr_status write_copies(void *context, int64_t step) {
     return status;
 }
 
-/* Returns true when the tensor is in the same memory as the one before: of several tensors of a
- * parameter there is one copy. */
+/* Returns true when the tensor is in the same memory as the one before: the snapshot has several
+ * tensors of a parameter once. */
 static bool is_with_previous(const tr_saver *s, int k) {
     const tr_ckpt_tensor *t = s->desc.tensors;
     return k > 0 && t[k - 1].write && t[k - 1].local == t[k].local;
 }
 
-/* Places the copies in s->memory, which may be NULL; returns the bytes that they take. */
-static size_t place_copies(tr_saver *s) {
+/* Places the snapshot in s->memory, which may be NULL; returns its bytes. */
+static size_t place_snapshot(tr_saver *s) {
     size_t end = 0, begin = 0;
     for (int k = 0; k < s->desc.count; k++) {
-        tr_ckpt_tensor *copy = &s->copies[k];
+        tr_ckpt_tensor *copy = &s->snapshot[k];
         *copy = s->desc.tensors[k];
         copy->device = NULL; /* of those without `write` nothing is read */
         if (!copy->write) continue;
@@ -54,17 +54,17 @@ static size_t place_copies(tr_saver *s) {
 }
 
 static tr_status open_background(tr_saver *s) {
-    TR_TRY(tr_calloc((size_t)s->desc.count, sizeof *s->copies, &s->copies));
-    const size_t bytes = place_copies(s);
-    if (bytes != s->desc.copy)
+    TR_TRY(tr_calloc((size_t)s->desc.count, sizeof *s->snapshot, &s->snapshot));
+    const size_t bytes = place_snapshot(s);
+    if (bytes != s->desc.snapshot)
         return TR_FAIL(TR_ERR_INTERNAL,
-                       "a copy of what is saved takes %zu bytes, and %zu were planned", bytes,
-                       s->desc.copy);
+                       "the snapshot of what is saved takes %zu bytes, and %zu were planned", bytes,
+                       s->desc.snapshot);
     if (bytes > 0)
         TR_TRY(
             tr_device_kept_alloc(s->desc.device, TR_MEMORY_SNAPSHOT, bytes, (void **)&s->memory));
-    (void)place_copies(s);
-    return tr_background_open(write_copies, s, "saves", &s->thread);
+    (void)place_snapshot(s);
+    return tr_background_open(write_snapshot, s, "saves", &s->thread);
 }
 
 tr_status tr_saver_open(const tr_saver_desc *desc, tr_saver **out) {
@@ -84,17 +84,18 @@ void tr_saver_close(tr_saver *s) {
     tr_background_close(s->thread);
     tr_ckpt_saving_abandon(s->saving);
     tr_device_kept_free(s->desc.device, s->memory);
-    free(s->copies);
+    free(s->snapshot);
     free(s);
 }
 
-/* Copies the tensors that this rank writes. Waits, because later work changes them. */
-static tr_status copy_tensors(tr_saver *s) {
+/* Copies the tensors that this rank writes to the snapshot. Waits, because later work changes them.
+ */
+static tr_status take_snapshot(tr_saver *s) {
     tr_stream *stream = tr_device_compute(s->desc.device);
     for (int k = 0; k < s->desc.count; k++) {
         const tr_ckpt_tensor *t = &s->desc.tensors[k];
         if (!t->write || is_with_previous(s, k)) continue;
-        TR_TRY(tr_stream_copy(stream, s->copies[k].local, t->local, tr_ckpt_tensor_bytes(t)));
+        TR_TRY(tr_stream_copy(stream, s->snapshot[k].local, t->local, tr_ckpt_tensor_bytes(t)));
     }
     return tr_world_sync(s->desc.world, stream);
 }
@@ -102,9 +103,9 @@ static tr_status copy_tensors(tr_saver *s) {
 tr_status tr_saver_begin(tr_saver *s, const tr_ckpt_state *state, bool background) {
     const tr_saver_desc *d = &s->desc;
     s->in_background = background && s->thread;
-    if (s->in_background) TR_TRY(tr_world_agree(d->world, copy_tensors(s)));
-    TR_TRY(tr_ckpt_saving_begin(d->world, d->root, state, s->in_background ? s->copies : d->tensors,
-                                d->count, &s->saving));
+    if (s->in_background) TR_TRY(tr_world_agree(d->world, take_snapshot(s)));
+    TR_TRY(tr_ckpt_saving_begin(d->world, d->root, state,
+                                s->in_background ? s->snapshot : d->tensors, d->count, &s->saving));
     s->step = state->step;
     if (s->in_background) tr_background_start(s->thread, s->step);
     return TR_OK;

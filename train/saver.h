@@ -1,9 +1,9 @@
-/* Saves of a rank's tensors: written at once, or by a thread from a copy of them while the rank
- * goes on (checkpoint.background).
+/* Saves of a rank's tensors: written at once, or by a thread from a snapshot of them while the
+ * rank goes on (checkpoint.background).
  *
- * A save is begun, written and ended. Only this differs: the thread writes from the copy what the
- * caller otherwise writes from the tensors when it ends the save. The thread uses neither comm/ nor
- * the device, and until it has finished no other thread uses ckpt/ (tr_ckpt_saving_begin). */
+ * A save is begun, written and ended. Only this differs: the thread writes from the snapshot what
+ * the caller otherwise writes from the tensors when it ends the save. The thread uses neither comm/
+ * nor the device, and until it has finished no other thread uses ckpt/ (tr_ckpt_saving_begin). */
 #pragma once
 
 #include "ckpt/ckpt.h"
@@ -17,12 +17,12 @@ typedef struct tr_saver_desc {
     const tr_ckpt_tensor *tensors; /* [count] */
     int count;
     bool background; /* can save in the background */
-    size_t copy;     /* planned bytes of the copy: of the memory of tensors with `write` set */
+    size_t snapshot; /* planned bytes: of the memory of tensors with `write` set */
 } tr_saver_desc;
 
-/* Opens a saver; for the background also allocates the copy, as TR_MEMORY_SNAPSHOT, and starts the
- * thread. What desc points to must outlive it. Fails with TR_ERR_INTERNAL when the copy takes other
- * bytes than planned. Not collective. */
+/* Opens a saver; for the background also allocates the snapshot, as TR_MEMORY_SNAPSHOT, and starts
+ * the thread. What desc points to must outlive it. Fails with TR_ERR_INTERNAL when the snapshot
+ * takes other bytes than planned. Not collective. */
 tr_status tr_saver_open(const tr_saver_desc *desc, tr_saver **out);
 /* Waits until the thread has written a block. A save that has not ended leaves a directory, which a
  * later one removes. NULL is allowed. */

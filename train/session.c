@@ -16,7 +16,7 @@
 #include "train/same_data.h"
 #include "train/same_given.h"
 #include "train/saved_step.h"
-#include "train/snapshot.h"
+#include "train/store_tensors.h"
 #include "train/tokenize_data.h"
 
 #include <errno.h>
@@ -229,9 +229,9 @@ static tr_status make_engine(tr_session *s) {
 }
 
 static tr_status list_tensors(tr_session *s) {
-    TR_TRY(
-        tr_snapshot_tensors(tr_engine_store(s->engine), &s->mesh, &s->tensors, &s->tensors_count));
-    return tr_snapshot_copies(tr_engine_store(s->engine), &s->copies, &s->copies_count);
+    TR_TRY(tr_store_list_tensors(tr_engine_store(s->engine), &s->mesh, &s->tensors,
+                                 &s->tensors_count));
+    return tr_store_list_replicas(tr_engine_store(s->engine), &s->replicas, &s->replicas_count);
 }
 
 static tr_status open_saver(tr_session *s) {
@@ -243,7 +243,7 @@ static tr_status open_saver(tr_session *s) {
                                 .tensors = s->tensors,
                                 .count = s->tensors_count,
                                 .background = s->config->checkpoint.background,
-                                .copy = plan.of[TR_MEMORY_SNAPSHOT]};
+                                .snapshot = plan.of[TR_MEMORY_SNAPSHOT]};
     return tr_saver_open(&desc, &s->saver);
 }
 
@@ -540,7 +540,7 @@ void tr_session_close(tr_session *s) {
     tr_start_close(&s->start);
     tr_saver_close(s->saver);
     free(s->tensors);
-    free(s->copies);
+    free(s->replicas);
     free(s->unloaded);
     free(s->state);
     tr_engine_destroy(s->engine);

@@ -40,8 +40,8 @@ typedef struct tr_session {
     tr_start start; /* files of a new run's parameters, until they are loaded */
     tr_ckpt_tensor *tensors;
     int tensors_count;
-    tr_ckpt_tensor *copies; /* what replicas must have in common */
-    int copies_count;
+    tr_ckpt_tensor *replicas; /* what replicas must have in common */
+    int replicas_count;
     tr_saver *saver;
     struct {
         int64_t step;

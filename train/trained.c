@@ -3,8 +3,8 @@
 #include "base/memory.h"
 #include "ckpt/ckpt.h"
 #include "config/adapter.h"
-#include "train/snapshot.h"
 #include "train/start.h"
+#include "train/store_tensors.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -186,7 +186,7 @@ tr_status tr_trained_load(const tr_trained *r, const tr_config *config, tr_world
                           const tr_mesh *mesh, tr_store *store) {
     tr_ckpt_tensor *tensors;
     int count;
-    TR_TRY(tr_snapshot_tensors(store, mesh, &tensors, &count));
+    TR_TRY(tr_store_list_tensors(store, mesh, &tensors, &count));
     tr_status status = tr_trained_is_folder(r->path)
                            ? load_folder(config, world, store, tensors, count)
                            : load_run(world, r, tensors, count);

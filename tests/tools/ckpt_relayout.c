@@ -9,7 +9,7 @@
 #include "pipeline/orders/schedule.h"
 #include "tests/unit/support/generate_order.h"
 #include "train/engine.h"
-#include "train/snapshot.h"
+#include "train/store_tensors.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -44,7 +44,7 @@ static tr_status copy(const tr_config *config, tr_world *world, const char *from
     TR_TRY_OUT(
         generate_order("1f1b", pp, pp, (int)(sequences / config->train.micro_batch), &schedule));
     TR_TRY_OUT(open_engine(config, world, device, schedule, &desc, &engine));
-    TR_TRY_OUT(tr_snapshot_tensors(tr_engine_store(engine), &desc.mesh, &tensors, &count));
+    TR_TRY_OUT(tr_store_list_tensors(tr_engine_store(engine), &desc.mesh, &tensors, &count));
     TR_TRY_OUT(tr_ckpt_load(world, from, -1, tensors, count, &state, NULL));
     TR_TRY_OUT(tr_ckpt_save(world, to, &state, tensors, count));
 out:

@@ -4,7 +4,7 @@
 #include "support/small_engine.h"
 
 #include "base/memory.h"
-#include "train/snapshot.h"
+#include "train/store_tensors.h"
 
 #include <math.h>
 #include <pthread.h>
@@ -70,7 +70,7 @@ static void take_box(const tr_ckpt_tensor *tensor, const tr_box *box, double *ou
 static tr_status collect(const member *m, tr_engine *engine, const tr_mesh *mesh, int when) {
     tr_ckpt_tensor *tensor;
     int count;
-    TR_TRY(tr_snapshot_tensors(tr_engine_store(engine), mesh, &tensor, &count));
+    TR_TRY(tr_store_list_tensors(tr_engine_store(engine), mesh, &tensor, &count));
     (void)pthread_mutex_lock(m->lock);
     for (int i = 0; i < count; i++) {
         if (strncmp(tensor[i].name, "weights/", 8) != 0 &&

@@ -6,7 +6,7 @@
 #include "config/hf.h"
 #include "support/scratch.h"
 #include "train/decoder.h"
-#include "train/snapshot.h"
+#include "train/store_tensors.h"
 #include "train/transfer.h"
 
 #include <fcntl.h>
@@ -89,7 +89,7 @@ static void load_run(const char *run, tr_world *world, tr_store *store, const tr
     int count;
     char root[256];
     (void)snprintf(root, sizeof root, "%s/ckpt", run);
-    must(tr_snapshot_tensors(store, mesh, &tensors, &count));
+    must(tr_store_list_tensors(store, mesh, &tensors, &count));
     must(tr_ckpt_load(world, root, -1, tensors, count, state, NULL));
     free(tensors);
     free(state);
@@ -130,7 +130,7 @@ static void compute_logits(const tr_model_config *config, const char *run, const
         int count;
         must(tr_weights_open(folder, &weights));
         must(tr_weights_check(&weights, model, folder));
-        must(tr_snapshot_tensors(store, &mesh, &tensors, &count));
+        must(tr_store_list_tensors(store, &mesh, &tensors, &count));
         must(tr_weights_load(world, &weights, tensors, count));
         tr_weights_close(&weights);
         free(tensors);

@@ -10,7 +10,7 @@
 #include "support/must.h"
 #include "support/owned_model.h"
 #include "train/optimizer.h"
-#include "train/snapshot.h"
+#include "train/store_tensors.h"
 
 #include <math.h>
 #include <pthread.h>
@@ -279,12 +279,12 @@ out:
 }
 
 /* Fails unless the values are equal on all ranks that hold them, also those that were gathered. */
-static tr_status compare_copies(member *m) {
-    tr_ckpt_tensor *copies;
+static tr_status compare_replicas(member *m) {
+    tr_ckpt_tensor *replicas;
     int count;
-    TR_TRY(tr_snapshot_copies(m->store, &copies, &count));
-    tr_status status = tr_ckpt_compare_copies(m->team->world[m->rank], copies, count);
-    free(copies);
+    TR_TRY(tr_store_list_replicas(m->store, &replicas, &count));
+    tr_status status = tr_ckpt_compare_replicas(m->team->world[m->rank], replicas, count);
+    free(replicas);
     return status;
 }
 
@@ -294,9 +294,9 @@ static tr_status save_and_load(member *m) {
     team *t = m->team;
     tr_ckpt_tensor *tensors;
     int count;
-    TR_TRY(tr_snapshot_tensors(m->store, &m->mesh, &tensors, &count));
+    TR_TRY(tr_store_list_tensors(m->store, &m->mesh, &tensors, &count));
     note_owned(m, tensors, count);
-    tr_status status = compare_copies(m);
+    tr_status status = compare_replicas(m);
     if (status == TR_OK) status = tr_ckpt_save(t->world[m->rank], t->save, &state, tensors, count);
     if (status == TR_OK && t->load) status = compare_saved(m, tensors, count);
     free(tensors);

@@ -160,7 +160,7 @@ static tr_status open_saver(rank *r, size_t more) {
                                 .tensors = r->tensor,
                                 .count = 2,
                                 .background = true,
-                                .copy = bytes};
+                                .snapshot = bytes};
     tr_status status = tr_saver_open(&desc, &r->saver);
     if (status == TR_OK) EXPECT(tr_device_peak(r->device, TR_MEMORY_SNAPSHOT) == bytes);
     return status;

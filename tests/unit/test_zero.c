@@ -9,7 +9,7 @@
 #include "support/engine_ranks.h"
 #include "support/scratch.h"
 #include "support/seed.h"
-#include "train/snapshot.h"
+#include "train/store_tensors.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -171,7 +171,7 @@ static tr_status save_or_load(member *m, const tr_mesh *mesh, bool load) {
     int count;
     tr_status status = TR_OK;
     TR_TRY_OUT(tr_calloc(1, sizeof *state, &state));
-    TR_TRY_OUT(tr_snapshot_tensors(store, mesh, &tensors, &count));
+    TR_TRY_OUT(tr_store_list_tensors(store, mesh, &tensors, &count));
     state->step = state->optimizer_step = STEPS;
     state->next_sample = STEPS * BATCH;
     state->tokens_seen = STEPS * BATCH * CONTEXT;

@@ -1,4 +1,4 @@
-#include "train/snapshot.h"
+#include "train/store_tensors.h"
 
 #include "base/memory.h"
 #include "partition/adafactor.h"
@@ -140,8 +140,8 @@ static tr_status add_slot(listing *l, const tr_store_slot *slot, const tr_holdin
     return TR_OK;
 }
 
-tr_status tr_snapshot_tensors(const tr_store *store, const tr_mesh *mesh, tr_ckpt_tensor **out,
-                              int *count) {
+tr_status tr_store_list_tensors(const tr_store *store, const tr_mesh *mesh, tr_ckpt_tensor **out,
+                                int *count) {
     const tr_holding holding = tr_store_holding(store, mesh);
     listing l;
     int64_t *load;
@@ -156,7 +156,7 @@ tr_status tr_snapshot_tensors(const tr_store *store, const tr_mesh *mesh, tr_ckp
     return status;
 }
 
-tr_status tr_snapshot_copies(const tr_store *store, tr_ckpt_tensor **out, int *count) {
+tr_status tr_store_list_replicas(const tr_store *store, tr_ckpt_tensor **out, int *count) {
     const tr_holding holding = tr_store_holding(store, &store->mesh);
     listing l;
     TR_TRY(open_list(store, 1, &l));

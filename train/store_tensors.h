@@ -9,8 +9,8 @@
  * parameter of this rank, with the registry's boxes, in *out (malloc'd; it refers to the store's
  * device memory). Of masters and states that data ranks divide, a rank lists the boxes of its own
  * elements. Sets `write` on one rank for every box (tr_written_make). */
-tr_status tr_snapshot_tensors(const tr_store *store, const tr_mesh *mesh, tr_ckpt_tensor **out,
-                              int *count);
-/* Lists what ranks that hold the same parameters must have in common, for tr_ckpt_compare_copies:
+tr_status tr_store_list_tensors(const tr_store *store, const tr_mesh *mesh, tr_ckpt_tensor **out,
+                                int *count);
+/* Lists what ranks that hold the same parameters must have in common, for tr_ckpt_compare_replicas:
  * the masters, or where data ranks divide them, the values. */
-tr_status tr_snapshot_copies(const tr_store *store, tr_ckpt_tensor **out, int *count);
+tr_status tr_store_list_replicas(const tr_store *store, tr_ckpt_tensor **out, int *count);

@@ -1,4 +1,4 @@
-/* Tests the comparison of copies: equal ones pass, also of other shapes in memory, and one wrong
+/* Tests the comparison of replicas: equal ones pass, also of other shapes in memory, and one wrong
  * bit on any rank is found, with the parameter's name and the ranks. */
 #include "ckpt/ckpt.h"
 #include "support/seed.h"
@@ -67,7 +67,7 @@ typedef struct job {
 
 static void *compare(void *argument) {
     job *j = argument;
-    j->status = tr_ckpt_compare_copies(j->world, j->holding->tensor, 4);
+    j->status = tr_ckpt_compare_replicas(j->world, j->holding->tensor, 4);
     if (j->status != TR_OK) (void)snprintf(j->message, sizeof j->message, "%s", tr_error_message());
     tr_world_close(j->world);
     return NULL;

@@ -1,4 +1,4 @@
-/* Compares the copies of parameters that several ranks hold, by hashes of their boxes. */
+/* Compares the replicas of parameters, by hashes of their boxes. */
 #include "base/memory.h"
 #include "base/minmax.h"
 #include "ckpt/ckpt_impl.h"
@@ -10,12 +10,12 @@
 enum { GROUP_LENGTH = 8 }; /* of "weights/" */
 
 /* A box that a rank holds. */
-typedef struct copy {
+typedef struct replica {
     uint64_t box;      /* hash of the tensor's name and the box's place */
     uint64_t contents; /* hash of its elements, as FP32 */
     int32_t rank;
     int32_t tensor; /* of that rank's list */
-} copy;
+} replica;
 
 static bool is_compared(const tr_ckpt_tensor *tensor) {
     return !tensor->fetch && !strncmp(tensor->name, "weights/", GROUP_LENGTH);
@@ -39,7 +39,7 @@ static uint64_t hash_contents(const tr_ckpt_tensor *tensor, const tr_box *box, c
 }
 
 /* Hashes this rank's boxes to mine[]. */
-static tr_status hash_all(int rank, const tr_ckpt_tensor *tensors, int count, copy *mine) {
+static tr_status hash_all(int rank, const tr_ckpt_tensor *tensors, int count, replica *mine) {
     tr_mirror mirror = {0};
     float *buffer = NULL;
     XXH3_state_t *state = XXH3_createState();
@@ -52,10 +52,10 @@ static tr_status hash_all(int rank, const tr_ckpt_tensor *tensors, int count, co
         for (int b = 0; b < tensors[i].boxes && status == TR_OK; b++) {
             const tr_box *box = &tensors[i].box[b];
             const tr_box4 place = tr_box4_make(tensors[i].rank, box->offset, box->extent);
-            *mine++ = (copy){.box = hash_place(&tensors[i], &place),
-                             .contents = hash_contents(&mirror.view, box, &place, buffer, state),
-                             .rank = rank,
-                             .tensor = i};
+            *mine++ = (replica){.box = hash_place(&tensors[i], &place),
+                                .contents = hash_contents(&mirror.view, box, &place, buffer, state),
+                                .rank = rank,
+                                .tensor = i};
         }
     }
     tr_mirror_close(&mirror);
@@ -65,16 +65,16 @@ static tr_status hash_all(int rank, const tr_ckpt_tensor *tensors, int count, co
 }
 
 static int by_box(const void *a, const void *b) {
-    const copy *x = a, *y = b;
+    const replica *x = a, *y = b;
     if (x->box != y->box) return x->box < y->box ? -1 : 1;
     return x->rank - y->rank;
 }
 
-/* Fails when a copy of this rank differs from the one that the lowest rank holds. */
-static tr_status compare(int rank, const tr_ckpt_tensor *tensors, copy *all, size_t count) {
+/* Fails when a replica of this rank differs from the one that the lowest rank holds. */
+static tr_status compare(int rank, const tr_ckpt_tensor *tensors, replica *all, size_t count) {
     qsort(all, count, sizeof *all, by_box);
-    const copy *first = all;
-    for (const copy *c = all; c < all + count; c++) {
+    const replica *first = all;
+    for (const replica *c = all; c < all + count; c++) {
         if (c->box != first->box) first = c;
         if (c->rank != rank || c->contents == first->contents) continue;
         return TR_FAIL(TR_ERR_DATA, "the copies of parameter %s on rank %d and rank %d differ",
@@ -83,10 +83,10 @@ static tr_status compare(int rank, const tr_ckpt_tensor *tensors, copy *all, siz
     return TR_OK;
 }
 
-tr_status tr_ckpt_compare_copies(tr_world *world, const tr_ckpt_tensor *tensors, int count) {
+tr_status tr_ckpt_compare_replicas(tr_world *world, const tr_ckpt_tensor *tensors, int count) {
     const int rank = tr_world_rank(world);
     size_t boxes = 0, bytes = 0, *sizes = NULL;
-    copy *mine = NULL, *all = NULL;
+    replica *mine = NULL, *all = NULL;
     for (int i = 0; i < count; i++)
         if (is_compared(&tensors[i])) boxes += (size_t)tensors[i].boxes;
     tr_status status = tr_calloc(boxes + 1, sizeof *mine, &mine);
