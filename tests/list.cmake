@@ -47,9 +47,15 @@ target_link_options(test_no_thread PRIVATE -Wl,--wrap=pthread_create)
 # A file system that cannot lock.
 target_link_options(test_rundir PRIVATE -Wl,--wrap=fcntl,--wrap=mkdir)
 
-# A thread that writes when the test lets it, and what a write allocates.
-target_link_options(test_saver PRIVATE
-  -Wl,--wrap=tr_ckpt_saving_write,--wrap=tr_device_staging_alloc,--wrap=tr_calloc)
+# A thread that writes when the test lets it, its time, and what a write allocates.
+target_link_options(test_saver PRIVATE -Wl,--wrap=tr_ckpt_saving_write,--wrap=clock_gettime
+  -Wl,--wrap=tr_device_staging_alloc,--wrap=tr_calloc)
+
+# Saves that a test ends well or badly.
+target_link_options(test_save_step PRIVATE
+  -Wl,--wrap=tr_saver_begin,--wrap=tr_saver_saves,--wrap=tr_saver_look,--wrap=tr_saver_end
+  -Wl,--wrap=tr_engine_complete,--wrap=tr_session_begin,--wrap=tr_rundir_in_place
+  -Wl,--wrap=tr_recorder_write_report,--wrap=tr_recorder_warn)
 
 # What a rank does while a sum travels.
 target_link_options(test_tensor_sums PRIVATE -Wl,--wrap=tr_op_run,--wrap=tr_group_start,--wrap=tr_group_wait)

@@ -135,6 +135,11 @@ last=$(sed -n 's/.*and at step \([0-9]*\) the loss is .*/\1/p' "$scratch/broken.
 grep -qi 'nan\|inf' "$scratch/broken/metrics.jsonl" && fail "broken: NaN in the records"
 grep -q -e -nan "$scratch/broken.err" && fail "broken: NaN with a sign: $(tail -n 1 "$scratch/broken.err")"
 
+# Saves in between change nothing of that, also those in the background.
+train 65 1 broken-behind guard.action=skip guard.skips=3 optim.lr=1000 optim.clip=0 guard.sigma=0 checkpoint.every=1 checkpoint.background=true
+[[ $(skipped broken-behind) == "$(skipped broken)" ]] ||
+    fail "broken-behind: steps $(skipped broken-behind)were skipped, not $(skipped broken): $(tail -n 1 "$scratch/broken-behind.err")"
+
 # Copies of parameters that differ, because a rank's device rounds otherwise, are noticed at a save, of which nothing
 # stays.
 code=0

@@ -278,6 +278,45 @@ static void numbers_are_there(void **state) {
     tr_timeline_destroy(timeline);
 }
 
+/* Reads where the rectangle begins and ends that has `what` after its first attributes. */
+static void read_bar(const char *text, const char *what, double *begin, double *end) {
+    const char *at = strstr(text, what);
+    double width;
+    assert_non_null(at);
+    while (at > text && strncmp(at, "<rect", 5) != 0) at--;
+    assert_int_equal(sscanf(at, "<rect x=\"%lf\" y=\"%*d\" width=\"%lf\"", begin, &width), 2);
+    *end = *begin + width;
+}
+
+/* On a device in host memory the snapshot is part of a rank's bar, which ends at what was taken. */
+static void bars_have_the_snapshot(void **state) {
+    (void)state;
+    const size_t mib = 1 << 20;
+    tr_memory_rank memory = {
+        .plan = {.of = {[TR_MEMORY_PARAMETERS] = 3 * mib, [TR_MEMORY_SNAPSHOT] = 5 * mib},
+                 .total = 8 * mib},
+        .taken_total = 8 * mib};
+    const tr_report report = {.config = &config, .memory = &memory, .ranks = 1};
+    double begin[2], end[2], mark, past;
+    use_directory("snapshot");
+    assert_int_equal(tr_report_write(&report), TR_OK);
+    char *text = read_page();
+    read_bar(text, "<title>parameters 3.00 MiB", &begin[0], &end[0]);
+    read_bar(text, "<title>snapshot 5.00 MiB", &begin[1], &end[1]);
+    read_bar(text, "height=\"22\"", &mark, &past);
+    assert_true(begin[1] == end[0] && end[1] == mark + 1);
+    assert_true(fabs((end[1] - begin[1]) * 3 - (end[0] - begin[0]) * 5) < 0.5);
+    free(text);
+    memory.plan.apart = true; /* and on others it is not */
+    memory.plan.total = memory.taken_total = 3 * mib;
+    assert_int_equal(tr_report_write(&report), TR_OK);
+    text = read_page();
+    assert_int_equal(test_count(text, "<title>snapshot"), 0);
+    read_bar(text, "<title>parameters 3.00 MiB", &begin[0], &end[0]);
+    assert_true(end[0] == mark + 1);
+    free(text);
+}
+
 static void little_is_enough(void **state) {
     (void)state;
     const tr_report report = {.config = &config};
@@ -429,6 +468,7 @@ int main(void) {
         cmocka_unit_test(odd_values_are_drawn),
         cmocka_unit_test(long_curves_keep_their_spikes),
         cmocka_unit_test(numbers_are_there),
+        cmocka_unit_test(bars_have_the_snapshot),
         cmocka_unit_test(little_is_enough),
         cmocka_unit_test(a_long_timeline_is_a_table),
         cmocka_unit_test(a_hundred_thousand_steps_take_no_time),
