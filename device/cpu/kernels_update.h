@@ -3,6 +3,10 @@
 /* CHUNK_SETS sets of Philox counters give the random half-words of an operand's CHUNK elements. */
 enum { CHUNK_SETS = 2, CHUNK = CHUNK_SETS * 8 * LANES, UPDATE_OUTPUTS = 5 };
 
+/* How many elements ahead each strip asks for the lines of its operands: hardware alone, which
+ * prefetches within a page, is late with so many of them. */
+enum { UPDATE_AHEAD = 512 };
+
 /* The low halves of words in memory. */
 typedef uint16_t halves __attribute__((vector_size(2 * STRIP)));
 typedef uint16_t halves_any __attribute__((vector_size(2 * STRIP), aligned(2), may_alias));
@@ -54,7 +58,11 @@ static inline __attribute__((always_inline)) void store_halves(words x, uint16_t
 
 static inline __attribute__((always_inline)) strip load_strip(bool bf16, const void *from,
                                                               int64_t i) {
-    if (bf16) return (strip)(load_halves((const uint16_t *)from + i) << 16);
+    if (bf16) {
+        __builtin_prefetch((const uint16_t *)from + i + UPDATE_AHEAD);
+        return (strip)(load_halves((const uint16_t *)from + i) << 16);
+    }
+    __builtin_prefetch((const float *)from + i + UPDATE_AHEAD);
     return *(const strip_any *)((const float *)from + i);
 }
 
@@ -68,6 +76,7 @@ store_strip(bool bf16, strip x, const uint16_t *draw, void *to, int64_t i) {
 /* Stores the strip's copy in the model's type. */
 static inline __attribute__((always_inline)) void value_strip(tr_dtype dtype, strip x, void *to,
                                                               int64_t i) {
+    if (dtype != TR_F32) __builtin_prefetch((uint16_t *)to + i + UPDATE_AHEAD);
     if (dtype == TR_F16) {
         float copy[STRIP];
         memcpy(copy, &x, sizeof copy);
