@@ -99,8 +99,11 @@ static tr_status read_sequences(const reader *r, tr_source *source, int64_t *fir
             if (first) first[s + i] = at / source->width;
             at += (int64_t)length * source->width;
             if (at > source->file.bytes)
-                return damaged(r, r->lengths + 4 * (s + i),
-                               "a sequence ends beyond the end of its .bin file");
+                return TR_FAIL(TR_ERR_DATA,
+                               "the data file '%s' has %" PRId64
+                               " bytes, and its index '%s' lists more: one of the two was cut off, "
+                               "or is of other data; copy both again",
+                               source->file.path, source->file.bytes, r->file.path);
         }
     }
     if (first) first[r->sequences] = at / source->width;

@@ -348,8 +348,7 @@ static void damaged_headers_are_refused(void **state) {
     refuses(path_of("m"), "megatron", VOCAB, TR_ERR_DATA, "a token has type 6 (byte 17)");
     write_megatron("m", 8, 2, 0);
     assert_int_equal(truncate(path_of("m.bin"), 1998), 0);
-    refuses(path_of("m"), "megatron", VOCAB, TR_ERR_DATA,
-            "m.idx' is damaged at byte 54: a sequence ends beyond the end of its .bin file");
+    refuses(path_of("m"), "megatron", VOCAB, TR_ERR_DATA, "m.bin' has 1998 bytes, and its index '");
     assert_int_equal(unlink(path_of("m.idx")), 0);
     refuses(path_of("m"), "megatron", VOCAB, TR_ERR_DATA, "m.idx' cannot be opened");
     write_megatron("m", 8, 2, 0);
