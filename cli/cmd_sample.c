@@ -5,7 +5,6 @@
 #include "cli/ranks.h"
 #include "cli/sample_chat.h"
 #include "train/generation.h"
-#include "train/trained.h"
 
 #include <errno.h>
 #include <stddef.h>
@@ -15,7 +14,8 @@
 enum { MOST_STOPS = 16 };
 
 typedef struct request {
-    tr_generation_request model;
+    tr_trained model;
+    int rows; /* texts that are decoded together */
     const char *prompt, *prompts_file, *system;
     tr_prompts prompts;
     const char **overrides;
@@ -116,7 +116,7 @@ static tr_status parse(int argc, char **argv, request *r) {
     if (r->prompt) r->texts.prompt = &r->prompt;
     if (r->prompts_file) r->texts.prompt = r->prompts.line;
     if (r->prompts_file) r->texts.prompts = r->prompts.count;
-    r->model.rows = r->texts.prompts < TR_STEP_TEXTS ? r->texts.prompts : TR_STEP_TEXTS;
+    r->rows = r->texts.prompts < TR_STEP_TEXTS ? r->texts.prompts : TR_STEP_TEXTS;
     return TR_OK;
 }
 
@@ -131,21 +131,19 @@ static void release(request *r) {
 /* Opens the tokenizer of the model, if there is one. Without it bytes are tokens. */
 static tr_status open_tokenizer(request *r, const tr_config *config) {
     tr_tokenizer *tokenizer;
-    TR_TRY(tr_trained_open_tokenizer(r->model.path, config, &tokenizer));
+    TR_TRY(tr_trained_open_tokenizer(&r->model, config, &tokenizer));
     r->texts.tokenizer = tokenizer;
-    if (!tokenizer) return tr_config_check_bytes(config);
-    if (tr_tokenizer_size(tokenizer) <= config->model.vocab) return TR_OK;
-    return TR_FAIL(
-        TR_ERR_CONFIG,
-        "the tokenizer %s has %d tokens, but model.vocab is %lld: use the tokenizer with "
-        "which the model was trained",
-        tr_tokenizer_path(tokenizer), (int)tr_tokenizer_size(tokenizer),
-        (long long)config->model.vocab);
+    if (tokenizer) return TR_OK;
+    if (tr_trained_may_read_bytes(&r->model, config)) return tr_config_check_bytes(config);
+    return TR_FAIL(TR_ERR_CONFIG,
+                   "the prompt needs a tokenizer, which the folder '%s' does not have: name one "
+                   "with data.tokenizer=FILE",
+                   r->model.path);
 }
 
 static tr_status read_request(int argc, char **argv, int ranks, request *r, tr_config *config) {
     TR_TRY(parse(argc, argv, r));
-    TR_TRY(tr_generation_config(&r->model, ranks, config));
+    TR_TRY(tr_trained_config(&r->model, ranks, false, config));
     TR_TRY(open_tokenizer(r, config));
     if (r->interactive) return TR_OK; /* prompts come later */
     return tr_texts_check(&r->texts, &r->prompts, "", r->prompts_file, config->model.context,
@@ -177,7 +175,7 @@ static tr_status make_from_prompts(const tr_generation *s, bool writes, tr_texts
 static tr_status make_texts(tr_world *world, request *r, tr_generation *s) {
     const bool writes = tr_world_rank(world) == 0;
     tr_board_set_action(r->texts.sampler.board, -1, -1, 'L');
-    TR_TRY(tr_generation_open(&r->model, world, s));
+    TR_TRY(tr_generation_open(&r->model, r->rows, world, s));
     if (s->on_cpu_instead && writes)
         (void)fprintf(stderr, "trireme: note: this machine has no device %s: sampling on the CPU\n",
                       s->config.device.name);

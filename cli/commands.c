@@ -2,9 +2,9 @@
 
 /* Of sample and eval. */
 #define WITHOUT_TOKENIZER                                                                          \
-    "Without a tokenizer ids are bytes, and a model.vocab below 256 ends with exit code 78. "      \
-    "When\n"                                                                                       \
-    "nobody reads stdout any more, the exit code is 74.\n"
+    "Without a tokenizer ids are bytes, and a text for a model.vocab below 256, or for a folder\n" \
+    "with more than 512 tokens, ends with exit code 78. When nobody reads stdout any more,\n"      \
+    "the exit code is 74.\n"
 
 /* Of schedule and simulate. */
 #define SCHEDULE_OPTIONS                                                                           \
@@ -128,9 +128,9 @@ const cli_command cli_commands[] = {
      "  --no-special             a special token's text in a prompt is ordinary text\n"
      "  --seed S                 the same seed gives the same text (0)\n"
      "  --step N                 step of the checkpoint (the newest valid one)\n"
-     "Keys set device.name, train.precision and the layout: `trireme run -n 4 sample RUN -p TEXT\n"
-     "parallel.pp=2 parallel.tp=2`. Without parallel keys every rank is a pipeline "
-     "stage.\n" WITHOUT_TOKENIZER},
+     "Keys set device.name, train.precision, data.tokenizer and the layout: `trireme run -n 4\n"
+     "sample RUN -p TEXT parallel.pp=2 parallel.tp=2`. Without parallel keys every rank is a\n"
+     "pipeline stage.\n" WITHOUT_TOKENIZER},
     {"schedule",
      "NAME|FILE [-p P -m M -v V -N GROUP] [--costs F=1,I=1,W=1,c=0] [--memory mB=1,mW=0,cap=P] "
      "[--comms] [-o FILE.csv] | check FILE.csv | show FILE|NAME ... [--svg FILE] [--trace FILE]",

@@ -65,22 +65,12 @@ static tr_status read_config(const tr_eval_request *r, int ranks, tr_eval_sessio
     return context ? read_context(context, &s->config, &s->context) : TR_OK;
 }
 
-/* Opens the tokenizer that data.tokenizer names, or the model's own. */
 static tr_status open_tokenizer(const tr_eval_request *r, tr_eval_session *s) {
     const tr_config *c = &s->config;
-    const char *named = tr_trained_sets(&r->model, "data.tokenizer") ? c->data.tokenizer : "";
-    if (named[0]) TR_TRY(tr_tokenizer_open(named, &s->tokenizer));
-    else TR_TRY(tr_trained_open_tokenizer(r->model.path, c, &s->tokenizer));
-    /* A folder says nothing about its data: only a small vocabulary can be one of bytes. */
-    const bool small = !tr_trained_is_folder(r->model.path) || c->model.vocab <= 512;
-    s->bytes = !s->tokenizer && strcmp(c->data.format, "bytes") == 0 && small;
-    if (!s->tokenizer || tr_tokenizer_size(s->tokenizer) <= c->model.vocab) return TR_OK;
-    return TR_FAIL(
-        TR_ERR_CONFIG,
-        "the tokenizer %s has %d tokens, but model.vocab is %lld: use the tokenizer with "
-        "which the model was trained",
-        tr_tokenizer_path(s->tokenizer), (int)tr_tokenizer_size(s->tokenizer),
-        (long long)c->model.vocab);
+    TR_TRY(tr_trained_open_tokenizer(&r->model, c, &s->tokenizer));
+    s->bytes = !s->tokenizer && strcmp(c->data.format, "bytes") == 0 &&
+               tr_trained_may_read_bytes(&r->model, c);
+    return TR_OK;
 }
 
 /* --- the data --------------------------------------------------------------------------------- */

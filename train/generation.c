@@ -3,21 +3,8 @@
 #include "base/memory.h"
 #include "partition/cut_for_schedule.h"
 #include "partition/request.h"
-#include "train/trained.h"
 
 #include <stdlib.h>
-
-static tr_trained trained_of(const tr_generation_request *r) {
-    return (tr_trained){.path = r->path,
-                        .step = r->step,
-                        .overrides = r->overrides,
-                        .overrides_count = r->overrides_count};
-}
-
-tr_status tr_generation_config(const tr_generation_request *r, int ranks, tr_config *config) {
-    const tr_trained from = trained_of(r);
-    return tr_trained_config(&from, ranks, false, config);
-}
 
 /* --- opening ---------------------------------------------------------------------------------- */
 
@@ -56,12 +43,11 @@ static tr_status open_local(tr_generation *s, int rows) {
     return place_layers(s, rows);
 }
 
-tr_status tr_generation_open(const tr_generation_request *r, tr_world *world, tr_generation *s) {
+tr_status tr_generation_open(const tr_trained *from, int rows, tr_world *world, tr_generation *s) {
     char note[192];
     s->world = world;
-    const tr_trained from = trained_of(r);
-    TR_TRY(tr_world_agree(world, tr_trained_check(&from, &s->config)));
-    TR_TRY(tr_world_agree(world, open_local(s, r->rows)));
+    TR_TRY(tr_world_agree(world, tr_trained_check(from, &s->config)));
+    TR_TRY(tr_world_agree(world, open_local(s, rows)));
     TR_TRY(tr_world_choose_data_plane(world, s->device, tr_request_plane(&s->config), note,
                                       sizeof note));
     tr_world_set_own_sums(world, tr_request_own_sums(&s->config));
@@ -74,13 +60,13 @@ tr_status tr_generation_open(const tr_generation_request *r, tr_world *world, tr
                                                            .placement = &s->placement,
                                                            .dtype = tr_config_dtype(&s->config)},
                                           &s->store)));
-    TR_TRY(tr_trained_load(&from, &s->config, world, &s->mesh, s->store));
+    TR_TRY(tr_trained_load(from, &s->config, world, &s->mesh, s->store));
     const tr_decoder_desc desc = {.world = world,
                                   .device = s->device,
                                   .mesh = s->mesh,
                                   .groups = s->groups,
                                   .model = s->model,
-                                  .rows = r->rows,
+                                  .rows = rows,
                                   .placement = &s->placement};
     return tr_decoder_create(&desc, &s->decoder);
 }

@@ -131,15 +131,38 @@ tr_status tr_trained_config(const tr_trained *r, int ranks, bool data_ranks, tr_
     return check_layout(config, ranks, data_ranks);
 }
 
-tr_status tr_trained_open_tokenizer(const char *path, const tr_config *config, tr_tokenizer **out) {
+/* Opens the tokenizer next to the model; *out is NULL when there is none. */
+static tr_status open_own_tokenizer(const char *path, const tr_config *config, tr_tokenizer **out) {
     char kept[TR_CONFIG_PATH + 16];
     (void)snprintf(kept, sizeof kept, "%s/tokenizer", path);
     /* A run on bytes has no tokenizer, although the folder that it began with may have one. */
     const char *model = tr_trained_is_folder(path) ? tr_config_origin(config) : "";
-    *out = NULL;
     if (tr_tokenizer_in(kept)) return tr_tokenizer_open(kept, out);
     if (tr_tokenizer_in(path)) return tr_tokenizer_open(path, out);
     return *model && tr_tokenizer_in(model) ? tr_tokenizer_open(model, out) : TR_OK;
+}
+
+tr_status tr_trained_open_tokenizer(const tr_trained *r, const tr_config *c, tr_tokenizer **out) {
+    const char *named = tr_trained_sets(r, "data.tokenizer") ? c->data.tokenizer : "";
+    tr_tokenizer *t = NULL;
+    *out = NULL;
+    TR_TRY(*named ? tr_tokenizer_open(named, &t) : open_own_tokenizer(r->path, c, &t));
+    if (!t || tr_tokenizer_size(t) <= c->model.vocab) {
+        *out = t;
+        return TR_OK;
+    }
+    tr_status status =
+        TR_FAIL(TR_ERR_CONFIG,
+                "the tokenizer %s has %d tokens, but model.vocab is %lld: use the tokenizer with "
+                "which the model was trained",
+                tr_tokenizer_path(t), (int)tr_tokenizer_size(t), (long long)c->model.vocab);
+    tr_tokenizer_close(t);
+    return status;
+}
+
+bool tr_trained_may_read_bytes(const tr_trained *r, const tr_config *config) {
+    enum { SMALL = 512 };
+    return !tr_trained_is_folder(r->path) || config->model.vocab <= SMALL;
 }
 
 /* --- opening ---------------------------------------------------------------------------------- */

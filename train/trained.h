@@ -27,9 +27,14 @@ bool tr_trained_sets(const tr_trained *from, const char *key);
  * with TR_ERR_DATA when it is neither a run with a checkpoint nor a folder with config.json, and
  * with TR_ERR_USAGE when `step` names a step of a folder. */
 tr_status tr_trained_config(const tr_trained *from, int ranks, bool data_ranks, tr_config *config);
-/* Opens the tokenizer of a run, or of a folder; that of an adapter without one is the tokenizer of
- * its model. *out is NULL when there is none. Fails like tr_tokenizer_open. */
-tr_status tr_trained_open_tokenizer(const char *path, const tr_config *config, tr_tokenizer **out);
+/* Opens the tokenizer that the override data.tokenizer names, otherwise that of the run or folder;
+ * that of an adapter without one is the tokenizer of its model. *out is NULL when there is none.
+ * Fails like tr_tokenizer_open, and with TR_ERR_CONFIG when it has more tokens than the model. */
+tr_status tr_trained_open_tokenizer(const tr_trained *from, const tr_config *config,
+                                    tr_tokenizer **out);
+/* Returns true when bytes may be the tokens of a model without a tokenizer: a folder says nothing
+ * about its data, but only a small vocabulary can be one of bytes. */
+bool tr_trained_may_read_bytes(const tr_trained *from, const tr_config *config);
 /* Compares the config with a folder's weights, before anything as large as the model is made. Does
  * nothing for a run. */
 tr_status tr_trained_check(const tr_trained *from, const tr_config *config);

@@ -56,6 +56,11 @@ while read -r prompt; do
     cmp lines follows || fail "prompt $number: another text together than alone"
 done <prompts
 
+# The tokens of a folder are bytes only when they are few: 600 need a tokenizer.
+train 0 1 wide model.vocab=600 train.steps=1 optim.warmup=0
+"$trireme" ckpt export wide folder >/dev/null || fail "no export"
+refuses 78 "the prompt needs a tokenizer, which the folder 'folder' does not have: name one with data.tokenizer=FILE" 1 folder -p 'The '
+
 # A stop string ends the text in front of it; options that switch every choice off are greedy.
 sample 1 greedy gpt2 -p 'The ' -n 40 --temperature 0
 for off in '--top-k 1' '--top-p 0.0001' '--min-p 1'; do

@@ -175,6 +175,8 @@ iconv -f UTF-8 -t UTF-8 sampled.out >/dev/null || fail "the sample is not UTF-8"
 mv text/tokenizer text/elsewhere
 "$trireme" sample text -p 'The ' -n 60 --temperature 3 >bytes.out || fail "no sample without the tokenizer"
 ! cmp -s sampled.out bytes.out || fail "the sample does not use the tokenizer"
+"$trireme" sample text -p 'The ' -n 60 --temperature 3 data.tokenizer=tokenizer.json >named.out || fail "no sample with a named tokenizer"
+cmp sampled.out named.out || fail "the sample does not use the tokenizer that is named"
 mv text/elsewhere text/tokenizer
 train 0 1 packed data.path=short.txt data.format=text data.tokenizer=tokenizer.json model.vocab=301 train.steps=3 optim.warmup=2 data.documents=packed
 grep -q 'document_end: 300$' packed/config.yaml || fail "packed: $(grep document_end packed/config.yaml)"
