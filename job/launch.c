@@ -244,7 +244,9 @@ static void say_killed(job *j, int signal) {
 static int code_of_mpirun(job *j) {
     int status = j->wait_status;
     if (WIFSIGNALED(status)) {
-        say_once(j, "mpirun was ended by a signal (%s)", strsignal(WTERMSIG(status)));
+        char remedy[64];
+        say_once(j, "mpirun was ended by a signal (%s)%s", strsignal(WTERMSIG(status)),
+                 tr_watch_remedy(j->board, remedy, sizeof remedy));
         return TR_ERR_RANK;
     }
     int code = WEXITSTATUS(status);

@@ -82,15 +82,19 @@ static bool process_alive(pid_t pid) {
     return process.state && process.state != 'Z';
 }
 
+const char *tr_watch_remedy(const tr_board *board, char *text, size_t size) {
+    int64_t step;
+    if (!tr_board_saved(board, &step)) (void)snprintf(text, size, "%s", "");
+    else if (step < 0) (void)snprintf(text, size, "; nothing was saved: start again");
+    else (void)snprintf(text, size, "; --resume continues after step %" PRId64, step);
+    return text;
+}
+
 void tr_watch_say_lost(const tr_board *board, const char *who, const char *why, char *sentence,
                        size_t size) {
-    int64_t step;
-    char next[64] = "";
-    if (tr_board_saved(board, &step)) {
-        if (step < 0) (void)snprintf(next, sizeof next, "; nothing was saved: start again");
-        else (void)snprintf(next, sizeof next, "; --resume continues after step %" PRId64, step);
-    }
-    (void)snprintf(sentence, size, "lost %s; %s. All ranks end%s", who, why, next);
+    char remedy[64];
+    (void)snprintf(sentence, size, "lost %s; %s. All ranks end%s", who, why,
+                   tr_watch_remedy(board, remedy, sizeof remedy));
 }
 
 static void say(const tr_board *board, const char *who, loss why, double late, char *text,

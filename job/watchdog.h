@@ -55,6 +55,9 @@ bool tr_watch_lives(const tr_board *board, int rank);
 void tr_watch_kill_unattached(const tr_watch *watch, const tr_board *board);
 /* Returns a rank that lost its process while MPI started, or -1. */
 int tr_watch_gone_with_mpi(const tr_board *board);
+/* Writes what to do after a loss: "; --resume continues after step 40", or nothing when the board
+ * does not show what is saved. Returns text. */
+const char *tr_watch_remedy(const tr_board *board, char *text, size_t size);
 /* Writes the sentence that reports a lost rank and says what can be resumed. `who` is
  * tr_board_describe's text, `why` a clause. */
 void tr_watch_say_lost(const tr_board *board, const char *who, const char *why, char *sentence,

@@ -46,6 +46,8 @@ kill -KILL "$mpirun"
 code=0
 wait "$waiter" || code=$?
 [[ $code == 77 ]] || fail "mpirun: exit code $code, not 77"
+grep -q '^trireme: .*; nothing was saved: start again$' "$scratch/mpirun.err" ||
+    fail "mpirun: $(<"$scratch/mpirun.err")"
 left mpirun
 
 # A job continues while other jobs are killed and their files removed.
