@@ -35,6 +35,7 @@ tr_status tr_fail_at(const char *file, int line, tr_status code, const char *for
     /* A name may contain any character: the sentence must stay one line without control codes. */
     for (char *c = text; *c; c++)
         if ((unsigned char)*c < ' ' || *c == 0x7f) *c = '?';
+    tr_text_mend(text);
     (void)tr_text_fit(last.message, sizeof last.message, text);
     last.trace[0] = '\0';
     last.agreed = false;

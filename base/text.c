@@ -34,6 +34,26 @@ const char *tr_text_fit(char *text, size_t size, const char *sentence) {
     return text;
 }
 
+/* Returns the bytes of the character of UTF-8 that begins with `byte`. */
+static int character_bytes(char byte) {
+    const unsigned char b = (unsigned char)byte;
+    return b < 0xc2 || b > 0xf4 ? 1 : b < 0xe0 ? 2 : b < 0xf0 ? 3 : 4;
+}
+
+void tr_text_mend(char *text) {
+    char *to = text;
+    for (const char *from = text; *from;) {
+        const int bytes = character_bytes(*from);
+        int present = 1;
+        while (present < bytes && continues(from[present])) present++;
+        if (present == bytes) memmove(to, from, (size_t)bytes);
+        else *to = '?';
+        to += present == bytes ? bytes : 1;
+        from += present;
+    }
+    *to = '\0';
+}
+
 void tr_text_add_range(char *text, size_t size, int first, int last) {
     tr_text_add(text, size, "%d", first);
     if (last > first) tr_text_add(text, size, "-%d", last);

@@ -12,6 +12,10 @@ __attribute__((format(printf, 3, 4))) void tr_text_add(char *text, size_t size, 
  * end. Does not cut a character of UTF-8. Returns text. */
 const char *tr_text_fit(char *text, size_t size, const char *sentence);
 
+/* Replaces by "?" each character of UTF-8 that is not complete, because a precision such as %.80s
+ * has cut it. */
+void tr_text_mend(char *text);
+
 /* Appends the numbers first to last to the string in text[size], "3-5", or "3" of one. */
 void tr_text_add_range(char *text, size_t size, int first, int last);
 

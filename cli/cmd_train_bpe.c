@@ -52,12 +52,17 @@ static tr_status read_pattern(const char *name, tr_pattern *out) {
 
 static tr_status read_options(int argc, char **argv, train_bpe_options *o) {
     *o = (train_bpe_options){.pattern = TR_PATTERN_GPT2, .key = "text", .file = argv + 1};
+    bool only_files = false;
     for (int i = 1; i < argc; i++) {
         const char *value = i + 1 < argc ? argv[i + 1] : NULL;
         bool vocab = !strcmp(argv[i], "--vocab"), pattern = !strcmp(argv[i], "--pattern");
-        bool key = !strcmp(argv[i], "--key");
-        if (!vocab && !pattern && !key && strcmp(argv[i], "-o")) {
-            if (*argv[i] == '-' && argv[i][1]) return cli_unknown_option("data", argv[i]);
+        bool key = !strcmp(argv[i], "--key"), option = *argv[i] == '-' && argv[i][1];
+        if (!only_files && !strcmp(argv[i], "--")) {
+            only_files = true;
+            continue;
+        }
+        if (only_files || (!vocab && !pattern && !key && strcmp(argv[i], "-o"))) {
+            if (option && !only_files) return cli_unknown_option("data", argv[i]);
             o->file[o->files++] = argv[i];
             continue;
         }

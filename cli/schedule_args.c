@@ -142,8 +142,9 @@ tr_status cli_schedule_open(const cli_schedule_args *args, const char *name, tr_
                          name);
     tr_schedule_request request = args->request;
     request.name = name;
-    return tr_schedule_make(&request,
-                            out); /* fails with the list of schedules when the name is unknown */
+    tr_status status = tr_schedule_make(&request, out);
+    if (is_name(name)) return status;
+    return TR_FAIL(status, "there is no file '%s'; %s", name, tr_error_message());
 }
 
 tr_status cli_schedule_estimate(const cli_schedule_args *args, const tr_schedule *schedule,

@@ -451,6 +451,8 @@ int tr_schema_nearest(const char *name) {
             int full = tr_nearest(name, full_name, tr_schema, tr_schema_count);
             return dot && full >= 0 ? full : i;
         }
+    for (int i = 0; dot && i < tr_schema_count; i++)
+        if (!strncmp(tr_schema[i].name, name, strlen(name))) return i; /* the beginning of a key */
     /* A name with a section is compared as a whole only when its last part is near, too. */
     if (dot) {
         int full = tr_nearest(name, full_name, tr_schema, tr_schema_count);

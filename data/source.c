@@ -2,7 +2,9 @@
 
 #include "base/input.h"
 #include "base/memory.h"
+#include "base/minmax.h"
 #include "data/format_impl.h"
+#include "data/textfile.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -84,13 +86,26 @@ static tr_status check_numpy(const tr_source *source, const char *name) {
                    source->file.path, name);
 }
 
+/* Refuses a file of bytes that its first ones show as compressed: they would be its tokens. */
+static tr_status check_compressed(const tr_source *source) {
+    unsigned char first[TR_TEXTFILE_MAGIC];
+    const int64_t bytes = tr_min_i64(source->file.bytes, sizeof first);
+    TR_TRY(tr_format_read(&source->file, 0, bytes, first));
+    const char *program = tr_textfile_compressor(first, (size_t)bytes);
+    if (!program) return TR_OK;
+    return TR_FAIL(TR_ERR_DATA,
+                   "the data file '%s' is compressed by %s, and data.format bytes would learn the "
+                   "compressed bytes: unpack it, or set data.format to text, which unpacks it",
+                   source->file.path, program);
+}
+
 /* Files without a header. */
 tr_status tr_format_open_raw(const char *path, const tr_source_options *options,
                              tr_source *source) {
     TR_TRY(tr_format_open_file(path, source));
     const int64_t bytes = source->file.bytes;
     source->width = tr_source_width(options->format);
-    if (source->width > 1) TR_TRY(check_numpy(source, options->format));
+    TR_TRY(source->width > 1 ? check_numpy(source, options->format) : check_compressed(source));
     if (bytes % source->width)
         return TR_FAIL(TR_ERR_DATA,
                        "the data file '%s' has %" PRId64

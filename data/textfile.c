@@ -61,6 +61,11 @@ static kind find_kind(const unsigned char *raw, size_t bytes) {
     return PLAIN;
 }
 
+const char *tr_textfile_compressor(const unsigned char *first, size_t bytes) {
+    static const char *const names[] = {[GZIP] = "gzip", [ZSTD] = "zstd"};
+    return names[find_kind(first, bytes)];
+}
+
 /* Fails when the name says that the file is compressed, and its first bytes do not. */
 static tr_status check_name(const tr_textfile *in) {
     const size_t n = strlen(in->path);

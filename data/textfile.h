@@ -29,5 +29,9 @@ int64_t tr_textfile_used(const tr_textfile *input);
 /* Sets *text, which is {0}, to the whole text of a file; the caller frees it, also after a failure.
  * Fails likewise, with TR_ERR_DATA when the text is larger than `mib` MiB, and with TR_ERR_FIT. */
 tr_status tr_textfile_load(const char *path, int64_t mib, tr_byte_list *text);
+/* Returns "gzip" or "zstd" for a file with these first bytes, and NULL for other ones; it needs at
+ * most TR_TEXTFILE_MAGIC of them. */
+enum { TR_TEXTFILE_MAGIC = 4 };
+const char *tr_textfile_compressor(const unsigned char *first, size_t bytes);
 /* Returns true for .jsonl, .ndjson and .json, also before .gz or .zst: lines of JSON. */
 bool tr_textfile_is_json_lines(const char *path);

@@ -63,9 +63,8 @@ static tr_status end(tr_session *s, tr_status begun, bool last) {
     tr_session_begin(s, TR_ACTIVITY_NONE, 0);
     if (status == TR_OK) {
         count_saved(s, seconds);
-        if (!last)
-            tr_recorder_write_report(
-                &s->recorder); /* after the last save it is written with the trace */
+        /* After the last save it is written with the trace. */
+        if (!last) tr_recorder_write_report(&s->recorder);
         return TR_OK;
     }
     if (last || status != TR_ERR_IO) return status;

@@ -76,8 +76,8 @@ refused 64 "-p 3 contradicts 1f1b.csv, which has 2" simulate --schedule 1f1b.csv
 refused 64 "--memory: mB must be more than 0" schedule auto -p 2 -m 2 --memory mB=0,cap=1
 refused 66 "the schedule file 'no.csv' cannot be opened" schedule check no.csv
 refused 74 "'no/x' cannot be written" schedule gpipe -p 2 -m 2 -o no/x
-refused 78 "unknown schedule '1f2b'; did you mean '1f1b'?" schedule 1f2b -p 2 -m 2
-refused 78 "unknown schedule 'ordr': use one of gpipe, 1f1b" schedule check ordr
+refused 78 "there is no file '1f2b'; unknown schedule '1f2b'; did you mean '1f1b'?" schedule 1f2b -p 2 -m 2
+refused 78 "there is no file 'ordr'; unknown schedule 'ordr': use one of gpipe, 1f1b" schedule check ordr
 refused 78 "events are too many for a drawing" schedule show gpipe -p 300 -m 3000 --svg large.svg
 [[ ! -e large.svg ]] || fail "a drawing that was refused left a file"
 printf '0F0,0B0\n1B0,1F0\n' >stuck.csv

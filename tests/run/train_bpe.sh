@@ -28,6 +28,9 @@ for out in a.json folder new/; do # nothing is overwritten
     grep -qE "'(a.json|(folder|new)/tokenizer.json)' exists: remove it, or choose another -o" err || fail "$out exists: $(<err)"
     cmp -s a.json folder/tokenizer.json && cmp -s a.json new/tokenizer.json || fail "$out was overwritten"
 done
+cp "$text" ./--vocab
+learn 0 -o dash.json --vocab 600 -- --vocab
+cmp -s a.json dash.json || fail "a file after -- gives another tokenizer"
 learn 0 "$text" --vocab 600 -o other.json --pattern llama3
 cmp -s a.json other.json && fail "the pattern changes nothing"
 printf 'abab' >short.txt

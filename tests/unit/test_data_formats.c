@@ -308,6 +308,12 @@ static void tokens_beyond_the_vocabulary_are_refused(void **state) {
     write_image("npy", &file);
     refuses(path_of("npy"), "u16", 65536, TR_ERR_DATA,
             "is of numpy.save (.npy), and data.format u16");
+    memcpy(file.byte, "\x1f\x8b\x08", 3);
+    write_image("packed", &file);
+    refuses(path_of("packed"), "bytes", VOCAB, TR_ERR_DATA, "is compressed by gzip, and data.fo");
+    memcpy(file.byte, "\x28\xb5\x2f\xfd", 4);
+    write_image("packed", &file);
+    refuses(path_of("packed"), "bytes", VOCAB, TR_ERR_DATA, "is compressed by zstd, and data.fo");
     write_megatron("m", 4, 4, 0);
     FILE *f = fopen(path_of("m.bin"), "r+b");
     assert_non_null(f);

@@ -7,6 +7,7 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
+#include <stdio.h>
 #include <string.h>
 
 #include <cmocka.h>
@@ -56,8 +57,28 @@ static void a_text_may_be_cut_in_place(void **state) {
     }
 }
 
+/* A precision may cut a character; other bytes that are not UTF-8, as in names, stay. */
+static void a_cut_character_becomes_one(void **state) {
+    (void)state;
+    static const char word[] = "a\xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80z";
+    static const char *const said[] = {"a",          "a?",         "a\xc3\xa9",
+                                       "a\xc3\xa9?", "a\xc3\xa9?", "a\xc3\xa9\xe2\x82\xac"};
+    char text[32];
+    for (int n = 1; n <= 6; n++) {
+        assert_int_equal(TR_FAIL(TR_ERR_IO, "'%.*s' is", n, word), TR_ERR_IO);
+        (void)snprintf(text, sizeof text, "'%s' is", said[n - 1]);
+        assert_string_equal(tr_error_message(), text);
+    }
+    assert_int_equal(TR_FAIL(TR_ERR_IO, "\xff\x80%.*s", 9, word), TR_ERR_IO);
+    assert_string_equal(tr_error_message(), "\xff\x80"
+                                            "a\xc3\xa9\xe2\x82\xac?");
+    assert_int_equal(TR_FAIL(TR_ERR_IO, "%s", word), TR_ERR_IO);
+    assert_string_equal(tr_error_message(), word);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(a_long_sentence_keeps_both_ends),
+                                       cmocka_unit_test(a_cut_character_becomes_one),
                                        cmocka_unit_test(a_text_may_be_cut_in_place)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
