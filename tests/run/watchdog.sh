@@ -133,7 +133,7 @@ check "SIGTERM next to a stopped rank: no process is left" no_child_left
 job=$!
 until_true 60 unborn S
 kill -TERM $job
-until_true 30 grep -q "finishing this step and saving" err
+until_true 30 grep -q "stopping on a signal" err
 sleep 1 # a second signal within half a second counts as the first
 kill -TERM $job
 await_end
