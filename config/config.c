@@ -390,6 +390,16 @@ static tr_status check_reduce(const tr_config *c) {
     return TR_OK;
 }
 
+static tr_status check_transport(const tr_config *c) {
+    const bool alone = c->parallel.pp * c->parallel.tp * c->parallel.dp == 1;
+    if (!strcmp(c->parallel.transport, "nccl") && tr_config_on_host(c) && !alone)
+        REFUSE("parallel.transport",
+               "parallel.transport nccl connects GPUs, but device.name %s is not a GPU: leave "
+               "parallel.transport out",
+               c->device.name);
+    return TR_OK;
+}
+
 /* Compares the degrees with the number of ranks that were started. */
 static tr_status check_ranks(const tr_config *c, int started) {
     const int64_t model = c->parallel.pp * c->parallel.tp, ranks = model * c->parallel.dp;
@@ -440,6 +450,7 @@ tr_status tr_config_check(const tr_config *c, int world_size) {
     TR_TRY(check_recompute(c));
     TR_TRY(tr_config_check_optim(c));
     TR_TRY(check_reduce(c));
+    TR_TRY(check_transport(c));
     TR_TRY(check_kept(c));
     TR_TRY(check_guard(c));
     TR_TRY(tr_config_check_offload(c));

@@ -35,6 +35,7 @@ static void note_narrowed(const tr_config *config, const tr_config *then, tr_sav
     if (continues && tr_dtype_size(now.moments) < tr_dtype_size(before.moments))
         (void)snprintf(out->narrowed, sizeof out->narrowed, "%s", then->optim.moments);
     out->unmastered = now.no_master && !before.no_master;
+    out->rounded = tr_config_dtype(then) == TR_F64;
     out->reblocked = continues && now.moments == TR_U8 && before.moments == TR_U8 &&
                      then->parallel.tp != config->parallel.tp;
 }
@@ -95,6 +96,10 @@ void tr_saved_run_say(const tr_saved_run *saved, const tr_config *config, tr_rec
         tr_recorder_warn(recorder,
                          "optim.master is none: the checkpoint's parameters, which were kept in "
                          "fp32, are rounded to bf16 and lose bits");
+    if (saved->rounded)
+        tr_recorder_warn(recorder,
+                         "the checkpoint is of a run with train.precision fp64: its parameters and "
+                         "moments were rounded to fp32 when they were saved, and lost bits");
     if (saved->narrowed_frozen && !saved->unmastered)
         tr_recorder_warn(recorder,
                          "train.precision is %s: the checkpoint's parameters that are frozen now "

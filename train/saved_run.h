@@ -14,6 +14,7 @@ typedef struct tr_saved_run {
     bool reblocked;                  /* 8-bit moments are in blocks of another parallel.tp */
     char narrowed[8];                /* the saved optim.moments, if it has more bits, or "" */
     bool unmastered;                 /* the masters, which this run rounds to BF16 */
+    bool rounded;                    /* it computed in FP64, of which a checkpoint keeps FP32 */
     bool narrowed_frozen;            /* this run keeps frozen parameters in other or fewer bits */
 } tr_saved_run;
 

@@ -89,7 +89,7 @@ mkdir -p unloadable
 LD_LIBRARY_PATH=$scratch/unloadable train 69 2 unloadable device.name=guarded parallel.pp=2 parallel.transport=nccl
 says unloadable "rank 0 has no NCCL: its library cannot be loaded"
 train 78 2 host parallel.pp=2 parallel.transport=nccl
-says host "parallel.transport=nccl connects GPUs, but device.name=cpu is not a GPU"
+says host ".*parallel.transport nccl connects GPUs, but device.name cpu is not a GPU"
 train 0 2 staged device.name=guarded parallel.pp=2 parallel.transport=mpi
 same_bits staged one-fp32
 # shellcheck disable=SC2016 # the ranks' own shells expand it
