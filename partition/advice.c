@@ -242,6 +242,104 @@ static tr_status find_trade(tr_config *c, tr_device *device, bool *fits) {
     return TR_OK;
 }
 
+/* Each of these gives a key back the value that was asked for. */
+static void undo_zero(tr_config *c, const tr_config *asked) {
+    c->parallel.zero = asked->parallel.zero;
+    c->parallel.virtual_stages = asked->parallel.virtual_stages;
+    memcpy(c->parallel.schedule, asked->parallel.schedule, sizeof c->parallel.schedule);
+    memcpy(c->parallel.cut, asked->parallel.cut, sizeof c->parallel.cut);
+}
+
+static void undo_recompute(tr_config *c, const tr_config *asked) {
+    memcpy(c->model.recompute, asked->model.recompute, sizeof c->model.recompute);
+}
+
+static void undo_micro_batch(tr_config *c, const tr_config *asked) {
+    c->train.micro_batch = asked->train.micro_batch;
+}
+
+static void undo_offload(tr_config *c, const tr_config *asked) {
+    memcpy(c->device.offload, asked->device.offload, sizeof c->device.offload);
+}
+
+/* Sets keys that fit together: the optimizer's state divided, recompute, smaller micro-batches, and
+ * at last gradients and parameters divided, or the host's memory; each micro-batch as large as it
+ * fits with the other keys. */
+static tr_status gather_keys(tr_config *c, tr_device *device, bool *fits) {
+    const int64_t micro_batch = c->train.micro_batch;
+    if (tr_config_near(c) > 1 && c->parallel.zero == 0) c->parallel.zero = 1;
+    TR_TRY(find_recompute(c, device, fits));
+    if (*fits) return TR_OK;
+    TR_TRY(find_micro_batch(c, device, fits));
+    if (*fits) return TR_OK;
+    c->train.micro_batch = 1;
+    TR_TRY(find_recompute(c, device, fits));
+    if (!*fits) {
+        (void)snprintf(c->model.recompute, sizeof c->model.recompute, "full");
+        TR_TRY(find_zero(c, device, fits));
+        if (!*fits) TR_TRY(find_offload(c, device, fits));
+    }
+    if (!*fits || micro_batch == 1) return TR_OK;
+    bool larger;
+    c->train.micro_batch = micro_batch;
+    TR_TRY(find_micro_batch(c, device, &larger));
+    if (!larger) c->train.micro_batch = 1;
+    return TR_OK;
+}
+
+typedef void (*undo_fn)(tr_config *c, const tr_config *asked);
+
+/* Gives back each of these keys that a change which fits does not need. */
+static tr_status give_back(tr_config *c, const tr_config *asked, tr_device *device) {
+    static const undo_fn undo[] = {undo_offload, undo_recompute, undo_zero, undo_micro_batch};
+    tr_config *before;
+    TR_TRY(tr_calloc(1, sizeof *before, &before));
+    tr_status status = TR_OK;
+    for (size_t k = 0; status == TR_OK && k < sizeof undo / sizeof *undo; k++) {
+        bool fits;
+        *before = *c;
+        undo[k](c, asked);
+        status = try_change(c, device, &fits);
+        if (!fits) *c = *before;
+    }
+    free(before);
+    return status;
+}
+
+/* Finds keys that fit together on the same ranks. */
+static tr_status find_together(tr_config *c, tr_device *device, bool *fits) {
+    tr_config *asked;
+    TR_TRY(tr_calloc(1, sizeof *asked, &asked));
+    *asked = *c;
+    tr_status status = gather_keys(c, device, fits);
+    if (status == TR_OK && *fits) status = give_back(c, asked, device);
+    free(asked);
+    return status;
+}
+
+/* Finds the fewest stages, at the smallest tensor degree for which there are any, with the keys
+ * that save most on the same ranks. */
+static tr_status find_smallest(tr_config *c, tr_device *device, bool *fits) {
+    const int64_t pp = c->parallel.pp, tp = c->parallel.tp;
+    tr_config *asked;
+    *fits = false;
+    TR_TRY(tr_calloc(1, sizeof *asked, &asked));
+    *asked = *c;
+    if (tr_config_near(c) > 1 && c->parallel.zero == 0) c->parallel.zero = 1;
+    c->train.micro_batch = 1;
+    (void)snprintf(c->model.recompute, sizeof c->model.recompute, "full");
+    tr_status status = TR_OK;
+    for (int64_t more = tp; more <= c->model.heads && !*fits && status == TR_OK; more++) {
+        if (c->model.heads % more) continue;
+        c->parallel.tp = more;
+        c->parallel.pp = pp - (more > tp); /* the search begins above it */
+        status = find_pp(c, device, fits);
+    }
+    if (status == TR_OK && *fits) status = give_back(c, asked, device);
+    free(asked);
+    return status;
+}
+
 typedef struct advice {
     char *text;
     size_t size, used;
@@ -291,12 +389,11 @@ static void add_change(advice *a, const tr_config *from, const tr_config *to) {
 
 typedef tr_status (*find_fn)(tr_config *c, tr_device *device, bool *fits);
 
-static tr_status add_found(advice *a, const tr_config *asked, const tr_config *from,
-                           tr_device *device, find_fn find) {
+static tr_status add_found(advice *a, const tr_config *asked, tr_device *device, find_fn find) {
     bool fits;
     tr_config *c;
     TR_TRY(tr_calloc(1, sizeof *c, &c));
-    *c = *from;
+    *c = *asked;
     tr_status status = find(c, device, &fits);
     if (status == TR_OK && fits) add_change(a, asked, c);
     free(c);
@@ -320,33 +417,30 @@ static tr_status add_both(advice *a, const tr_config *asked, tr_device *device) 
     return status;
 }
 
-/* Adds the smallest micro-batch together with more stages, at the smallest tensor degree for which
- * they fit. More stages alone have been tried. */
-static tr_status add_pair(advice *a, const tr_config *asked, tr_device *device) {
+/* Adds several keys with more ranks, if they take fewer ranks than every other change. */
+static tr_status add_smallest(advice *a, const tr_config *asked, tr_device *device) {
+    bool fits;
     tr_config *c;
     TR_TRY(tr_calloc(1, sizeof *c, &c));
     *c = *asked;
-    c->train.micro_batch = 1;
-    tr_status status = TR_OK;
-    for (int64_t tp = asked->parallel.tp; tp <= asked->model.heads && !a->changes; tp++) {
-        if (asked->model.heads % tp) continue;
-        if (tp == asked->parallel.tp && asked->train.micro_batch == 1) continue;
-        c->parallel.tp = tp;
-        c->parallel.pp = asked->parallel.pp - 1; /* the search begins above it */
-        status = add_found(a, asked, c, device, find_pp);
-        if (status != TR_OK) break;
-    }
+    const tr_status status = find_smallest(c, device, &fits);
+    if (status == TR_OK && fits && c->parallel.pp * c->parallel.tp * c->parallel.dp < a->ranks)
+        add_change(a, asked, c);
     free(c);
     return status;
 }
 
 static tr_status add_changes(advice *a, const tr_config *asked, tr_device *device) {
-    static const find_fn find[] = {find_cut,     find_zero,  find_recompute, find_micro_batch,
-                                   find_offload, find_trade, find_pp,        find_tp};
+    static const find_fn find[] = {find_cut,         find_zero,    find_recompute,
+                                   find_micro_batch, find_offload, find_trade};
     for (size_t i = 0; i < sizeof find / sizeof *find; i++)
-        TR_TRY(add_found(a, asked, asked, device, find[i]));
+        TR_TRY(add_found(a, asked, device, find[i]));
+    if (!a->changes) TR_TRY(add_found(a, asked, device, find_together));
+    const bool same_ranks = a->changes > 0;
+    TR_TRY(add_found(a, asked, device, find_pp));
+    TR_TRY(add_found(a, asked, device, find_tp));
     TR_TRY(add_both(a, asked, device));
-    return a->changes ? TR_OK : add_pair(a, asked, device);
+    return same_ranks ? TR_OK : add_smallest(a, asked, device);
 }
 
 tr_status tr_advice_make(const tr_config *config, const tr_run_plan *plan, tr_device *device,

@@ -69,6 +69,64 @@ static void test_advice_of_several_degrees(void **state) {
     tr_device_close(device);
 }
 
+/* Reads the keys of a change of the advice, "a=b c=d on N ranks, or ...", which begins at `change`,
+ * over the layout's, and expects that the model fits the same memory with them. */
+static void expect_fit(int count, const char *const *layout, int64_t memory, const char *change,
+                       tr_device *device) {
+    char text[ADVICE], *words[16] = {0};
+    const char *all[32];
+    tr_config config;
+    tr_run_plan *plan;
+    int n = 0;
+    (void)snprintf(text, sizeof text, "%.*s", (int)strcspn(change, ","), change);
+    memcpy(all, layout, (size_t)count * sizeof *all);
+    for (char *word = strtok(text, " "); word && n < 16; word = strtok(NULL, " "))
+        if (strchr(word, '=')) words[n++] = word;
+    assert_true(n > 1);
+    for (int i = 0; i < n; i++) all[count + i] = words[i];
+    read_config(&config, count + n, all);
+    config.device.memory = memory;
+    assert_int_equal(tr_run_plan_make(&config, device, &plan), TR_OK);
+    if (!tr_run_plan_fits(plan)) fail_msg("it does not fit with %s", change);
+    tr_run_plan_destroy(plan);
+}
+
+/* Where no key suffices alone on the same ranks, several do, of which each is needed; and where no
+ * keys do, several with fewer ranks than more of pp and tp take. */
+static void test_advice_of_several_keys(void **state) {
+    (void)state;
+    static const char *const layout[] = {"parallel.dp=3", "train.batch=36", "train.micro_batch=4",
+                                         "model.layers=24", "model.context=256"};
+    static const char *const expected[][3] = {
+        {"parallel.zero=1", "train.micro_batch=2", "train.recompute=full"},
+        {"parallel.zero=1", "train.micro_batch=1", "train.recompute=full"},
+        {"parallel.zero=0", "train.micro_batch=1", "train.recompute=full"}};
+    tr_device *device;
+    assert_int_equal(tr_device_open("cpu", &one_thread, &device), TR_OK);
+    for (size_t k = 0; k < sizeof expected / sizeof *expected; k++) {
+        const char *const *keys = expected[k];
+        const char *const other[] = {layout[0], layout[1], layout[3], layout[4],
+                                     keys[0],   keys[1],   keys[2]};
+        char advice[ADVICE], first[128];
+        tr_config config;
+        (void)snprintf(first, sizeof first, "it fits with %s%s%s %s, or", k < 2 ? keys[0] : "",
+                       k < 2 ? " " : "", keys[1], keys[2]);
+        read_config(&config, 5, layout);
+        config.device.memory = (int64_t)most_bytes(7, other, device);
+        make_advice(&config, device, advice);
+        if (strncmp(advice, first, strlen(first)) != 0) fail_msg("'%s', not '%s'", advice, first);
+        expect_fit(5, layout, config.device.memory, advice + strlen("it fits with "), device);
+        if (k == 2) break; /* with less memory several keys still suffice on the same ranks */
+
+        config.device.memory -= config.device.memory / 4;
+        make_advice(&config, device, advice);
+        const char *smallest = strstr(advice, "parallel.zero=1");
+        if (!smallest || !strstr(smallest, " ranks")) fail_msg("%s", advice);
+        expect_fit(5, layout, config.device.memory, smallest, device);
+    }
+    tr_device_close(device);
+}
+
 /* One byte decides whether the model fits; every change that is advised fits; with a limit below
  * all of them there is no advice. */
 static void test_what_fits(void **state) {
@@ -481,6 +539,7 @@ int main(void) {
         cmocka_unit_test(test_fewest_ranks),
         cmocka_unit_test(test_what_fits),
         cmocka_unit_test(test_advice_of_several_degrees),
+        cmocka_unit_test(test_advice_of_several_keys),
         cmocka_unit_test(test_cuts_that_fit),
         cmocka_unit_test(test_which_stages_to_offload),
         cmocka_unit_test(test_host_memory),
