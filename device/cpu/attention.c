@@ -163,7 +163,7 @@ static void head_forward(const tr_op *op, const head_queries *q, const forward_w
         const int64_t from = panel * TR_PANEL, width = tr_panel_up(end) - from; /* of the scores */
         float sums[TR_GEMM_MOST_ROWS], buffer[TR_BLOCK];
         const tr_stored_rows queries = qkv_rows(&h, q->data, q->query + row * h.qkv_step);
-        tr_pack_left(&queries, rows, h.dim, w->queries);
+        tr_pack_left(&queries, rows, h.dim, h.dim_words, w->queries);
         kernels->gemm[h.words](rows, width / TR_PANEL, h.dim_words, w->queries, h.dim_words, 1,
                                w->keys + from * h.dim_words, h.dim_words * TR_PANEL, w->scores,
                                h.score_step, false);
@@ -214,8 +214,10 @@ static tr_status run_attention(tr_op *op, const tr_op_args *args) {
                 packed = batch * d->kv_heads + key;
                 const tr_stored_rows keys = qkv_rows(&h, qkv, key_offset(d, batch, key));
                 const tr_stored_rows values = qkv_rows(&h, qkv, value_offset(d, batch, key));
-                tr_pack_right_transposed(&keys, h.seq, h.dim, work.keys);
-                tr_pack_right(&values, h.seq, h.dim, h.seq_words, work.values);
+                tr_pack_right_transposed(tr_cpu_kernels_of(op), &keys, h.seq, h.dim, h.dim_words,
+                                         work.keys);
+                tr_pack_right(tr_cpu_kernels_of(op), &values, h.seq, h.dim, h.seq_words,
+                              work.values);
             }
             const head_queries q = {.data = qkv,
                                     .y = args->t[TR_ATTENTION_Y].data,
@@ -394,10 +396,10 @@ static void block_backward(const tr_op *op, const head_shape *h, const tr_op_arg
         TR_PANEL * first_seen(d, args->t[TR_ATTENTION_DGRAD_STARTS].data, batch, t, n, b.first);
     const tr_stored_rows queries = qkv_rows(h, args->t[TR_ATTENTION_DGRAD_QKV].data, b.query);
     const tr_stored_rows dy = {h->dtype, args->t[TR_ATTENTION_DGRAD_DY].data, b.out, h->y_step};
-    tr_pack_left(&queries, n, h->dim, w->queries);
-    tr_pack_left(&dy, n, h->dim, w->dy);
-    tr_pack_right(&queries, n, h->dim, depth, w->query_panels);
-    tr_pack_right(&dy, n, h->dim, depth, w->dy_panels);
+    tr_pack_left(&queries, n, h->dim, h->dim_words, w->queries);
+    tr_pack_left(&dy, n, h->dim, h->dim_words, w->dy);
+    tr_pack_right(tr_cpu_kernels_of(op), &queries, n, h->dim, depth, w->query_panels);
+    tr_pack_right(tr_cpu_kernels_of(op), &dy, n, h->dim, depth, w->dy_panels);
     for (int64_t g = 0; g < n; g += h->rows)
         group_backward(op, h, args, &b, g, tr_min_i64(h->rows, n - g), w);
     for (int64_t k = b.from; k < b.end; k += h->rows) {
@@ -425,9 +427,11 @@ static void key_backward(const tr_op *op, const tr_op_args *args, int64_t batch,
     const int64_t keys = key_offset(d, batch, key), values = value_offset(d, batch, key);
     const int64_t group = d->heads / d->kv_heads;
     const tr_stored_rows key_rows = qkv_rows(&h, qkv, keys), value_rows = qkv_rows(&h, qkv, values);
-    tr_pack_right(&key_rows, h.seq, h.dim, h.seq_words, w->keys);
-    tr_pack_right_transposed(&key_rows, h.seq, h.dim, w->key_columns);
-    tr_pack_right_transposed(&value_rows, h.seq, h.dim, w->value_columns);
+    tr_pack_right(tr_cpu_kernels_of(op), &key_rows, h.seq, h.dim, h.seq_words, w->keys);
+    tr_pack_right_transposed(tr_cpu_kernels_of(op), &key_rows, h.seq, h.dim, h.dim_words,
+                             w->key_columns);
+    tr_pack_right_transposed(tr_cpu_kernels_of(op), &value_rows, h.seq, h.dim, h.dim_words,
+                             w->value_columns);
     memset(w->dkeys, 0, (size_t)(h.seq * h.dim_padded) * sizeof(float));
     memset(w->dvalues, 0, (size_t)(h.seq * h.dim_padded) * sizeof(float));
     for (int64_t head = key * group; head < (key + 1) * group; head++)
@@ -508,8 +512,8 @@ static void head_decode_several(const tr_op *op, const tr_op_args *args, int64_t
     const int64_t cache = batch * d->seq * width + tr_attention_kv_head(d, head) * d->head_size;
     const tr_stored_rows keys = {d->dtype, args->t[TR_DECODE_KCACHE].data, cache, width};
     const tr_stored_rows values = {d->dtype, args->t[TR_DECODE_VCACHE].data, cache, width};
-    tr_pack_right_transposed(&keys, seen, h.dim, w->keys);
-    tr_pack_right(&values, seen, h.dim, h.seq_words, w->values);
+    tr_pack_right_transposed(tr_cpu_kernels_of(op), &keys, seen, h.dim, h.dim_words, w->keys);
+    tr_pack_right(tr_cpu_kernels_of(op), &values, seen, h.dim, h.seq_words, w->values);
     const head_queries q = {.data = args->t[TR_DECODE_QKV].data,
                             .y = args->t[TR_DECODE_Y].data,
                             .query = row * tr_attention_row(d) + head * d->head_size,

@@ -10,7 +10,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum { TR_PANEL = 16, TR_GEMM_ROWS = 6, TR_GEMM_MOST_ROWS = 16 };
+enum { TR_PANEL = 16, TR_GEMM_ROWS = 6, TR_GEMM_MOST_ROWS = 32 };
 
 /* Words that the kernel `philox` may write after the last one. */
 enum { TR_CPU_PHILOX_MORE = 4 * 32 };
@@ -98,6 +98,14 @@ typedef struct tr_cpu_kernels {
                     int64_t column_step, const tr_word *b, int64_t panel_step, float *c,
                     int64_t ldc, bool accumulate);
     int64_t gemm_rows[2]; /* even, at most TR_GEMM_MOST_ROWS */
+    /* Pairs two rows of BF16 to words, the first in the low halves: out[i / 16 * panel_step + i %
+     * 16] for i < 16 * panels. */
+    void (*pair)(int64_t panels, const uint16_t *first, const uint16_t *second, tr_word *out,
+                 int64_t panel_step);
+    /* Transposes a square of words: out[i * out_step + j] = a[i + j * step] for i < rows, j <
+     * depth, both at most 16; zeros for the other j < 16. */
+    void (*transpose)(int64_t rows, int64_t depth, const tr_word *a, int64_t step, tr_word *out,
+                      int64_t out_step);
     /* c[rows] = B a, dot products of a[depth] with the rows of B, b_step words apart, by dtype:
      * TR_F32, TR_BF16 or TR_F16. Word i is added to lane i % 16, the lanes as tr_vec_sum. */
     void (*dots[3])(int64_t rows, int64_t depth, const tr_word *a, const tr_word *b, int64_t b_step,

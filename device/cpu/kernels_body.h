@@ -373,6 +373,26 @@ GEMM(gemm_bf16, TR_BF16)
 #define TR_GEMM_BF16_ROWS TR_GEMM_ROWS
 #endif
 
+static void pair(int64_t panels, const uint16_t *first, const uint16_t *second, tr_word *out,
+                 int64_t panel_step) {
+    for (int64_t p = 0; p < panels; p++) {
+#pragma omp simd
+        for (int64_t i = 0; i < TR_PANEL; i++)
+            out[p * panel_step + i] = first[p * TR_PANEL + i] | (uint32_t)second[p * TR_PANEL + i]
+                                                                    << 16;
+    }
+}
+
+#ifndef TR_TRANSPOSE
+static void transpose(int64_t rows, int64_t depth, const tr_word *a, int64_t step, tr_word *out,
+                      int64_t out_step) {
+    for (int64_t i = 0; i < rows; i++)
+        for (int64_t j = 0; j < TR_PANEL; j++)
+            out[i * out_step + j] = j < depth ? a[i + j * step] : 0;
+}
+#define TR_TRANSPOSE transpose
+#endif
+
 /* --- products of one row: B is read once, from memory, so rows are asked for before their turn ---
  */
 
@@ -509,6 +529,8 @@ const tr_cpu_kernels TR_KERNELS = {
     .factor = factor,
     .gemm = {[TR_F32] = gemm_f32, [TR_BF16] = TR_GEMM_BF16},
     .gemm_rows = {[TR_F32] = TR_GEMM_ROWS, [TR_BF16] = TR_GEMM_BF16_ROWS},
+    .pair = pair,
+    .transpose = TR_TRANSPOSE,
     .dots = {[TR_F32] = dots_f32, [TR_BF16] = dots_bf16, [TR_F16] = dots_f16},
     .combine = {[TR_F32] = combine_f32, [TR_BF16] = combine_bf16, [TR_F16] = combine_f16},
 };

@@ -473,6 +473,8 @@ tr_status tr_cpu_prepare_matmul(const tr_op_context *context, const tr_op_desc *
     if (!tr_matmul_only_sums(&desc->matmul)) return TR_OK;
     TR_TRY(tr_cpu_prepare_matmul_row(context, desc, out));
     if (*out) return TR_OK;
+    TR_TRY(tr_cpu_prepare_matmul_tiles(context, desc, out));
+    if (*out) return TR_OK;
     TR_TRY(create(context, desc, &op));
     dnnl_engine_t engine = engine_of(&op->host.base);
     dnnl_primitive_desc_t found[PRODUCTS] = {NULL};

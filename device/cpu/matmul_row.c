@@ -45,10 +45,8 @@ static void multiply(const row_product *x, int64_t at, int64_t count, float *c) 
     }
 }
 
-/* Elements at .. at + count - 1 of C, rounded once. */
-static void finish(const row_product *x, const tr_op_args *args, int64_t at, int64_t count,
-                   float *c) {
-    const tr_matmul_desc *d = x->desc;
+void tr_cpu_matmul_finish(const tr_matmul_desc *d, const tr_op_args *args, int64_t row, int64_t at,
+                          int64_t count, float *c) {
     float in[TR_BLOCK];
     if (d->scale != 0)
         for (int64_t i = 0; i < count; i++) c[i] *= (float)d->scale;
@@ -57,10 +55,18 @@ static void finish(const row_product *x, const tr_op_args *args, int64_t at, int
         for (int64_t i = 0; i < count; i++) c[i] += bias[i];
     }
     if (d->fused.residual) {
-        const float *residual = tr_row_load(d->c, args->t[TR_MATMUL_RESIDUAL].data, at, count, in);
+        const float *residual =
+            tr_row_load(d->c, args->t[TR_MATMUL_RESIDUAL].data, row * d->n + at, count, in);
         for (int64_t i = 0; i < count; i++) c[i] += residual[i];
     }
+}
+
+/* Elements at .. at + count - 1 of C, rounded once. */
+static void finish(const row_product *x, const tr_op_args *args, int64_t at, int64_t count,
+                   float *c) {
+    const tr_matmul_desc *d = x->desc;
     void *to = args->t[TR_MATMUL_C].data;
+    tr_cpu_matmul_finish(d, args, 0, at, count, c);
     if (d->c == TR_F32) memcpy((float *)to + at, c, (size_t)count * sizeof *c);
     else tr_row_store(d->c, to, at, count, c);
 }

@@ -29,9 +29,9 @@ static void copy_row(const tr_stored_rows *x, int64_t r, int64_t width, tr_word 
     memcpy(out, row_of(x, r), (size_t)width * tr_dtype_size(x->dtype));
 }
 
-void tr_pack_left(const tr_stored_rows *x, int64_t rows, int64_t width, tr_word *out) {
-    const int64_t words = tr_panel_words(x->dtype, width);
-    for (int64_t r = 0; r < rows; r++) copy_row(x, r, width, out + r * words);
+void tr_pack_left(const tr_stored_rows *x, int64_t rows, int64_t width, int64_t step,
+                  tr_word *out) {
+    for (int64_t r = 0; r < rows; r++) copy_row(x, r, width, out + r * step);
 }
 
 /* Fills one row of a panel from n <= 16 columns of one row. */
@@ -44,19 +44,46 @@ static void panel_row(const tr_word *row, int64_t n, tr_word *out) {
     for (int64_t i = n; i < TR_PANEL; i++) out[i] = 0;
 }
 
-/* Fills one row of a panel from n <= 16 columns of two rows. */
-static inline __attribute__((always_inline)) void
-pair_rows(const uint16_t *first, const uint16_t *second, size_t n, tr_word *out) {
-    uint16_t low[TR_PANEL] = {0}, high[TR_PANEL] = {0};
-    memcpy(low, first, n * sizeof *low);
-    memcpy(high, second, n * sizeof *high);
-    for (int i = 0; i < TR_PANEL; i++) out[i] = (uint32_t)low[i] | (uint32_t)high[i] << 16;
+/* Two rows of `width` BF16 as words, in panels `panel_step` words apart; zeros past the width. */
+static void pair_rows(const tr_cpu_kernels *kernels, const uint16_t *first, const uint16_t *second,
+                      int64_t width, tr_word *out, int64_t panel_step) {
+    const int64_t panels = width / TR_PANEL, rest = width % TR_PANEL, whole = width - rest;
+    kernels->pair(panels, first, second, out, panel_step);
+    if (rest == 0) return;
+    uint16_t ends[2][TR_PANEL] = {{0}};
+    memcpy(ends[0], first + whole, (size_t)rest * sizeof *first);
+    memcpy(ends[1], second + whole, (size_t)rest * sizeof *second);
+    kernels->pair(1, ends[0], ends[1], out + panels * panel_step, panel_step);
 }
 
-void tr_pack_right(const tr_stored_rows *x, int64_t rows, int64_t width, int64_t depth,
-                   tr_word *out) {
-    static const uint16_t zeros[TR_PANEL];
-    const int64_t whole = width / TR_PANEL * TR_PANEL;
+/* Calls pair_rows for rows r and r + 1 of x, from column c on; rows past the last one are zero. */
+static void pair_stored(const tr_cpu_kernels *kernels, const tr_stored_rows *x, int64_t rows,
+                        int64_t r, int64_t c, int64_t width, tr_word *out, int64_t panel_step) {
+    static const uint16_t zeros[TR_BLOCK];
+    for (int64_t at = 0; at < width; at += TR_BLOCK) {
+        const uint16_t *first = r < rows ? (const uint16_t *)row_of(x, r) + c + at : zeros;
+        const uint16_t *second = r + 1 < rows ? (const uint16_t *)row_of(x, r + 1) + c + at : zeros;
+        pair_rows(kernels, first, second, tr_min_i64(TR_BLOCK, width - at),
+                  out + at / TR_PANEL * panel_step, panel_step);
+    }
+}
+
+void tr_pack_left_transposed(const tr_cpu_kernels *kernels, const tr_stored_rows *x, int64_t rows,
+                             int64_t width, int64_t step, tr_word *out) {
+    for (int64_t r = 0; r < rows; r += 2 * TR_PANEL) {
+        for (int64_t i = 0; i < 2 * TR_PANEL; i++) expect_row(x, r + TR_PANEL + i, rows, width);
+        for (int64_t c = 0; c < width; c += TR_PANEL) {
+            tr_word square[TR_PANEL][TR_PANEL];
+            const int64_t n = tr_min_i64(TR_PANEL, width - c);
+            for (int64_t j = 0; j < TR_PANEL; j++)
+                pair_stored(kernels, x, rows, r + 2 * j, c, n, square[j], TR_PANEL);
+            kernels->transpose(n, TR_PANEL, square[0], TR_PANEL, out + c * step + r / 2, step);
+        }
+    }
+}
+
+void tr_pack_right(const tr_cpu_kernels *kernels, const tr_stored_rows *x, int64_t rows,
+                   int64_t width, int64_t depth, tr_word *out) {
     if (x->dtype != TR_BF16) {
         for (int64_t r = 0; r < rows; r++) {
             expect_row(x, r, rows, width);
@@ -70,30 +97,27 @@ void tr_pack_right(const tr_stored_rows *x, int64_t rows, int64_t width, int64_t
         return;
     }
     for (int64_t r = 0; r < rows; r += 2) {
-        const uint16_t *first = row_of(x, r), *second = r + 1 < rows ? row_of(x, r + 1) : NULL;
-        tr_word *to = out + r / 2 * TR_PANEL;
         expect_row(x, r, rows, width);
         expect_row(x, r + 1, rows, width);
-        for (int64_t c = 0; c < whole; c += TR_PANEL)
-            pair_rows(first + c, second ? second + c : zeros, TR_PANEL, to + c * depth);
-        if (whole < width)
-            pair_rows(first + whole, second ? second + whole : zeros, (size_t)(width - whole),
-                      to + whole * depth);
+        pair_stored(kernels, x, rows, r, 0, width, out + r / 2 * TR_PANEL, depth * TR_PANEL);
     }
 }
 
-void tr_pack_right_transposed(const tr_stored_rows *x, int64_t rows, int64_t width, tr_word *out) {
-    enum { WORDS = 64 };
-    const int64_t depth = tr_panel_words(x->dtype, width), numbers = x->dtype == TR_BF16 ? 2 : 1;
-    for (int64_t r = 0; r < tr_panel_up(rows); r++) {
-        tr_word row[WORDS] = {0}, *to = out + r / TR_PANEL * depth * TR_PANEL + r % TR_PANEL;
-        expect_row(x, r, rows, width);
-        for (int64_t w = 0; w < depth; w += WORDS) {
-            const int64_t n = tr_min_i64(WORDS, depth - w);
+void tr_pack_right_transposed(const tr_cpu_kernels *kernels, const tr_stored_rows *x, int64_t rows,
+                              int64_t width, int64_t depth, tr_word *out) {
+    const int64_t words = tr_panel_words(x->dtype, width), numbers = x->dtype == TR_BF16 ? 2 : 1;
+    for (int64_t r = 0; r < rows; r += TR_PANEL) {
+        tr_word square[TR_PANEL][TR_PANEL], *panel = out + r * depth;
+        memset(square, 0, sizeof square);
+        for (int64_t i = 0; i < TR_PANEL; i++) expect_row(x, r + i, rows, width);
+        for (int64_t w = 0; w < words; w += TR_PANEL) {
+            const int64_t n = tr_min_i64(TR_PANEL, words - w);
             tr_stored_rows part = *x;
             part.offset += w * numbers;
-            if (r < rows) copy_row(&part, r, tr_min_i64(WORDS * numbers, width - w * numbers), row);
-            for (int64_t i = 0; i < n; i++) to[(w + i) * TR_PANEL] = row[i];
+            for (int64_t i = 0; i < TR_PANEL && r + i < rows; i++)
+                copy_row(&part, r + i, tr_min_i64(TR_PANEL * numbers, width - w * numbers),
+                         square[i]);
+            kernels->transpose(n, TR_PANEL, square[0], TR_PANEL, panel + w * TR_PANEL, TR_PANEL);
         }
     }
 }

@@ -175,6 +175,25 @@ static void test_random(void **state) {
     for (int i = 0; i < 8; i++) check_random_rows();
 }
 
+/* Products with more than one block in each direction, which threads divide between them. */
+static void test_blocks(void **state) {
+    (void)state;
+    random_state = seed;
+    for (int i = 0; i < 16; i++) {
+        tr_op_desc m = {.kind = TR_OP_MATMUL};
+        m.matmul = tr_random_matmul(&random_state, 180, 700, 1200);
+        if (!m.matmul.accumulate && up_to(2) == 1) m.matmul.ldc = 0, m.matmul.fused.residual = true;
+        check_case(&(tr_op_case){m, up_to(2) == 1 ? TR_CASE_F32_OUT : 0});
+    }
+    const tr_matmul_desc long_ones[] = {
+        {.m = 1100, .n = 70, .k = 66, .trans_a = true, .accumulate = true},
+        {.m = 1090, .n = 66, .k = 65},
+        {.m = 600, .n = 140, .k = 4200, .trans_a = true, .accumulate = true},
+        {.m = 64, .n = 72, .k = 8224, .trans_b = true, .accumulate = true}};
+    for (size_t i = 0; i < sizeof long_ones / sizeof *long_ones; i++)
+        check_case(&(tr_op_case){{.kind = TR_OP_MATMUL, .matmul = long_ones[i]}, TR_CASE_F32_OUT});
+}
+
 /* Operands of different types, and a product of types that no library offers. */
 static void test_mixed_matmul(void **state) {
     (void)state;
@@ -362,8 +381,8 @@ static void test_rounding_kernels(void **state) {
  * the base kernels. A lies in rows or transposed; words of B past its depth are no numbers. */
 static void check_tiles(const tr_cpu_kernels *set, int64_t rows, int64_t panels, int64_t depth,
                         bool transposed, bool accumulate) {
-    enum { MOST = 70, PANELS = 9 };
-    static tr_word a[MOST * MOST], b[PANELS * (MOST + 1) * TR_PANEL];
+    enum { MOST = 300, PANELS = 9 };
+    static tr_word a[MOST * (TR_GEMM_MOST_ROWS + 5)], b[PANELS * (MOST + 1) * TR_PANEL];
     static float c[2][TR_GEMM_MOST_ROWS][PANELS * TR_PANEL + 3];
     const int64_t row_step = transposed ? 1 : depth + 5, column_step = transposed ? rows + 3 : 1;
     const int64_t panel_step = (depth + 1) * TR_PANEL, ldc = PANELS * TR_PANEL + 3;
@@ -405,6 +424,8 @@ static void test_tiles(void **state) {
                 check_tiles(&tr_cpu_kernels_amx, rows, panels, 16 * (1 + up_to(3)), form & 1,
                             form & 2);
                 check_tiles(&tr_cpu_kernels_amx, rows, panels, up_to(69), form & 1, form & 2);
+                check_tiles(&tr_cpu_kernels_amx, rows, panels, 16 * (8 + up_to(9)), form & 1,
+                            form & 2);
             }
 }
 
@@ -470,15 +491,11 @@ static void test_residual_is_rounded_once(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_table),
-        cmocka_unit_test(test_large),
-        cmocka_unit_test(test_random),
-        cmocka_unit_test(test_mixed_matmul),
-        cmocka_unit_test(test_kernels),
-        cmocka_unit_test(test_exponential),
-        cmocka_unit_test(test_rounding_kernels),
-        cmocka_unit_test(test_tiles),
-        cmocka_unit_test(test_residual_is_rounded_once),
+        cmocka_unit_test(test_table),        cmocka_unit_test(test_large),
+        cmocka_unit_test(test_random),       cmocka_unit_test(test_blocks),
+        cmocka_unit_test(test_mixed_matmul), cmocka_unit_test(test_kernels),
+        cmocka_unit_test(test_exponential),  cmocka_unit_test(test_rounding_kernels),
+        cmocka_unit_test(test_tiles),        cmocka_unit_test(test_residual_is_rounded_once),
     };
     if (chosen_names()) cmocka_set_test_filter("test_table");
     return cmocka_run_group_tests(tests, open_devices, close_devices);
