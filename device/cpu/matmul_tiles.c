@@ -130,6 +130,14 @@ static void store_row(const tiled_matmul *op, void *c, bool adds, int64_t at, in
     else (void)tr_cpu_kernels_of(&op->host.base)->round_row(n / TR_PANEL, row, (uint16_t *)c + at);
 }
 
+/* Asks for rows of C that will be added to: they lie too far apart for the processor to look ahead.
+ */
+static void expect_sums(const float *c, int64_t rows, int64_t ldc, int64_t n) {
+    enum { LINE = 64 / sizeof *c };
+    for (int64_t i = 0; i < rows; i++)
+        for (int64_t j = 0; j < n; j += LINE) __builtin_prefetch(c + i * ldc + j, 1, 2);
+}
+
 /* Rows of A as words, `step` words apart. */
 typedef struct left_rows {
     const tr_word *words;
@@ -148,6 +156,9 @@ static void multiply_packed(const tiled_matmul *op, const tr_op_args *args, bool
         for (int64_t r = rows.begin; r < rows.end; r += ROWS) {
             _Alignas(64) float product[ROWS][COLUMNS];
             const int64_t high = tr_min_i64(ROWS, rows.end - r);
+            if (adds && d->c == TR_F32)
+                expect_sums((const float *)args->t[TR_MATMUL_C].data + r * ldc + c, high, ldc,
+                            wide);
             kernels->gemm[TR_BF16](high, tr_panel_up(wide) / TR_PANEL, tr_panel_up(words),
                                    left.words + (r - rows.begin) * left.step, left.step, 1, panels,
                                    panel_step, product[0], COLUMNS, false);
