@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The training speed of one rank with one thread as a share of the roof (a product of 1024^3 in oneDNN), and against
+# The training speed of one rank with one thread as a share of the roof (a product of 1024^3, see README.md), and against
 # PyTorch on the same shapes, eager and compiled. Each round measures the roof, ours, the roof and the modes of PyTorch,
 # one after another: a share is that of the mean of the two roofs around it. The medians of the rounds count.
 #   PYTHON=DIR/bin/python bench/torch.sh [rounds [shape]]  (without PYTHON: only the roof; shape: one of those at the end)

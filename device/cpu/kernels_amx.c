@@ -21,9 +21,10 @@
 #define RIGHT_END 7
 #define LOWER     6
 #define NEXT      7
-/* RUN: words of the depth that two rows of tiles take at a time. The 16 KiB of A then stay in the
- * first cache for all panels. And tiles of C are stored after 64 products at the latest: after more
- * than about 100, a store of a tile takes 0.3 us longer (a Xeon of 2024). */
+/* Words of the depth that two rows of tiles are multiplied over at a time, for two reasons. The
+ * 16 KiB of A stay in the first-level cache for all panels. And tiles of C are stored after at most
+ * 32 products of tiles; a store takes 0.3 us longer when none came during about the last 100
+ * (measured on a Xeon with AMX, bench/results/2026-11-28-amx.txt). */
 enum { RUN = 128 };
 enum { TILES = 8, TILE = 16, C_TILES = 4, ROW_BYTES = TILE * sizeof(tr_word) };
 
@@ -49,7 +50,7 @@ static void configure(int64_t rows, int64_t end) {
     _tile_loadconfig(&config);
 }
 
-/* Gives the lower tiles of C and A the rows past the first TILE of `rows`. */
+/* Gives the upper tiles of C and A 16 rows, and the lower ones the rest of `rows`. */
 static void configure_squares(int64_t rows) {
     tile_config config = {.palette = 1};
     for (int t = 0; t < TILES; t++) {

@@ -1,4 +1,4 @@
-/* MATMUL through oneDNN; with one row of A, matmul_row.c.
+/* MATMUL through oneDNN; with one row of A, matmul_row.c; of BF16 with AMX, matmul_tiles.c.
  *
  * Transposition and leading dimensions are strides of the memory descriptors. A residual is a
  * binary post-op, so that the result is rounded once. What adds to C is a second primitive, with
@@ -94,10 +94,9 @@ static bool has_amx(void) {
 /* Whether oneDNN's implementation on top of its GEMM is faster than the one that it offers first.
  * With BF16 instructions it is for deep sums (bench_op; not yet at k = 3072). Without AMX also by a
  * tenth and more for weight gradients, which are FP32, and by 2 to 8 % for products of many rows
- * with a B that is not transposed; with AMX it computes weight gradients more slowly in training:
- * without it a step of GPT-2 124M is up to 12 % shorter, 6 % in the median (bench_train). For FP32
- * on Intel's processors it is by 3 to 20 %, and twice as fast where rows of B lie a multiple of
- * 4,096 bytes apart. Shape and processor alone decide, so that every run has the same bits. */
+ * with a B that is not transposed. For FP32 on Intel's processors it is by 3 to 20 %, and twice as
+ * fast where rows of B lie a multiple of 4,096 bytes apart. Shape and processor alone decide, so
+ * that every run has the same bits. */
 static bool prefers_gemm(const cpu_matmul *op, const char *first) {
     enum { DEEP = 4096, ROWS = 1024, TERMS = 512 };
     const operand *x = op->operands;
@@ -105,7 +104,7 @@ static bool prefers_gemm(const cpu_matmul *op, const char *first) {
     const bool amx = strcmp(first, "brg:avx512_core_amx_bf16") == 0;
     if (!amx && strcmp(first, "brg:avx512_core_bf16") != 0) return false;
     const bool gradient = x[DST].used.dtype == TR_F32, deep = x[SRC].used.columns >= DEEP;
-    if (amx) return deep && !gradient;
+    if (amx) return deep;
     return gradient || deep ||
            (!x[WEIGHTS].used.transposed && x[SRC].used.rows >= ROWS &&
             x[SRC].used.columns >= TERMS);

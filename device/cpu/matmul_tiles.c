@@ -2,10 +2,11 @@
  * takes 22 to 27 % less time than with oneDNN 2.6's (bench_train), which remains for small products
  * and for sums too deep to be kept in FP32 until they are rounded.
  *
- * A block of B is packed into panels that stay in the second cache, and multiplied with rows of A,
- * which are packed once for all blocks, or lie in place if they need no packing. Each product of
- * the kernel is finished and stored while it is in the first cache. Each thread computes a part of
- * C with memory of its own. The order of an element's sum depends on the depth alone. */
+ * A block of B is packed into panels that stay in the second-level cache, and multiplied by rows of
+ * A. These are packed once for all blocks, or read in place where they need no packing. The result
+ * of each call of the kernel is completed and stored while it is in the first-level cache. Each
+ * thread computes a part of C, with packed operands of its own. The order of an element's sum
+ * depends on the depth alone. */
 #include "device/cpu/cpu_impl.h"
 #include "device/cpu/panels.h"
 #include "device/cpu/vec.h"
@@ -104,7 +105,7 @@ static void pack_left(const tiled_matmul *op, const void *a, range rows, range d
     clear_ends(high, op->left_step, words, tr_panel_up(words), 1, out);
 }
 
-/* to[n] = from, past the caches where the address allows it. */
+/* to[n] = from, with stores that bypass the caches where the address is aligned. */
 static void stream_row(int64_t n, const float *from, float *to) {
     int64_t i = 0;
 #ifdef __AVX__
@@ -114,8 +115,8 @@ static void stream_row(int64_t n, const float *from, float *to) {
     for (; i < n; i++) to[i] = from[i];
 }
 
-/* Stores n finished elements of C from element `at` on, or adds them. What is not added to is a
- * gradient in FP32, or else read by the next operator. */
+/* Stores row[n] to elements at .. at + n - 1 of C, or adds it to them. FP32 results are gradients
+ * of parameters: nothing reads them soon, so they bypass the caches. */
 static void store_row(const tiled_matmul *op, void *c, bool adds, int64_t at, int64_t n,
                       float *row) {
     const tr_dtype dtype = op->host.base.desc.matmul.c;
@@ -130,8 +131,7 @@ static void store_row(const tiled_matmul *op, void *c, bool adds, int64_t at, in
     else (void)tr_cpu_kernels_of(&op->host.base)->round_row(n / TR_PANEL, row, (uint16_t *)c + at);
 }
 
-/* Asks for rows of C that will be added to: they lie too far apart for the processor to look ahead.
- */
+/* Prefetches rows of C that will be added to: they lie too far apart for the hardware to do so. */
 static void expect_sums(const float *c, int64_t rows, int64_t ldc, int64_t n) {
     enum { LINE = 64 / sizeof *c };
     for (int64_t i = 0; i < rows; i++)
@@ -162,7 +162,8 @@ static void multiply_packed(const tiled_matmul *op, const tr_op_args *args, bool
             kernels->gemm[TR_BF16](high, tr_panel_up(wide) / TR_PANEL, tr_panel_up(words),
                                    left.words + (r - rows.begin) * left.step, left.step, 1, panels,
                                    panel_step, product[0], COLUMNS, false);
-            /* In two loops, because a row that was just written cannot be read in wider words. */
+            /* In two loops: a wide load right after narrower stores of the same bytes would stall.
+             */
             for (int64_t i = 0; i < high; i++)
                 tr_cpu_matmul_finish(d, args, r + i, c, wide, product[i]);
             for (int64_t i = 0; i < high; i++)
@@ -171,7 +172,7 @@ static void multiply_packed(const tiled_matmul *op, const tr_op_args *args, bool
     }
 }
 
-/* At most op->rows rows of a part, and one block of the depth. */
+/* Computes at most op->rows rows of a part, over one block of the depth. */
 static void multiply_rows(const tiled_matmul *op, const tr_op_args *args, bool adds, range rows,
                           range columns, range depth, char *memory) {
     const int64_t words = tr_panel_words(TR_BF16, depth.end - depth.begin);
@@ -205,7 +206,7 @@ static void multiply_part(const tiled_matmul *op, const tr_op_args *args, range 
                           next_block(rows, r, op->rows), columns, next_block(terms, k, op->depth),
                           memory);
 #ifdef __AVX__
-    _mm_sfence(); /* other threads read next what was stored past the caches */
+    _mm_sfence(); /* orders the stores that bypass the caches before the reads of other threads */
 #endif
 }
 
@@ -221,8 +222,8 @@ static tr_status run_matmul_tiles(tr_op *base, const tr_op_args *args) {
     return TR_OK;
 }
 
-/* Divides C so that the largest part is the smallest possible, and of those so that the least is
- * packed. */
+/* Divides C so that the largest part is as small as possible; of such divisions, takes the one that
+ * packs the fewest rows and columns. */
 static void divide(tiled_matmul *op, int threads) {
     const tr_matmul_desc *d = &op->host.base.desc.matmul;
     int64_t least = INT64_MAX, packed = INT64_MAX;
