@@ -66,10 +66,12 @@ set(trireme_tsan_tests test_stream test_comm_local test_board test_lower test_ru
 # Of the processes that test_board starts, each would sleep for a second at its end.
 set_property(TEST unit.test_board APPEND PROPERTY ENVIRONMENT TSAN_OPTIONS=atexit_sleep_ms=0)
 
-# The cpu device where oneDNN has no BF16 product.
-add_test(NAME unit.test_op_cpu.avx2 COMMAND test_op_cpu)
-set_tests_properties(unit.test_op_cpu.avx2 PROPERTIES LABELS unit TIMEOUT 600
-  ENVIRONMENT "${mpi_environment};DNNL_MAX_CPU_ISA=AVX2")
+# The cpu device without AVX-512, where oneDNN has no BF16 product.
+foreach(test test_op_cpu test_op_rounded)
+  add_test(NAME unit.${test}.avx2 COMMAND ${test})
+  set_tests_properties(unit.${test}.avx2 PROPERTIES LABELS unit TIMEOUT 600
+    ENVIRONMENT "${mpi_environment};DNNL_MAX_CPU_ISA=AVX2")
+endforeach()
 
 # cuDNN's plans are finalized without a GPU; a substitute replaces the driver.
 if(TRIREME_WITH_CUDA)

@@ -110,7 +110,7 @@ one_of() {
 draw_asan() {
     local kinds kind words word
     kinds=("arena auto generators mutations program_mutations" "zero offload directions" "ckpt ckpt_kill"
-        "op_cpu op_cpu.avx2 op_rounded op_rounded_emulated op_cuda_emulated,device_emulated"
+        "op_cpu op_cpu.avx2 op_rounded op_rounded.avx2 op_rounded_emulated op_cuda_emulated,device_emulated"
         "text_cut decoder tokenize tokenizer_golden" "layer_stage families" "ownership tensor_sums" "tuning model_order"
         "loss_scale gradients")
     asan_tests=()

@@ -234,17 +234,17 @@ static inline __attribute__((always_inline)) words round_bits(strip x, words mor
 #endif
 }
 
-/* The numbers of x rounded to BF16, to nearest. */
-static inline __attribute__((always_inline)) words round_nearest(strip x) {
-    return round_bits(x, 0x7fffu + ((words)x >> 16 & 1u));
+/* What round_bits adds to round to nearest. */
+static inline __attribute__((always_inline)) words half_up(strip x) {
+    return 0x7fffu + ((words)x >> 16 & 1u);
 }
 
-/* The same, where an instruction does it of subnormal numbers to 0. */
+/* The numbers of x rounded to BF16, to nearest; an instruction rounds subnormal numbers to 0. */
 static inline __attribute__((always_inline)) words round_strip(strip x) {
 #if defined __AVX512BF16__
     return (words)_mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh((__m512)x));
 #else
-    return round_nearest(x);
+    return round_bits(x, half_up(x));
 #endif
 }
 

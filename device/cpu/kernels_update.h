@@ -7,10 +7,6 @@ enum { CHUNK_SETS = 2, CHUNK = CHUNK_SETS * 8 * LANES, UPDATE_OUTPUTS = 5 };
  * prefetches within a page, is late with so many of them. */
 enum { UPDATE_AHEAD = 512 };
 
-/* The low halves of words in memory. */
-typedef uint16_t halves __attribute__((vector_size(2 * STRIP)));
-typedef uint16_t halves_any __attribute__((vector_size(2 * STRIP), aligned(2), may_alias));
-
 /* Where the random bits come from. */
 typedef struct drawing {
     int rounded; /* numbers of an element */
@@ -40,49 +36,88 @@ static void draw_chunk(const drawing *d, uint64_t first, lanes *bits) {
     }
 }
 
-static inline __attribute__((always_inline)) words load_halves(const uint16_t *from) {
-#if defined __AVX512F__
-    return (words)_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i_u *)from));
-#else
-    return __builtin_convertvector(*(const halves_any *)from, words);
-#endif
-}
+/* Adjacent elements, 2 * STRIP of them: those of even and those of odd places, which are the low
+ * and the high halves of words where they are BF16. So a half-word is widened, and one is stored,
+ * by a shift or a mask; in the order of places both would take shuffles of half-words. */
+typedef struct strips {
+    strip even, odd;
+} strips;
 
-static inline __attribute__((always_inline)) void store_halves(words x, uint16_t *to) {
-#if defined __AVX512F__
-    _mm256_storeu_si256((__m256i_u *)to, _mm512_cvtepi32_epi16((__m512i)x));
-#else
-    *(halves_any *)to = __builtin_convertvector(x, halves);
-#endif
-}
+/* Pairs of half-words in memory. */
+typedef uint32_t pairs_any __attribute__((vector_size(4 * STRIP), aligned(2), may_alias));
 
-static inline __attribute__((always_inline)) strip load_strip(bool bf16, const void *from,
-                                                              int64_t i) {
+#if defined __AVX512F__
+#define SHUFFLE(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
+#define EVEN(a, b)         SHUFFLE(a, b, 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30)
+#define ODD(a, b)          SHUFFLE(a, b, 1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31)
+#define FIRST(a, b)        SHUFFLE(a, b, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23)
+#define SECOND(a, b)       SHUFFLE(a, b, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31)
+#else
+#define EVEN(a, b)   __builtin_shufflevector(a, b, 0, 2, 4, 6, 8, 10, 12, 14)
+#define ODD(a, b)    __builtin_shufflevector(a, b, 1, 3, 5, 7, 9, 11, 13, 15)
+#define FIRST(a, b)  __builtin_shufflevector(a, b, 0, 8, 1, 9, 2, 10, 3, 11)
+#define SECOND(a, b) __builtin_shufflevector(a, b, 4, 12, 5, 13, 6, 14, 7, 15)
+#endif
+
+static inline __attribute__((always_inline)) strips load_strips(bool bf16, const void *from,
+                                                                int64_t i) {
     if (bf16) {
         __builtin_prefetch((const uint16_t *)from + i + UPDATE_AHEAD);
-        return (strip)(load_halves((const uint16_t *)from + i) << 16);
+        const words pairs = *(const pairs_any *)((const uint16_t *)from + i);
+        return (strips){(strip)(pairs << 16), (strip)(pairs & 0xffff0000u)};
     }
-    __builtin_prefetch((const float *)from + i + UPDATE_AHEAD);
-    return *(const strip_any *)((const float *)from + i);
+    const float *x = (const float *)from + i;
+    __builtin_prefetch(x + UPDATE_AHEAD);
+    __builtin_prefetch(x + STRIP + UPDATE_AHEAD);
+    const strip a = *(const strip_any *)x, b = *(const strip_any *)(x + STRIP);
+    return (strips){EVEN(a, b), ODD(a, b)};
 }
 
-/* Stores a strip, rounded as tr_round_bf16. */
+/* Stores FP32. */
+static inline __attribute__((always_inline)) void store_wide(strips x, void *to, int64_t i) {
+    *(strip_any *)((float *)to + i) = FIRST(x.even, x.odd);
+    *(strip_any *)((float *)to + i + STRIP) = SECOND(x.even, x.odd);
+}
+
+/* Stores BF16: the numbers and what is added to their bits, cut off (round_bits). */
+static inline __attribute__((always_inline)) void store_bf16(strips x, words even, words odd,
+                                                             void *to, int64_t i) {
+    pairs_any *out = (pairs_any *)((uint16_t *)to + i);
+#if defined __AVX512F__
+    if (__builtin_expect(!_mm512_cmp_ps_mask((__m512)x.even, (__m512)x.odd, _CMP_UNORD_Q), 1)) {
+        *out = ((words)x.even + even) >> 16 | (((words)x.odd + odd) & 0xffff0000u);
+        return;
+    }
+#endif
+    *out = round_bits(x.even, even) | round_bits(x.odd, odd) << 16;
+}
+
+/* Stores numbers, rounded as tr_round_bf16 by half-words if they are BF16. */
 static inline __attribute__((always_inline)) void
-store_strip(bool bf16, strip x, const uint16_t *draw, void *to, int64_t i) {
-    if (bf16) store_halves(round_bits(x, load_halves(draw)), (uint16_t *)to + i);
-    else *(strip_any *)((float *)to + i) = x;
+store_drawn(bool bf16, strips x, const uint16_t *draw, void *to, int64_t i) {
+    if (!bf16) {
+        store_wide(x, to, i);
+        return;
+    }
+    const words bits = *(const pairs_any *)draw;
+    store_bf16(x, bits & 0xffffu, bits >> 16, to, i);
 }
 
-/* Stores the strip's copy in the model's type. */
-static inline __attribute__((always_inline)) void value_strip(tr_dtype dtype, strip x, void *to,
+/* Stores the numbers' copy in the model's type. */
+static inline __attribute__((always_inline)) void store_value(tr_dtype dtype, strips x, void *to,
                                                               int64_t i) {
-    if (dtype != TR_F32) __builtin_prefetch((uint16_t *)to + i + UPDATE_AHEAD);
-    if (dtype == TR_F16) {
-        float copy[STRIP];
-        memcpy(copy, &x, sizeof copy);
-        tr_halves_round(STRIP, copy, (uint16_t *)to + i);
-    } else if (dtype == TR_BF16) store_halves(round_nearest(x), (uint16_t *)to + i);
-    else *(strip_any *)((float *)to + i) = x;
+    if (dtype == TR_F32) {
+        store_wide(x, to, i);
+        return;
+    }
+    __builtin_prefetch((uint16_t *)to + i + UPDATE_AHEAD);
+    if (dtype == TR_BF16) {
+        store_bf16(x, half_up(x.even), half_up(x.odd), to, i);
+        return;
+    }
+    float copy[2 * STRIP];
+    store_wide(x, copy, 0);
+    tr_halves_round(2 * STRIP, copy, (uint16_t *)to + i);
 }
 
 /* Steps whole chunks. The step, the rule, and what the caller has set in its own copy of the
@@ -104,17 +139,17 @@ update_chunks(const tr_cpu_update *u, tr_cpu_step step, tr_update_rule rule, tr_
     for (int64_t at = 0; at < n; at += CHUNK) {
         if (d->rounded) draw_chunk(d, d->first + (uint64_t)at / 8, bits[0]);
 #pragma GCC unroll 1
-        for (int k = 0; k < CHUNK; k += STRIP) {
+        for (int k = 0; k < CHUNK; k += 2 * STRIP) {
             union {
-                strip all;
-                float at[STRIP];
+                strips all;
+                float at[2 * STRIP];
             } g, w, mean, square;
-            g.all = load_strip(bf16_grad, grad, at + k);
-            w.all = load_strip(bf16_master, master, at + k);
-            if (states > 0) mean.all = load_strip(bf16_states, m, at + k);
-            if (states > 1) square.all = load_strip(bf16_states, v, at + k);
+            g.all = load_strips(bf16_grad, grad, at + k);
+            w.all = load_strips(bf16_master, master, at + k);
+            if (states > 0) mean.all = load_strips(bf16_states, m, at + k);
+            if (states > 1) square.all = load_strips(bf16_states, v, at + k);
 #pragma omp simd
-            for (int j = 0; j < STRIP; j++) {
+            for (int j = 0; j < 2 * STRIP; j++) {
                 float *mj = states > 0 ? &mean.at[j] : NULL,
                       *vj = states > 1 ? &square.at[j] : NULL;
                 if (step == TR_CPU_DESCEND)
@@ -123,11 +158,11 @@ update_chunks(const tr_cpu_update *u, tr_cpu_step step, tr_update_rule rule, tr_
                     tr_update_element(&s, rule, g.at[j], &w.at[j], mj, vj);
                 else g.at[j] = tr_update_direction(&s, rule, g.at[j], w.at[j], mj, vj);
             }
-            if (states > 0) store_strip(bf16_states, mean.all, draw + k, m, at + k);
-            if (states > 1) store_strip(bf16_states, square.all, draw + CHUNK + k, v, at + k);
-            if (step == TR_CPU_DIRECTION) store_strip(false, g.all, draw, direction, at + k);
-            else store_strip(bf16_master, w.all, draw_master + k, master, at + k);
-            if (step != TR_CPU_DIRECTION && value) value_strip(dtype, w.all, value, at + k);
+            if (states > 0) store_drawn(bf16_states, mean.all, draw + k, m, at + k);
+            if (states > 1) store_drawn(bf16_states, square.all, draw + CHUNK + k, v, at + k);
+            if (step == TR_CPU_DIRECTION) store_wide(g.all, direction, at + k);
+            else store_drawn(bf16_master, w.all, draw_master + k, master, at + k);
+            if (step != TR_CPU_DIRECTION && value) store_value(dtype, w.all, value, at + k);
         }
     }
 }

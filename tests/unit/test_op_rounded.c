@@ -62,13 +62,14 @@ static void draw_normal(void) {
 /* Fills operands with normal numbers, or their squares, of which some are not numbers. */
 static void fill(rounded *r) {
     static const float odd[] = {0, -0.0f, 0x1p-140f, 3e38f, 1e-30f};
+    const float ones = tr_code8_float(0x7fffffff); /* a NaN; adding to it carries to the sign */
     for (int k = 0; k < OPERANDS; k++)
         for (int i = 0; i < MOST + BEYOND; i++) {
             float x = normal[k][i];
             if (k == TR_UPDATE_M && r->d.rule == TR_UPDATE_ROOT) x *= x;
             if (k == TR_UPDATE_V) x *= x;
             if (i % 97 == 5 + k) x = odd[i % 5];
-            if (i % 1001 == 13 && k == TR_UPDATE_GRAD) x = i % 2 ? NAN : INFINITY;
+            if (i % 1001 == 13 && k == TR_UPDATE_GRAD) x = i % 2 ? ones : INFINITY;
             if (k >= TR_UPDATE_M_SCALES) x = exp2f((float)(i % 40 - 20)); /* powers of two */
             if (is_code(r, k)) ((uint8_t *)r->memory[k])[i] = (uint8_t)(i * 37 % 241);
             else if (is_bf16(r, k)) ((uint16_t *)r->memory[k])[i] = tr_f32_to_bf16(x);
