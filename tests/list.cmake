@@ -57,6 +57,9 @@ target_link_options(test_save_step PRIVATE
   -Wl,--wrap=tr_engine_complete,--wrap=tr_session_begin,--wrap=tr_rundir_in_place
   -Wl,--wrap=tr_recorder_write_report,--wrap=tr_recorder_warn)
 
+# A rank that cannot open a group or a channel.
+target_link_options(test_engine PRIVATE -Wl,--wrap=tr_group_open,--wrap=tr_channel_open)
+
 # What a rank does while a sum travels.
 target_link_options(test_tensor_sums PRIVATE -Wl,--wrap=tr_op_run,--wrap=tr_group_start,--wrap=tr_group_wait)
 

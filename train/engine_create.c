@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static tr_status open_groups(tr_engine *e) {
+static tr_status open_all_groups(tr_engine *e) {
     const tr_mesh *mesh = &e->desc.mesh;
     tr_mesh_part all = tr_mesh_self(mesh), line = all;
     TR_TRY(tr_mesh_groups_create(e->desc.world, e->desc.device, mesh, &e->groups));
@@ -17,6 +17,12 @@ static tr_status open_groups(tr_engine *e) {
     TR_TRY(tr_mesh_widen(mesh, TR_AXIS_TP, 0, &line));
     TR_TRY(tr_mesh_groups_get(e->groups, &all, &e->world));
     return tr_mesh_groups_get(e->groups, &line, &e->tp);
+}
+
+static tr_status open_groups(tr_engine *e) {
+    const tr_status status = open_all_groups(e);
+    if (status != TR_OK) tr_world_give_up(e->desc.world, status);
+    return status;
 }
 
 static tr_status alloc_data(tr_engine *e) {
@@ -290,7 +296,8 @@ static tr_status create_layout(const tr_engine_desc *desc, tr_engine **out) {
 }
 
 /* Ranks open their groups and links together, and close them together. So they agree before each,
- * and at the end. */
+ * and at the end. A rank that fails in between gives up, since closing would wait for the others.
+ */
 tr_status tr_engine_create(const tr_engine_desc *desc, tr_engine **out) {
     tr_world *world = desc->world;
     tr_engine *e = NULL;

@@ -332,7 +332,7 @@ static tr_status make_parameters(tr_session *s) {
                          "the adapter '%s' was trained with lora_dropout %g, which is not applied",
                          s->config->init_from, s->start.dropout);
     if (!loads) return tr_store_init(store, (uint64_t)s->config->train.seed, s->options->board);
-    TR_TRY(tr_store_clear_states(store));
+    TR_TRY(tr_world_agree(s->world, tr_store_clear_states(store)));
     TR_TRY(tr_world_agree(s->world,
                           tr_start_load(&s->start, s->world, store, (uint64_t)s->config->train.seed,
                                         s->tensors, s->tensors_count)));

@@ -83,7 +83,7 @@ tr_status tr_links_open(tr_world *world, tr_device *device, const tr_stage_table
                             .rank_of = rank_of,
                             .line = line,
                             .rank = rank};
-    TR_TRY(tr_calloc(1, sizeof *links, &links));
+    TR_TRY_OUT(tr_calloc(1, sizeof *links, &links));
     links->ranks = ranks;
     TR_TRY_OUT(tr_calloc((size_t)ranks, sizeof(tr_channel *), &links->to));
     TR_TRY_OUT(tr_calloc((size_t)ranks, sizeof(tr_channel *), &links->from));
@@ -94,6 +94,7 @@ tr_status tr_links_open(tr_world *world, tr_device *device, const tr_stage_table
 out:
     free(pair);
     free(colour);
+    if (status != TR_OK) tr_world_give_up(world, status);
     if (status != TR_OK) tr_links_close(links);
     else *out = links;
     return status;

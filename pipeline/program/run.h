@@ -10,8 +10,9 @@
  * time. */
 typedef struct tr_links tr_links;
 
-/* Opens the channels. Every rank of the line calls it with the same arguments, except `rank`.
- * rank_of[stages] is as in the schedule, line[ranks] are the world ranks. */
+/* Opens the channels. Every rank of the line calls it with the same arguments, except `rank`. A
+ * rank that fails gives up (tr_world_give_up), since closing its channels would wait for the
+ * others. rank_of[stages] is as in the schedule, line[ranks] are the world ranks. */
 tr_status tr_links_open(tr_world *world, tr_device *device, const tr_stage_table *table,
                         const int *rank_of, const int *line, int ranks, int rank, tr_links **out);
 void tr_links_close(tr_links *links);

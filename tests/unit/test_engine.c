@@ -282,6 +282,67 @@ static void test_a_rank_without_samples_changes_nothing(void **state) {
     }
 }
 
+/* --- a rank that fails alone ------------------------------------------------------------------ */
+
+typedef enum denial { DENY_NONE, DENY_GROUP, DENY_CHANNEL } denial;
+
+static _Thread_local denial denied; /* what this thread's rank cannot open */
+
+/* The linker sends calls of tr_group_open and tr_channel_open here. */
+tr_status __real_tr_group_open(tr_world *world, tr_device *device, const int *ranks, int n, int id,
+                               size_t max_bytes, tr_group **out);
+tr_status __wrap_tr_group_open(tr_world *world, tr_device *device, const int *ranks, int n, int id,
+                               size_t max_bytes, tr_group **out);
+tr_status __wrap_tr_group_open(tr_world *world, tr_device *device, const int *ranks, int n, int id,
+                               size_t max_bytes, tr_group **out) {
+    if (denied == DENY_GROUP) return TR_FAIL(TR_ERR_FIT, "no memory for a group");
+    return __real_tr_group_open(world, device, ranks, n, id, max_bytes, out);
+}
+
+tr_status __real_tr_channel_open(tr_world *world, tr_device *device, int peer, bool sending,
+                                 size_t max_bytes, tr_channel **out);
+tr_status __wrap_tr_channel_open(tr_world *world, tr_device *device, int peer, bool sending,
+                                 size_t max_bytes, tr_channel **out);
+tr_status __wrap_tr_channel_open(tr_world *world, tr_device *device, int peer, bool sending,
+                                 size_t max_bytes, tr_channel **out) {
+    if (denied == DENY_CHANNEL) return TR_FAIL(TR_ERR_FIT, "no memory for a channel");
+    return __real_tr_channel_open(world, device, peer, sending, max_bytes, out);
+}
+
+typedef struct denied_rank {
+    tr_schedule *schedule;
+    denial denied;
+} denied_rank;
+
+/* A denied rank has given up when it returns: closing what it has opened over NCCL would otherwise
+ * wait for the other ranks, which wait for it. */
+static tr_status create_denied(engine_rank *r, void *state) {
+    const denied_rank *d = state;
+    tr_engine *engine;
+    tr_engine_desc desc = small(r->world, r->device, d->schedule);
+    TR_TRY(tr_mesh_make(2, 1, 1, r->rank, 2, &desc.mesh));
+    denied = d->denied;
+    const tr_status status = tr_engine_create(&desc, &engine);
+    if (!d->denied) {
+        EXPECT(status == TR_ERR_RANK);
+        return TR_OK;
+    }
+    EXPECT(status == TR_ERR_FIT && !tr_error_is_agreed());
+    EXPECT(tr_world_check(r->world) == TR_ERR_FIT);
+    tr_world_abort(r->world, (int)status);
+    return TR_OK;
+}
+
+static void test_a_rank_that_fails_alone_gives_up(void **state) {
+    (void)state;
+    tr_schedule *schedule = schedule_of("1f1b", 2, 4);
+    for (int what = DENY_GROUP; what <= DENY_CHANNEL; what++) {
+        denied_rank rank[2] = {{.schedule = schedule}, {schedule, (denial)what}};
+        run_engine_ranks(2, "cpu", create_denied, rank, sizeof *rank);
+    }
+    tr_schedule_destroy(schedule);
+}
+
 /* --- step inputs ------------------------------------------------------------------------------ */
 
 typedef struct asker {
@@ -412,6 +473,7 @@ int main(void) {
         cmocka_unit_test(test_refuses_absurd_sizes),
         cmocka_unit_test(test_enqueues_ahead),
         cmocka_unit_test(test_a_rank_without_samples_changes_nothing),
+        cmocka_unit_test(test_a_rank_that_fails_alone_gives_up),
         cmocka_unit_test(test_reads_what_layers_ask_for),
         cmocka_unit_test(test_batches_of_several_sizes),
     };
