@@ -62,33 +62,26 @@ static tr_status fetch(void *context, bool validation, int64_t sample, const tr_
                       : tr_data_sample(data, sample, wanted, count);
 }
 
-/* Shows the current instruction on the board, and nothing between instructions; a wait within an F
- * is a part of it. */
+/* Shows the current instruction on the board, and nothing between instructions. A GATHER_WAIT has
+ * no letter, since it is within an action, which the board still shows. */
 static void observe(void *context, const tr_instr *instr, bool begin) {
     tr_session *s = context;
-    static const char letter[TR_ACTION_TYPES] = {[TR_ACTION_F] = 'F',
-                                                 [TR_ACTION_I] = 'I',
-                                                 [TR_ACTION_W] = 'W',
-                                                 [TR_ACTION_B] = 'B',
-                                                 [TR_ACTION_RECV] = 'R',
-                                                 [TR_ACTION_SEND] = 'S',
-                                                 [TR_ACTION_WAIT_SENT] = 'S',
-                                                 [TR_ACTION_REDUCE_START] = 'G',
-                                                 [TR_ACTION_REDUCE_WAIT] = 'G',
-                                                 [TR_ACTION_GATHER_START] = 'P',
-                                                 [TR_ACTION_GATHER_WAIT] = 'P',
-                                                 [TR_ACTION_OFFLOAD] = 'C',
-                                                 [TR_ACTION_OFFLOAD_WAIT] = 'C',
-                                                 [TR_ACTION_FETCH] = 'C',
-                                                 [TR_ACTION_FETCH_WAIT] = 'C',
-                                                 [TR_ACTION_FINISH] = 'O'};
+    static const char letter[TR_ACTION_TYPES] = {
+        [TR_ACTION_F] = 'F',           [TR_ACTION_I] = 'I',
+        [TR_ACTION_W] = 'W',           [TR_ACTION_B] = 'B',
+        [TR_ACTION_RECV] = 'R',        [TR_ACTION_SEND] = 'S',
+        [TR_ACTION_WAIT_SENT] = 'S',   [TR_ACTION_REDUCE_START] = 'G',
+        [TR_ACTION_REDUCE_WAIT] = 'G', [TR_ACTION_GATHER_START] = 'P',
+        [TR_ACTION_OFFLOAD] = 'C',     [TR_ACTION_OFFLOAD_WAIT] = 'C',
+        [TR_ACTION_FETCH] = 'C',       [TR_ACTION_FETCH_WAIT] = 'C',
+        [TR_ACTION_FINISH] = 'O'};
     bool at_once = tr_device_on_host(s->device);
     if (s->trace && !at_once)
         tr_record_enqueue(s->trace, tr_device_compute(s->device), instr, begin);
     if (s->trace && at_once && !begin) tr_record_observe(s->trace, instr, false);
     if (at_once && !begin)
         tr_waits_observe(&s->waits, instr, false, tr_engine_tensor_waited(s->engine));
-    if (instr->action.type != TR_ACTION_GATHER_WAIT) /* within an action */
+    if (letter[instr->action.type])
         tr_board_set_action(s->options->board, instr->action.stage, instr->action.micro_batch,
                             begin ? letter[instr->action.type] : 0);
     if (!begin) {
