@@ -273,13 +273,22 @@ static tr_status step(void *context, int rank, int at, int *done) {
     return TR_OK;
 }
 
+/* Writes the action at a place, or the pair that starts there, as in a file. */
+static void print_cell(const tr_action *at, char *text, size_t size) {
+    char first[24], second[24];
+    tr_action_print(at[0], first, sizeof first);
+    if (at[0].overlap) tr_action_print(at[1], second, sizeof second);
+    if (at[0].overlap) (void)snprintf(text, size, "(%s;%s)OVERLAP_F_B", first, second);
+    else (void)snprintf(text, size, "%s", first);
+}
+
 static int blocked(const void *context, int rank, int at, char *item, char *text) {
     const check *c = context;
     const tr_action *a = &c->s->action[rank][at];
     tr_action need = {0};
     char action[32];
     (void)is_cell_blocked(c, a, &need);
-    tr_action_print(*a, item, TR_WALK_TEXT);
+    print_cell(a, item, TR_WALK_TEXT);
     tr_action_print(need, action, sizeof action);
     (void)snprintf(text, TR_WALK_TEXT, "%s%s", action, need.type == TR_ACTION_I ? " (or B)" : "");
     return c->s->rank_of[need.stage];

@@ -377,6 +377,23 @@ out:
     return status;
 }
 
+/* Fails unless every stage has an action on a rank. */
+static tr_status check_stages(const tr_program_set *set) {
+    bool *acts; /* [stages] */
+    int missing = 0;
+    const int stages = set->program[0].stages;
+    TR_TRY(tr_calloc((size_t)stages, sizeof *acts, &acts));
+    for (int r = 0; r < set->ranks; r++)
+        for (int k = 0; k < set->program[r].count; k++) {
+            const tr_action a = set->program[r].instr[k].action;
+            if (tr_action_computes(a)) acts[a.stage] = true;
+        }
+    while (missing < stages && acts[missing]) missing++;
+    free(acts);
+    if (missing == stages) return TR_OK;
+    return TR_FAIL(TR_ERR_CONFIG, "the program: no rank has an action of stage %d", missing);
+}
+
 /* Fails if anything comes after FINISH. */
 static tr_status check_finish(int rank, const tr_program *program) {
     for (int k = 1; k < program->count; k++)
@@ -504,6 +521,7 @@ tr_status tr_program_prove(const tr_program_set *set, const tr_stage_table *tabl
     TR_TRY_OUT(tr_walk_run(&p.walk, NULL));
     TR_TRY_OUT(check_all_taken(&p));
     for (int r = 0; r < set->ranks; r++) TR_TRY_OUT(check_actions(&set->program[r], table));
+    if (set->program[0].micro_batches > 0) TR_TRY_OUT(check_stages(set));
 out:
     for (size_t k = 0; p.channel && k < ranks * ranks; k++) free(p.channel[k].send);
     for (int r = 0; p.meeting && r < set->ranks; r++) free(p.meeting[r]);

@@ -76,7 +76,8 @@ static void test_pairs(void **state) {
                    "0F2 cannot overlap with 0B0");
     /* Without the overlap, 0F1 would let 1F1 run, and so 1B0. */
     expect_refusal("0F0,0F1&0B0,0B1", "1F0,1F1,1B0,1B1", 2,
-                   "rank 0 at 0F1 waits for 1I0 (or B); rank 1 at 1F1 waits for 0F1");
+                   "rank 0 at (0F1;0B0)OVERLAP_F_B waits for 1I0 (or B); rank 1 at 1F1 waits for "
+                   "0F1");
 }
 
 static void expect_order_note(const char *row_0, const char *row_1, const char *note) {

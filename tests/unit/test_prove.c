@@ -199,6 +199,21 @@ static void test_buckets(void **state) {
            NULL);
 }
 
+/* A stage without actions on any rank, which no other check looks at. */
+static void test_stages_are_complete(void **state) {
+    (void)state;
+    tr_instr instr[] = {INSTR_OF(F, 0), INSTR_OF(F, 1)};
+    tr_program program = {
+        .ranks = 1, .stages = 2, .micro_batches = 1, .forward_only = true, .instr = instr};
+    const tr_program_set set = {.ranks = 1, .program = &program};
+    const tr_stage_table table = {.stages = 2};
+    program.count = 2;
+    assert_int_equal(tr_program_prove(&set, &table), TR_OK);
+    program.count = 1;
+    assert_int_equal(tr_program_prove(&set, &table), TR_ERR_CONFIG);
+    assert_string_equal(tr_error_message(), "the program: no rank has an action of stage 1");
+}
+
 /* FINISH waits for all ranks, each of which arrives once. */
 static void test_finish(void **state) {
     (void)state;
@@ -304,6 +319,7 @@ int main(void) {
         cmocka_unit_test(test_waits_for_buffers),
         cmocka_unit_test(test_reductions_in_one_order),
         cmocka_unit_test(test_buckets),
+        cmocka_unit_test(test_stages_are_complete),
         cmocka_unit_test(test_finish),
         cmocka_unit_test(test_reductions_are_complete),
         cmocka_unit_test(test_offload),
