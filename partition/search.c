@@ -385,7 +385,10 @@ static tr_status refuse(const search *s) {
 tr_status tr_search_make(const tr_search_request *r, tr_search *out) {
     search s = {.r = r, .out = out};
     tr_status status = TR_OK;
+    int stages;
     *out = (tr_search){.least = INFINITY};
+    TR_TRY(
+        tr_config_cut_stages(r->config, &stages)); /* choices replace the cut, so none reads it */
     TR_TRY(tr_calloc(1, sizeof *s.c, &s.c));
     *s.c = *r->config;
     TR_TRY_OUT(tr_request_memory(r->config, r->device, r->ranks, &out->limit));

@@ -70,7 +70,8 @@ typedef struct tr_search {
  * the same order with other recomputations, values of zero and of sequence. These are assumptions:
  * a mesh may have a layout that is a little better (docs/layout.md has how often). Orders: 1f1b,
  * interleaved, interleaved-zb, zb-h1 and zbv; with parallel.zero 2 and 3 bfs. Depends only on the
- * request. Fails with TR_ERR_CONFIG when there is no layout at all. */
+ * request. Fails with TR_ERR_CONFIG when there is no layout at all, and for a parallel.cut that
+ * cannot be read, although the search takes none. */
 tr_status tr_search_make(const tr_search_request *request, tr_search *out);
 
 /* Sets the chosen keys. */

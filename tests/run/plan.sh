@@ -318,6 +318,9 @@ train 0 4 best-run "${keys[@]}" train.steps=1
 # A cut is one of a layout: the search cuts the layers of each itself, and says so.
 plan 0 recut --search 4 "${found[@]}" 'parallel.cut=Et|tL'
 [[ $(best recut) == "$(best search) parallel.cut=auto" ]] || fail "recut: $(best recut), not $(best search)"
+plan 78 uncut --search 4 "${found[@]}" parallel.cut=3-2
+plan 78 uncut-plan "${found[@]}" parallel.cut=3-2
+diff "$scratch/uncut.err" "$scratch/uncut-plan.err" >/dev/null || fail "uncut: $(<"$scratch/uncut.err")"
 # Keys that are given stay; without a layout that fits, without any, and without a speed it says so.
 plan 0 kept --search 4 "${found[@]}" parallel.tp=2 train.recompute=full
 rows kept | awk '$2 != 2 { exit 1 } END { exit NR != 2 }' || fail "kept: $(<"$scratch/kept.out")"
