@@ -21,9 +21,8 @@ tr_status tr_append_open(const char *path, int64_t keep, tr_append *out) {
     struct stat info;
     tr_status status = TR_OK;
     if (out->fd < 0 || fstat(out->fd, &info)) status = cannot(out, "opened");
-    else if (keep >= 0 && info.st_size > keep && ftruncate(out->fd, keep))
-        status = cannot(out, "cut");
-    else out->length = keep >= 0 && info.st_size > keep ? keep : info.st_size;
+    else out->length = info.st_size;
+    if (status == TR_OK && keep >= 0) status = tr_append_cut(out, keep);
     if (status != TR_OK) tr_append_close(out);
     return status;
 }
@@ -41,6 +40,13 @@ tr_status tr_append_write(tr_append *file, const void *record, size_t bytes) {
         done += (size_t)n;
     }
     file->length += (int64_t)bytes;
+    return TR_OK;
+}
+
+tr_status tr_append_cut(tr_append *file, int64_t keep) {
+    if (file->length <= keep) return TR_OK;
+    if (ftruncate(file->fd, keep)) return cannot(file, "cut");
+    file->length = keep;
     return TR_OK;
 }
 

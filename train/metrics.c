@@ -121,6 +121,17 @@ tr_status tr_metrics_open(const tr_config *config, int64_t resume_step, tr_metri
     return TR_OK;
 }
 
+tr_status tr_metrics_go_back(tr_metrics *m, int64_t step) {
+    tr_append *const file[] = {&m->lines, &m->answers, &m->samples};
+    for (size_t i = 0; i < sizeof file / sizeof *file; i++) {
+        int64_t keep;
+        if (file[i]->fd < 0) continue;
+        TR_TRY(kept_length(file[i]->path, step, &keep));
+        TR_TRY(tr_append_cut(file[i], keep));
+    }
+    return TR_OK;
+}
+
 tr_status tr_metrics_write(tr_metrics *m, const tr_metrics_record *record) {
     const struct {
         const char *name;

@@ -30,6 +30,10 @@ tr_status tr_metrics_set_aside(const char *dir, bool *moved);
  * samples.jsonl. Fails with TR_ERR_IO. */
 tr_status tr_metrics_open(const tr_config *config, int64_t resume_step, tr_metrics **out);
 
+/* Removes the records of later steps, except from the events. Needs no room on the disk. Fails with
+ * TR_ERR_IO. */
+tr_status tr_metrics_go_back(tr_metrics *metrics, int64_t step);
+
 /* Appends one line {"step":..,"loss":..,"grad_norm":..,"lr":..,"tokens_per_s":..[,"val_loss":..]
  * [,"grad_square":..,"grad_variance":..][,"noise_scale":..][,"skipped":true][,"loss_scale":..]}
  * with 17 significant digits (null for a value that is not finite), and the same record to the

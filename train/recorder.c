@@ -122,6 +122,12 @@ void tr_recorder_reopen(tr_recorder *r, int64_t done) {
     r->metrics = again;
 }
 
+void tr_recorder_go_back(tr_recorder *r, int64_t done) {
+    if (tr_metrics_go_back(r->metrics, done) != TR_OK)
+        tr_recorder_warn(r, "the metrics of steps after %lld stay and will be repeated: %s",
+                         (long long)done, tr_error_message());
+}
+
 void tr_recorder_show_plan(tr_recorder *r, const tr_engine *engine, const tr_mesh *mesh,
                            const char *transport) {
     tr_memory_plan plan;

@@ -58,9 +58,10 @@ void tr_recorder_begin(tr_recorder *recorder, const tr_board *board);
 /* Opens the metrics after step `done` of a resumed run. -1: a new run; renames the metrics of an
  * earlier run that saved nothing, and says so. */
 tr_status tr_recorder_open(tr_recorder *recorder, int64_t done);
-/* Opens log.txt and the metrics again after step `done`, in a directory that was made again, or
- * when later steps no longer count. */
+/* Opens log.txt and the metrics again after step `done`, in a directory that was made again. */
 void tr_recorder_reopen(tr_recorder *recorder, int64_t done);
+/* Removes the metrics of steps after `done`, which will be taken again; warns when it cannot. */
+void tr_recorder_go_back(tr_recorder *recorder, int64_t done);
 /* Gathers every rank's memory, and simulates the planned step for the report. Collective. */
 tr_status tr_recorder_open_report(tr_recorder *recorder, tr_device *device, const tr_engine *engine,
                                   const tr_mesh *mesh);

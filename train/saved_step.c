@@ -54,7 +54,7 @@ tr_status tr_saved_step_roll_back(tr_session *s) {
         now->guard.skips = skips;
         now->noise = saved->noise;
         now->scale = saved->scale;
-        if (tr_session_leads(s)) tr_recorder_reopen(&s->recorder, now->step);
+        if (tr_session_leads(s)) tr_recorder_go_back(&s->recorder, now->step);
     }
     free(saved);
     return status;

@@ -8,10 +8,12 @@
 #include <dirent.h>
 #include <math.h>
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -175,6 +177,39 @@ static void lines_keep_bits_and_resume_cuts(void **state) {
     assert_true(same_config(&config, &saved));
 }
 
+/* Going back opens and makes no file, because a disk may be full, and a record that fails after it
+ * leaves whole records. */
+static void going_back_cuts(void **state) {
+    (void)state;
+    tr_metrics *m;
+    char taken[1200];
+    struct rlimit before, small;
+    struct stat info;
+    use_directory("back");
+    assert_int_equal(tr_metrics_open(&config, -1, &m), TR_OK);
+    write_steps(m, 1, 60);
+    (void)snprintf(taken, sizeof taken, "%s/config.yaml.tmp", config.log.dir);
+    assert_int_equal(mkdir(taken, 0777), 0);
+    assert_int_equal(tr_metrics_go_back(m, 50), TR_OK);
+    has_steps(50);
+    (void)snprintf(taken, sizeof taken, "%s/metrics.jsonl", config.log.dir);
+    assert_int_equal(stat(taken, &info), 0);
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &before), 0);
+    small = before;
+    small.rlim_cur = (rlim_t)info.st_size + 10;
+    (void)signal(SIGXFSZ, SIG_IGN);
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &small), 0);
+    const tr_metrics_record r = record_of(51);
+    const tr_status full = tr_metrics_write(m, &r);
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &before), 0);
+    assert_int_equal(full, TR_ERR_IO);
+    has_steps(50);
+    write_steps(m, 51, 60);
+    tr_metrics_close(m);
+    has_steps(60);
+    assert_int_equal(count_events(), 1);
+}
+
 static void write_file(const char *name, const char *text) {
     char path[1200];
     (void)snprintf(path, sizeof path, "%s/%s", config.log.dir, name);
@@ -257,6 +292,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(tensorboard_bytes_are_exact),
         cmocka_unit_test(lines_keep_bits_and_resume_cuts),
+        cmocka_unit_test(going_back_cuts),
         cmocka_unit_test(metrics_of_a_run_that_saved_nothing_are_kept),
         cmocka_unit_test(what_cannot_be_written_is_named),
         cmocka_unit_test(what_is_not_finite_is_null),
