@@ -19,9 +19,14 @@ tr_status tr_output_open(const char *path, FILE **out) {
     return cannot(path, cause);
 }
 
-tr_status tr_output_close(const char *path, FILE *out, tr_status status) {
+/* Syncs what was written, unless the file system cannot. */
+static bool sync_file(FILE *out) {
+    return fsync(fileno(out)) == 0 || errno == EINVAL;
+}
+
+static tr_status close_file(const char *path, FILE *out, bool sync, tr_status status) {
     errno = 0;
-    bool failed = fflush(out) != 0 || ferror(out) != 0;
+    bool failed = fflush(out) != 0 || ferror(out) != 0 || (sync && !sync_file(out));
     int cause = errno; /* 0: an earlier write failed, and its cause is not known */
     if (fclose(out) != 0 && !failed) {
         failed = true;
@@ -30,4 +35,15 @@ tr_status tr_output_close(const char *path, FILE *out, tr_status status) {
     if (status != TR_OK || !failed) return status;
     return cause ? cannot(path, cause)
                  : TR_FAIL(TR_ERR_IO, "'%s' cannot be written: is the disk full?", path);
+}
+
+tr_status tr_output_close(const char *path, FILE *out, tr_status status) {
+    return close_file(path, out, false, status);
+}
+
+tr_status tr_output_replace(const char *temporary, const char *path, FILE *out, tr_status status) {
+    status = close_file(temporary, out, status == TR_OK, status);
+    if (status == TR_OK && rename(temporary, path) != 0) status = cannot(path, errno);
+    if (status != TR_OK) (void)unlink(temporary);
+    return status;
 }

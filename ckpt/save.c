@@ -1,5 +1,6 @@
 /* The protocol of a save: writes and syncs everything next to the committed steps; then one rename
  * commits. After each phase all ranks agree, so a failure on one rank ends the save on all. */
+#include "base/folders.h"
 #include "base/memory.h"
 #include "ckpt/ckpt_impl.h"
 
@@ -204,7 +205,13 @@ static tr_status publish(save *s) {
         error = rename(s->temporary.text, s->step.text) == 0 ? 0 : errno;
     if (error && !is_ours(s)) return tr_io_fail("rename to", s->step.text, error, s->needed);
     s->made = false; /* the temporary directory no longer exists */
-    return tr_directory_sync(s->root, s->needed);
+    error = tr_folders_sync(s->root);
+    if (error)
+        return TR_FAIL(TR_ERR_IO,
+                       "%s is complete, but cannot fsync %s: %s: a power cut may remove that step "
+                       "(older checkpoints are untouched)",
+                       s->step.text, s->root, strerror(error));
+    return TR_OK;
 }
 
 /* On rank 0: writes index and COMMIT, and renames. */

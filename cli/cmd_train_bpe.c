@@ -126,11 +126,7 @@ static tr_status write_tokenizer(const char *out, const tr_byte_list *json, cons
     (void)snprintf(partial, sizeof partial, "%s.partial-%ld", path, (long)getpid());
     TR_TRY(tr_output_open(partial, &file));
     (void)fwrite(json->byte, 1, json->count, file);
-    tr_status status = tr_output_close(partial, file, TR_OK);
-    if (status == TR_OK && rename(partial, path) != 0)
-        status = TR_FAIL(TR_ERR_IO, "'%s' cannot be written: %s", path, strerror(errno));
-    if (status != TR_OK) (void)unlink(partial);
-    return status;
+    return tr_output_replace(partial, path, file, TR_OK);
 }
 
 /* A file that is read in parts. */

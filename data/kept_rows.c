@@ -9,7 +9,6 @@
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
 enum { NUMBERS = 8, HEADER = 8 * NUMBERS, PIECE = 4096 };
 
@@ -30,7 +29,7 @@ static bool put_rows(const tr_source *s, FILE *f) {
     for (int i = 0; i < NUMBERS - 1 && good; i++) good = put(f, (uint64_t)numbers[i], 8);
     for (int64_t i = 0; i < s->ends && good; i++) good = put(f, (uint64_t)s->end[i], 8);
     for (int64_t i = 0; i < s->tokens && good; i++) good = put(f, (uint32_t)s->memory[i], 4);
-    return good && fflush(f) == 0 && fdatasync(fileno(f)) == 0;
+    return good && fflush(f) == 0;
 }
 
 tr_status tr_kept_rows_write(const tr_source *rows, const char *path) {
@@ -42,11 +41,7 @@ tr_status tr_kept_rows_write(const tr_source *rows, const char *path) {
     tr_status status = TR_OK;
     if (!put_rows(rows, f))
         status = TR_FAIL(TR_ERR_IO, "'%s' cannot be written: %s", temporary, strerror(errno));
-    status = tr_output_close(temporary, f, status);
-    if (status == TR_OK && rename(temporary, path) != 0)
-        status = TR_FAIL(TR_ERR_IO, "'%s' cannot be written: %s", path, strerror(errno));
-    if (status != TR_OK) (void)unlink(temporary);
-    return status;
+    return tr_output_replace(temporary, path, f, status);
 }
 
 /* --- reading ---------------------------------------------------------------------------------- */

@@ -240,9 +240,7 @@ tr_status tr_token_output_commit(tr_token_output *o, tr_token_place *place) {
     TR_TRY(tr_output_open(temporary, &f));
     (void)fprintf(f, state_format, o->request, place->file, place->offset, place->line,
                   place->continue_flags, place->tokens, place->documents, place->open);
-    TR_TRY(tr_output_close(temporary, f, TR_OK));
-    return rename(temporary, path_of(o, ".part")) == 0 ? TR_OK
-                                                       : cannot(path_of(o, ".part"), "written");
+    return tr_output_replace(temporary, path_of(o, ".part"), f, TR_OK);
 }
 
 /* Writes the index's lists from the lengths: each once for the lengths, and once for the places. */

@@ -51,6 +51,12 @@ target_link_options(test_rundir PRIVATE -Wl,--wrap=fcntl,--wrap=mkdir)
 target_link_options(test_saver PRIVATE -Wl,--wrap=tr_ckpt_saving_write,--wrap=clock_gettime
   -Wl,--wrap=tr_device_staging_alloc,--wrap=tr_calloc)
 
+# The order in which a file is synced and renamed.
+target_link_options(test_metrics PRIVATE -Wl,--wrap=fsync,--wrap=rename)
+
+# A directory that cannot be synced.
+target_link_options(test_ckpt PRIVATE -Wl,--wrap=tr_folders_sync)
+
 # Saves that a test ends well or badly.
 target_link_options(test_save_step PRIVATE
   -Wl,--wrap=tr_saver_begin,--wrap=tr_saver_saves,--wrap=tr_saver_look,--wrap=tr_saver_end

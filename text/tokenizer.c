@@ -5,7 +5,6 @@
 #include "base/output.h"
 #include "text/setting.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -144,10 +143,7 @@ tr_status tr_tokenizer_save(const tr_tokenizer *t, const char *path) {
     tr_status status = tr_output_open(partial, &file);
     if (status == TR_OK) {
         (void)fwrite(t->file, 1, t->file_length, file);
-        status = tr_output_close(partial, file, TR_OK);
-        if (status == TR_OK && rename(partial, path) != 0)
-            status = TR_FAIL(TR_ERR_IO, "'%s' cannot be written: %s", path, strerror(errno));
-        if (status != TR_OK) (void)unlink(partial);
+        status = tr_output_replace(partial, path, file, TR_OK);
     }
     free(partial);
     return status;

@@ -30,11 +30,7 @@ static tr_status write_config(const tr_config *config) {
     (void)snprintf(temporary, sizeof temporary, "%s.tmp", path);
     FILE *f;
     TR_TRY(tr_output_open(temporary, &f));
-    tr_status status = tr_output_close(temporary, f, tr_config_print(config, f));
-    if (status == TR_OK && rename(temporary, path))
-        status = TR_FAIL(TR_ERR_IO, "'%s' cannot be written: %s", path, strerror(errno));
-    if (status != TR_OK) (void)unlink(temporary);
-    return status;
+    return tr_output_replace(temporary, path, f, tr_config_print(config, f));
 }
 
 /* Returns the step of a line, or -1 when it is not a record. */

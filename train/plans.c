@@ -5,7 +5,6 @@
 #include "base/output.h"
 #include "partition/request.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -56,12 +55,9 @@ tr_status tr_plans_write(const tr_plans *plans, const tr_config *config) {
     tr_status status = tr_output_open(temporary, &f);
     if (status == TR_OK) {
         (void)fputs(text, f);
-        status = tr_output_close(temporary, f, TR_OK);
+        status = tr_output_replace(temporary, path, f, TR_OK);
     }
     free(text);
-    if (status == TR_OK && rename(temporary, path) != 0)
-        status =
-            TR_FAIL(TR_ERR_IO, "cannot rename '%s' to '%s': %s", temporary, path, strerror(errno));
     return status;
 }
 

@@ -8,12 +8,10 @@
 #include "train/plot.h"
 
 #include <cjson/cJSON.h>
-#include <errno.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 /* The most rows of a table, and the most events of drawings, that a browser opens at once; the
  * width of the page's text in pixels, as in the style below. */
@@ -486,10 +484,7 @@ tr_status tr_report_write(const tr_report *r) {
     (void)snprintf(temporary, sizeof temporary, "%s.tmp", path);
     TR_TRY_OUT(read_curves(r->config->log.dir, &c));
     TR_TRY_OUT(tr_output_open(temporary, &out));
-    status = tr_output_close(temporary, out, write_page(r, &c, out));
-    if (status == TR_OK && rename(temporary, path))
-        status = TR_FAIL(TR_ERR_IO, "'%s' cannot be written: %s", path, strerror(errno));
-    if (status != TR_OK) (void)unlink(temporary);
+    status = tr_output_replace(temporary, path, out, write_page(r, &c, out));
 out:
     free_curves(&c);
     return status;

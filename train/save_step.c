@@ -69,8 +69,8 @@ static tr_status end(tr_session *s, tr_status begun, bool last) {
     }
     if (last || status != TR_ERR_IO) return status;
     if (tr_session_leads(s))
-        tr_recorder_warn(&s->recorder, "step %lld was not saved: %s", (long long)s->saving.step,
-                         tr_error_message());
+        tr_recorder_warn(&s->recorder, "the save of step %lld failed: %s",
+                         (long long)s->saving.step, tr_error_message());
     return TR_OK;
 }
 

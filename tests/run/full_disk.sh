@@ -52,7 +52,7 @@ fill_for_a_while() {
     rm "$1/filler"
 }
 
-unsaved="not saved: .*: No space left on device"
+unsaved="failed: .*: No space left on device"
 
 # Token files: one sentence with the path, no file under its last name, and the same command goes on where
 # there is room.
@@ -119,7 +119,7 @@ for ranks in 1 4; do
         changing $run fill_for_a_while ${middle:+checkpoint.background=true}
         [[ $code == 0 ]] || fail "$run: exit code $code, not 0: $(<$run.err)"
         warnings=$(wc -l <$run.err)
-        [[ $warnings -ge 1 && $warnings == $(grep -Ec "^trireme: warning: step [0-9]+ was $unsaved" $run.err) ]] ||
+        [[ $warnings -ge 1 && $warnings == $(grep -Ec "^trireme: warning: the save of step [0-9]+ $unsaved" $run.err) ]] ||
             fail "$run: said '$(<$run.err)'"
         nothing_half $run
         steps=$(find $run/ckpt -name 'step-*' | wc -l)

@@ -100,7 +100,7 @@ head -n 150 "$scratch/warn/metrics.jsonl" >"$scratch/full/metrics.jsonl"
     train 65 1 full --resume guard.action=rollback guard.sigma=1 guard.skips=3 checkpoint.every=5 train.steps=260
     finish >/dev/null
 ) || fail "full: $(tail -n 1 "$scratch/full.err")"
-grep -q 'step [0-9]* was not saved: .*File too large' "$scratch/full.err" || fail "full: a save has room"
+grep -q 'the save of step [0-9]* failed: .*File too large' "$scratch/full.err" || fail "full: a save has room"
 grep -q 'diverged: the run has gone back 2 times (guard.skips), and at .*(step 150 is saved)$' "$scratch/full.err" ||
     fail "full: $(tail -n 1 "$scratch/full.err")"
 

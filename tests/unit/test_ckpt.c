@@ -71,6 +71,54 @@ static void test_fp64_is_saved_as_fp32(void **state) {
         }
 }
 
+static int syncs; /* of directories, until one fails; 0: none fails */
+
+/* The linker sends calls of tr_folders_sync here. */
+int __real_tr_folders_sync(const char *path);
+int __wrap_tr_folders_sync(const char *path);
+int __wrap_tr_folders_sync(const char *path) {
+    return syncs > 0 && --syncs == 0 ? EIO : __real_tr_folders_sync(path);
+}
+
+/* A sync that fails before the rename leaves nothing; after it, the whole step, and says so. */
+static void test_directory_cannot_be_synced(void **state) {
+    (void)state;
+    tr_world *world;
+    float w[4] = {1, 2, 3, 4};
+    tr_box box = {.extent = {4}, .local_stride = {1}};
+    tr_ckpt_tensor t = {.name = "weights/w",
+                        .rank = 1,
+                        .shape = {4},
+                        .boxes = 1,
+                        .box = &box,
+                        .local = w,
+                        .dtype = TR_F32,
+                        .write = true};
+    tr_ckpt_state s = state_of(1);
+    char root[PATH_MAX];
+    (void)snprintf(root, sizeof root, "%s", path_of("unsynced"));
+    assert_int_equal(tr_world_open_local(1, &world), TR_OK);
+    assert_int_equal(mkdir(root, 0777), 0);
+    int failed = 0, complete = 0;
+    for (int k = 1; complete == 0; k++) {
+        tr_ckpt_info *info;
+        int count;
+        syncs = k;
+        assert_int_equal(tr_ckpt_save(world, root, &s, &t, 1), TR_ERR_IO);
+        assert_int_equal(syncs, 0);
+        complete =
+            strstr(tr_error_message(), "step-00000001 is complete, but cannot fsync ") != NULL;
+        assert_int_equal(tr_ckpt_list(root, &info, &count), TR_OK);
+        assert_int_equal(count, complete);
+        if (complete) assert_true(info[0].valid);
+        free(info);
+        failed++;
+    }
+    assert_int_equal(failed, 3); /* the root, the step's directory, the root */
+    assert_good(tr_ckpt_load(world, root, 1, &t, 1, &s, NULL));
+    tr_world_close(world);
+}
+
 /* Returns the bytes of a step's only shard. */
 static size_t shard_bytes(const char *root) {
     size_t bytes;
@@ -480,6 +528,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_any_layout_loads_any_other, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_fp64_is_saved_as_fp32, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_directory_cannot_be_synced, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_narrow_types_are_saved_as_bf16, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_several_blocks, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_same_state_same_bytes, set_up, tear_down),

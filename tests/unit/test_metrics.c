@@ -137,6 +137,26 @@ static void has_steps(int64_t last) {
     (void)fclose(f);
 }
 
+static ino_t synced; /* the file that was synced last */
+static int renamed;  /* files that were on the disk before they got their last name */
+
+/* The linker sends calls of fsync and rename here. */
+int __real_fsync(int fd);
+int __wrap_fsync(int fd);
+int __wrap_fsync(int fd) {
+    struct stat info;
+    if (fstat(fd, &info) == 0) synced = info.st_ino;
+    return __real_fsync(fd);
+}
+
+int __real_rename(const char *from, const char *to);
+int __wrap_rename(const char *from, const char *to);
+int __wrap_rename(const char *from, const char *to) {
+    struct stat info;
+    renamed += stat(from, &info) == 0 && info.st_ino == synced;
+    return __real_rename(from, to);
+}
+
 static int count_events(void) {
     int n = 0;
     DIR *d = opendir(config.log.dir);
@@ -151,6 +171,7 @@ static void lines_keep_bits_and_resume_cuts(void **state) {
     tr_metrics *m;
     use_directory("lines");
     assert_int_equal(tr_metrics_open(&config, -1, &m), TR_OK);
+    assert_int_equal(renamed, 1); /* config.yaml */
     write_steps(m, 1, 200);
     tr_metrics_close(m);
     has_steps(200);
