@@ -69,7 +69,7 @@ const char *tr_text_bytes(double bytes, char *text, size_t size) {
 }
 
 const char *tr_text_memory(size_t bytes, char *text, size_t size) {
-    if (bytes < 1 << 10) (void)snprintf(text, size, "%zu bytes", bytes);
+    if (bytes < 1 << 10) (void)snprintf(text, size, "%zu byte%s", bytes, bytes == 1 ? "" : "s");
     else if (bytes < 1 << 20) (void)snprintf(text, size, "%.1f KiB", (double)bytes / (1 << 10));
     else (void)snprintf(text, size, "%.1f MiB", (double)bytes / (1 << 20));
     return text;

@@ -29,7 +29,10 @@ static tr_status take_size(const char *text, int64_t *bytes) {
         if (end > text && !strcmp(end, units[i].unit) && n > 0 &&
             !__builtin_mul_overflow(n, units[i].bytes, bytes))
             return TR_OK;
-    return cli_usage("ckpt", "--max-shard-size must be a size like 5GB, not '%.80s'", text);
+    return cli_usage("ckpt",
+                     "--max-shard-size must be a whole number of bytes, kB, KiB, MB, MiB, GB or "
+                     "GiB, like 5GB, not '%.80s'",
+                     text);
 }
 
 static tr_status take_option(const char *option, const char *value, request *r) {

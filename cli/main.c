@@ -61,6 +61,9 @@ tr_status cli_unknown_option(const char *name, const char *option) {
     const cli_command *command = cli_find(name);
     int count = command ? list_options(command->arguments, known) : 0;
     int near = strncmp(option, "--", 2) == 0 ? tr_nearest(option, option_name, known, count) : -1;
+    if (near < 0 && access(option, F_OK) == 0)
+        return TR_FAIL(TR_ERR_USAGE, "unknown option %s; write ./%s for the file of this name",
+                       option, option);
     if (near < 0) return cli_usage(name, "unknown option %s", option);
     return TR_FAIL(TR_ERR_USAGE, "unknown option %s; did you mean %s?", option, known[near]);
 }

@@ -45,17 +45,6 @@ static bool is_frozen(const tr_tuning *tuning, const char *name) {
     return false;
 }
 
-bool tr_tuning_freezes_more(const tr_tuning *tuning, const tr_tuning *other) {
-    char word[TR_TUNING_TEXT], known[TR_TUNING_TEXT];
-    for (const char *text = tuning->freeze; next_word(&text, word);) {
-        bool found = false;
-        for (const char *rest = other->freeze; !found && next_word(&rest, known);)
-            found = strcmp(word, known) == 0;
-        if (!found) return true;
-    }
-    return false;
-}
-
 /* Returns the scale of the first pattern that matches, or 1. */
 static double lr_scale_of(const tr_tuning *tuning, const char *name) {
     char word[TR_TUNING_TEXT];
@@ -221,6 +210,25 @@ static tr_status any_trained(void *context, const tr_param *param, const tr_glob
     (void)tensor;
     *(bool *)context |= !param->frozen;
     return TR_OK;
+}
+
+typedef struct comparison {
+    const tr_tuning *tuning, *other;
+    bool more;
+} comparison;
+
+static tr_status compare_frozen(void *context, const tr_param *param, const tr_global *tensor) {
+    comparison *c = context;
+    (void)param;
+    c->more |= is_frozen(c->tuning, tensor->name) && !is_frozen(c->other, tensor->name);
+    return TR_OK;
+}
+
+bool tr_tuning_freezes_more(const tr_model *model, const tr_tuning *tuning,
+                            const tr_tuning *other) {
+    comparison c = {.tuning = tuning, .other = other};
+    (void)visit_tensors(model, compare_frozen, &c);
+    return c.more;
 }
 
 tr_status tr_tuning_check_model(const tr_model *model) {

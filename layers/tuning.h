@@ -12,8 +12,8 @@ tr_status tr_tuning_apply(const tr_tuning *tuning, tr_param *param);
  * apart, so that they may belong to one parameter. */
 bool tr_tuning_alike(const tr_tuning *tuning, const char *name_a, const char *name_b);
 
-/* Returns true when train.freeze has a pattern that the other one's does not have. */
-bool tr_tuning_freezes_more(const tr_tuning *tuning, const tr_tuning *other);
+/* Returns true when train.freeze freezes a tensor of the model that the other one's does not. */
+bool tr_tuning_freezes_more(const tr_model *model, const tr_tuning *tuning, const tr_tuning *other);
 
 /* Returns true when the tuning is that of a model of which all is trained equally fast. */
 bool tr_tuning_is_plain(const tr_tuning *tuning);

@@ -415,7 +415,7 @@ tr_status tr_layout_memory(const tr_layout *l, tr_device *device, const tr_mesh 
 
 tr_status tr_layout_check_fit(const tr_layout *l, tr_device *device, int pp_rank,
                               const tr_memory_plan *plan, size_t limit) {
-    char parts[TR_MEMORY_TEXT], may_use[32];
+    char parts[TR_MEMORY_TEXT], may_use[32], less[32];
     const bool trains = !l->desc.forward_only;
     const bool may_divide = trains && !l->desc.zero && tr_mesh_near(&l->desc.mesh) > 1;
     const bool may_offload = trains && !tr_device_on_host(device) && !l->desc.optimizer.offload;
@@ -426,10 +426,11 @@ tr_status tr_layout_check_fit(const tr_layout *l, tr_device *device, int pp_rank
     tr_memory_text(plan, parts);
     return TR_FAIL(
         TR_ERR_FIT,
-        "rank %d of the pipeline needs %s and a rank may use %s (device.memory): "
+        "rank %d of the pipeline needs %s and a rank may use %s (device.memory), %s less: "
         "%s%s%sraise parallel.pp or parallel.tp, %slower train.micro_batch (`trireme plan` finds "
         "values that fit)",
         pp_rank, parts, tr_text_memory(limit, may_use, sizeof may_use),
+        tr_text_memory(plan->total - limit, less, sizeof less),
         may_divide ? "set parallel.zero to 1, " : "",
         may_offload ? "set device.offload to optimizer, " : "",
         may_wait ? "set checkpoint.background to false, " : "",

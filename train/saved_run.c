@@ -17,21 +17,37 @@ static void keep_horizon(tr_config *config, const tr_config *then, tr_saved_run 
     out->kept_horizon = tr_lr_has_horizon(&lr);
 }
 
+/* Sets *fewer and *more: the saved run froze parameters that are trained now, or the reverse. */
+static tr_status compare_frozen(const tr_config *config, const tr_config *then, bool *fewer,
+                                bool *more) {
+    const tr_tuning *now = &config->model.tuning, *before = &then->model.tuning;
+    const tr_model_shape shape = {.batch = config->train.micro_batch,
+                                  .seq = config->model.context,
+                                  .dtype = tr_config_dtype(config),
+                                  .tp_size = 1};
+    tr_model *model;
+    *fewer = *more = false;
+    if (strcmp(now->freeze, before->freeze) == 0) return TR_OK;
+    TR_TRY(tr_model_create(&config->model, &shape, &model));
+    *fewer = tr_tuning_freezes_more(model, before, now);
+    *more = tr_tuning_freezes_more(model, now, before);
+    tr_model_destroy(model);
+    return TR_OK;
+}
+
 /* Returns true when parameters that this run does not train, which have no masters in 16 bits, lose
- * bits. */
-static bool narrows_frozen(const tr_config *config, const tr_config *then) {
+ * bits. more: as of compare_frozen. */
+static bool narrows_frozen(const tr_config *config, const tr_config *then, bool more) {
     const tr_dtype now = tr_config_dtype(config), before = tr_config_dtype(then);
     const bool freezes = config->model.tuning.freeze[0] || config->model.lora.rank > 0;
-    const bool others = tr_tuning_freezes_more(&config->model.tuning, &then->model.tuning);
     if (!freezes || tr_dtype_size(now) > sizeof(uint16_t)) return false;
-    return now != before || (others && !tr_optim_of(then).no_master);
+    return now != before || (more && !tr_optim_of(then).no_master);
 }
 
 /* Notes the types of saved moments and parameters if this run's have fewer bits. */
 static void note_narrowed(const tr_config *config, const tr_config *then, tr_saved_run *out) {
     const tr_optim_config before = tr_optim_of(then), now = tr_optim_of(config);
     const bool continues = tr_optim_continues(now.kind, before.kind);
-    out->narrowed_frozen = narrows_frozen(config, then);
     if (continues && tr_dtype_size(now.moments) < tr_dtype_size(before.moments))
         (void)snprintf(out->narrowed, sizeof out->narrowed, "%s", then->optim.moments);
     out->unmastered = now.no_master && !before.no_master;
@@ -43,13 +59,15 @@ static void note_narrowed(const tr_config *config, const tr_config *then, tr_sav
 /* Compares with the config of the saved run, `then`. */
 static tr_status compare(tr_ckpt_state *state, const char *root, const tr_config *then,
                          tr_config *config, tr_saved_run *out) {
+    bool more;
     tr_config_keep(config, then);
-    out->unfrozen = tr_tuning_freezes_more(&then->model.tuning, &config->model.tuning);
     TR_TRY(tr_config_check_model(config, then, root));
+    TR_TRY(compare_frozen(config, then, &out->unfrozen, &more));
     /* At step 0 there are imported weights, and no run that chose a schedule or optimizer. */
     if (state->step == 0) return TR_OK;
     keep_horizon(config, then, out);
     note_narrowed(config, then, out);
+    out->narrowed_frozen = narrows_frozen(config, then, more);
     const tr_optim_kind kind = tr_optim_of(config).kind, before = tr_optim_of(then).kind;
     tr_optim_new_states(kind, before, out->new_states);
     if (tr_optim_restarts(kind, before)) state->moments_since = state->optimizer_step;

@@ -8,7 +8,7 @@
 
 /* How a saved run and the run that continues it differ where that changes the numbers. */
 typedef struct tr_saved_run {
-    bool unfrozen;                   /* train.freeze no longer has a pattern of the saved run's */
+    bool unfrozen;                   /* parameters are trained that the saved run froze */
     bool kept_horizon;               /* the continued run keeps the saved one's horizon */
     char new_states[TR_OPTIM_NAMES]; /* states of the optimizer that begin at zero, or "" */
     bool reblocked;                  /* 8-bit moments are in blocks of another parallel.tp */

@@ -50,6 +50,8 @@ for command in "eval run" "train x.yaml" "plan x.yaml" "ckpt ls run" "ckpt verif
     code=0 && "$trireme" $command --foo >out 2>err || code=$?
     [[ $code == 64 ]] && grep -q "^trireme: unknown option --foo; usage: trireme ${command%% *} " err || fail "$command --foo: exit code $code: $(<err)"
 done
+: >-dash.yaml
+expect 64 "trireme: unknown option -dash.yaml; write ./-dash.yaml for the file of this name" plan -dash.yaml
 expect 64 "trireme: unknown option --temprature; did you mean --temperature?" sample run --temprature
 for option in -n -p --stop --top-k; do
     code=0 && "$trireme" sample run $option >out 2>err || code=$?
@@ -113,6 +115,9 @@ for option in "-n 9223372036854775808" "-n -1" "--top-k 4294967297" "--seed -1" 
         fail "sample $option: exit code $code: $(<err)"
 done
 expect 64 "trireme: STEP takes a whole number from 0 to 9223372036854775807, not 'x'; usage: trireme ckpt ls RUN | verify RUN [STEP] | import FOLDER|FILE RUN | export RUN FOLDER [--adapter] [--dtype fp32|bf16|fp16] [--step N] [--max-shard-size 5GB]" ckpt verify no-run x
+code=0 && "$trireme" ckpt export a b --max-shard-size 100KB >out 2>err || code=$?
+[[ $code == 64 ]] && grep -q "^trireme: --max-shard-size must be a whole number of bytes, kB, KiB, MB, MiB, GB or GiB, like 5GB, not '100KB'; " err ||
+    fail "--max-shard-size: exit code $code: $(<err)"
 
 # A sentence is one line without control characters, and names the cause even if the path is long.
 expect 66 "trireme: the config file 'a?b?[31m.yaml' cannot be opened: No such file or directory" data $'a\nb\e[31m.yaml'

@@ -82,6 +82,9 @@ train 0 1 frozen --resume "${options[@]}" "${frozen[@]}" train.steps=8 optim.hor
 # Parameters that are no longer frozen lose moments, and those that stay frozen no bits.
 train 0 1 frozen --resume "${options[@]}" optim.master=fp32 'train.freeze=*.wpe.weight' train.steps=9 optim.horizon=10
 says frozen "warning: train.freeze is not that of the checkpoint: the moments of parameters that were frozen and are trained now start at zero"
+# Patterns of another form that freeze the same parameters change nothing.
+train 0 1 frozen --resume "${options[@]}" optim.master=fp32 'train.freeze=*wpe.weight' train.steps=10 optim.horizon=10 checkpoint.every=0
+[[ ! -s $scratch/frozen.err ]] || fail "frozen alike: said '$(<"$scratch/frozen.err")'"
 # Another pattern more freezes others, and no moments begin again.
 train 0 1 frozen --resume "${options[@]}" optim.master=fp32 'train.freeze=*.attn.* *.wpe.weight' train.steps=10 optim.horizon=10
 says frozen "warning: train.precision is bf16: the checkpoint's parameters that are frozen now are rounded to it and may lose bits"

@@ -45,6 +45,7 @@ static void test_refuses_what_does_not_fit(void **state) {
         desc.memory = too_small[i];
         assert_int_equal(tr_engine_create(&desc, &engine), TR_ERR_FIT);
         assert_non_null(strstr(tr_error_message(), "device.memory"));
+        if (i == 0) assert_non_null(strstr(tr_error_message(), "(device.memory), 1 byte less: "));
         assert_non_null(strstr(tr_error_message(), "set train.recompute, or lower"));
         assert_int_equal(tr_memory_taken(device), before);
     }
