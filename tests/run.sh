@@ -12,6 +12,16 @@ logs=build/log
 mkdir -p "$logs"
 : >"$logs/failed"
 
+# Jobs in the background ignore Ctrl-C, so they are ended with the script. Those that `meanwhile` starts have a process
+# group.
+leave() {
+    local job
+    for job in $(jobs -p); do kill -- "-$job" 2>/dev/null || kill "$job" 2>/dev/null || true; done
+}
+trap leave EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM
+
 # progress LOG: prints how far the step with this log is: the tests that have ended and those that run, or the
 # log's last line.
 progress() {
@@ -82,6 +92,13 @@ build() {
 build_meanwhile() {
     renice -n 10 "$BASHPID" >/dev/null || true
     build "$@"
+}
+
+# meanwhile COMMAND...: runs the command in the background, as a process group; its number is $!.
+meanwhile() {
+    set -m
+    "$@" &
+    set +m
 }
 
 # check_clang: lets clang warn about every source; tests/long.sh also generates and links its code.
@@ -158,7 +175,7 @@ step build-bench "build of the benchmarks" build release benches || true
 commit=$(git rev-parse HEAD 2>/dev/null || echo none)
 TRIREME_DRAW=$commit step test "tests (release)" suite release 4 || true # on two processors: whole runs wait for more than half of their time
 # The trials, and then the tests with ThreadSanitizer, wait for much of their time.
-step build-tsan "build (thread)" build_meanwhile tsan tsan_tests &
+meanwhile step build-tsan "build (thread)" build_meanwhile tsan tsan_tests
 tsan=$!
 step long "a sample of tests/long.sh for commit ${commit:0:12}" bash tests/long.sh --sample "$commit" || true
 gpu=$(ctest --test-dir build/release -N -L '^gpu$' | sed -n 's/^Total Tests: //p')
@@ -168,7 +185,7 @@ unbuilt=0
 wait $tsan || unbuilt=1
 draw_asan
 # shellcheck disable=SC2046 # a word for each target
-step build-asan "build (address, undefined)" build_meanwhile asan $(printf 'test_%s ' "${asan_tests[@]%.avx2}") &
+meanwhile step build-asan "build (address, undefined)" build_meanwhile asan $(printf 'test_%s ' "${asan_tests[@]%.avx2}")
 asan=$!
 ((unbuilt)) || step test-tsan "stream and thread tests (thread)" suite_tsan || true
 if wait $asan; then step test-asan "unit tests (address, undefined)" suite_asan || true; fi

@@ -20,6 +20,7 @@ cat >bin/cmake <<'S'
 #!/bin/sh
 echo "cmake $*" >>called
 echo "[1/2] Compiling"
+case "$*" in --build*tsan*) [ "$(cat broken)" != stuck ] || exec sleep 1000 ;; esac
 case "$*" in --build*$(cat broken)*) echo "this does not compile"; exit 1 ;; esac
 S
 mkdir -p build/clang
@@ -95,6 +96,19 @@ suite_says '^tests: FAILED \(build-tsan\) after'
 ! grep -q 'ctest --test-dir build/tsan' called || fail "tests ran that are not built"
 grep -q 'ctest --test-dir build/asan' called || fail "no test ran with AddressSanitizer"
 until_true 60 alone || fail "a process was left"
+
+# Ctrl-C also ends the build in the background.
+rm called
+echo stuck >broken
+set -m # so that the script does not ignore Ctrl-C
+PATH=$PWD/bin:$PATH bash tests/run.sh >out 2>&1 </dev/null &
+script=$!
+set +m
+until_true 60 grep -qs '^cmake --build build/tsan' called || fail "the build in the background has not begun: $(<out)"
+kill -INT -- "-$script"
+code=0 && wait "$script" || code=$?
+[[ $code == 130 ]] || fail "after Ctrl-C: exit code $code, not 130: $(<out)"
+until_true 60 alone || fail "a process was left after Ctrl-C"
 
 suite 1 clang
 suite_says '^warnings of clang: FAILED after'
