@@ -271,7 +271,9 @@ void tr_channel_close(tr_channel *channel);
 tr_status tr_channel_send(tr_channel *channel, tr_stream *stream, const void *buffer, size_t bytes,
                           int64_t *ticket);
 /* Makes later work on `stream` wait until message `ticket`, and all before it, are complete; that
- * work may write the buffer again. */
+ * work may write the buffer again. When the wait fails, later work that is already enqueued runs
+ * all the same: what then arrives of the message is undefined, but a step that uses it cannot end,
+ * since its last collective needs all ranks. */
 tr_status tr_channel_wait_sent(tr_channel *channel, tr_stream *stream, int64_t ticket);
 /* Announces the sizes of the next n messages, after those of earlier calls, so that a transport
  * that needs them in advance (nccl) can receive before the takes. */
