@@ -316,7 +316,7 @@ awk 'NR == FNR { step = $3; nextfile } /^(time|in all) / { last = ($1 == "in" ? 
     <(rows search) "$scratch/best.out" || fail "search: $(rows search | head -1), the plan: $(grep -E '^(time|in all)' "$scratch/best.out")"
 train 0 4 best-run "${keys[@]}" train.steps=1
 # A cut is one of a layout: the search cuts the layers of each itself, and says so.
-plan 0 recut --search 4 "${found[@]}" 'parallel.cut=Et|tL'
+plan 0 recut --search 4 "${found[@]}" 'parallel.cut=Ett|ttL'
 [[ $(best recut) == "$(best search) parallel.cut=auto" ]] || fail "recut: $(best recut), not $(best search)"
 plan 78 uncut --search 4 "${found[@]}" parallel.cut=3-2
 plan 78 uncut-plan "${found[@]}" parallel.cut=3-2
