@@ -15,8 +15,8 @@
 #include "device/elementwise.h"
 
 /* Query rows that backward processes together, the depth of the products for DK and DV. A multiple
- * of the rows of every kernel's product and of TR_PANEL. */
-enum { QUERIES = 48 };
+ * of TR_GEMM_MOST_ROWS. */
+enum { QUERIES = 64 };
 
 /* Strides of one head's rows within packed QKV and within Y, and the padded sizes of its packings.
  */
@@ -85,22 +85,15 @@ static tr_stored_rows qkv_rows(const head_shape *h, const void *qkv, int64_t off
     return (tr_stored_rows){h->dtype, qkv, offset, h->qkv_step};
 }
 
-/* Turns n of a row's scores into exp(scale score - shift), and the others, up to `end`, into zeros.
- * Whole panels are computed where there is room, because their last numbers would take longer one
- * by one. */
-static void exponentials(const tr_cpu_kernels *kernels, float scale, float shift, int64_t n,
-                         int64_t end, float *score) {
-    kernels->exponential(tr_min_i64(tr_panel_up(n), end), score, scale, shift, 1.0f, score);
-    for (int64_t i = n; i < end; i++) score[i] = 0;
-}
-
-/* Turns a row of n scores into exp(scale score - largest), zeros up to `end`; returns their sum. */
-static float softmax_row(const tr_cpu_kernels *kernels, float scale, float *score, int64_t n,
-                         int64_t end, float *largest) {
-    float top = tr_vec_max(score, n) * scale;
-    exponentials(kernels, scale, top, n, end, score);
-    *largest = top;
-    return tr_vec_sum(score, n);
+/* Sets a row's scores of keys before `first` and from `end` on so that their exponentials are 0:
+ * -infinity in the panels of the others, and past those, up to `width`, zeros. Returns the number
+ * of these panels. */
+static int64_t hide(int64_t first, int64_t end, int64_t width, float *score) {
+    const int64_t panels = tr_panel_up(end) / TR_PANEL;
+    for (int64_t i = 0; i < first; i++) score[i] = -INFINITY;
+    for (int64_t i = end; i < panels * TR_PANEL; i++) score[i] = -INFINITY;
+    for (int64_t i = panels * TR_PANEL; i < width; i++) score[i] = 0;
+    return panels;
 }
 
 /* Divides memory at `base` into parts of size[i] floats or words, and returns its bytes. Only
@@ -169,10 +162,8 @@ static void head_forward(const tr_op *op, const head_queries *q, const forward_w
                                h.score_step, false);
         for (int64_t r = 0; r < rows; r++) {
             float top, *scores = w->scores + r * h.score_step;
-            const int64_t unseen = first[r] - from;
-            for (int64_t i = 0; i < unseen; i++) scores[i] = 0;
-            sums[r] = softmax_row(kernels, h.scale, scores + unseen, t + r + 1 - first[r],
-                                  width - unseen, &top);
+            const int64_t panels = hide(first[r] - from, t + r + 1 - from, width, scores);
+            sums[r] = kernels->softmax(panels, h.scale, scores, &top);
             if (q->lse) q->lse[row + r] = top + logf(sums[r]);
             if (h.rounds)
                 (void)kernels->round_row(width / TR_PANEL, scores,
@@ -280,16 +271,6 @@ static void store_rows(const head_shape *h, tr_dtype dtype, void *base, int64_t 
     }
 }
 
-/* ds[n] = p (ds - delta), where ds came as dP. delta, the sum of p dP over the row, is also dy . y,
- * which FP32 takes since it is shorter. Storage of 16 bits has rounded y, and every key of the row
- * would share the error: y is NULL then. */
-static void score_gradient(const head_shape *h, int64_t n, const float *dy, const float *y,
-                           const float *p, float *ds) {
-    const float delta = y ? tr_vec_dot(dy, y, h->dim) : tr_vec_dot(p, ds, n);
-#pragma omp simd
-    for (int64_t i = 0; i < n; i++) ds[i] = p[i] * (ds[i] - delta);
-}
-
 /* n <= QUERIES query rows of a head, from row t on, and the keys from `from` to `end` that any of
  * them sees. */
 typedef struct query_block {
@@ -299,19 +280,22 @@ typedef struct query_block {
 } query_block;
 
 /* Computes P and the gradient of the scores of one row of the block from its product with the keys
- * and that of DY with the values, zeros where it sees no key. */
+ * and that of DY with the values, zeros where it sees no key. The sum of p dP over the row is also
+ * dy . y, which FP32 takes since it is shorter; storage of 16 bits has rounded y, and every key of
+ * the row would share the error. */
 static void row_backward(const tr_op *op, const head_shape *h, const tr_op_args *args,
                          const query_block *b, int64_t row, const float *dy, float *p, float *ds) {
     const float *lse = (const float *)args->t[TR_ATTENTION_DGRAD_LSE].data +
                        (b->batch * op->desc.attention.heads + b->head) * h->seq;
-    const float *y = args->t[TR_ATTENTION_DGRAD_Y].data;
-    const int64_t t = b->t + row, unseen = b->first[row] - b->from, n = t + 1 - b->first[row];
-    const int64_t end = tr_panel_up(b->end) - b->from;
-    for (int64_t i = 0; i < unseen; i++) p[i] = ds[i] = 0;
-    exponentials(tr_cpu_kernels_of(op), h->scale, lse[t], n, end - unseen, p + unseen);
-    score_gradient(h, n, dy, h->dtype != TR_F32 ? NULL : y + b->out + row * h->y_step, p + unseen,
-                   ds + unseen);
-    for (int64_t i = unseen + n; i < end; i++) ds[i] = 0;
+    const tr_cpu_kernels *kernels = tr_cpu_kernels_of(op);
+    const float *y = (const float *)args->t[TR_ATTENTION_DGRAD_Y].data + b->out + row * h->y_step;
+    const float delta = h->dtype == TR_F32 ? tr_vec_dot(dy, y, h->dim) : 0;
+    const int64_t t = b->t + row, first = b->first[row] - b->from, end = t + 1 - b->from;
+    const int64_t width = tr_panel_up(b->end) - b->from, panels = hide(first, end, width, p);
+    for (int64_t i = 0; i < first; i++) ds[i] = 0;
+    for (int64_t i = end; i < width; i++) ds[i] = 0;
+    kernels->exponential(panels * TR_PANEL, p, h->scale, lse[t], 1.0f, p);
+    kernels->softmax_dgrad(panels, h->dtype == TR_F32 ? &delta : NULL, p, ds);
 }
 
 /* Takes sum times a mean key from DQ[dim] of one row. The gradients of a row's scores add up to
@@ -486,8 +470,8 @@ static void head_decode(const tr_op *op, const tr_op_args *args, int64_t batch, 
                                      d->head_size, in);
         scores[j] = tr_vec_dot(q, k, d->head_size);
     }
-    const float factor =
-        1.0f / softmax_row(tr_cpu_kernels_of(op), tr_attention_scale(d), scores, seen, seen, &top);
+    const float factor = 1.0f / tr_cpu_kernels_of(op)->softmax(hide(0, seen, seen, scores),
+                                                               tr_attention_scale(d), scores, &top);
     for (int64_t j = 0; j < seen; j++) {
         const float *v = tr_row_load(d->dtype, args->t[TR_DECODE_VCACHE].data, cache + j * width,
                                      d->head_size, in);

@@ -10,7 +10,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum { TR_PANEL = 16, TR_GEMM_ROWS = 6, TR_GEMM_MOST_ROWS = 32 };
+enum { TR_PANEL = 16, TR_GEMM_MOST_ROWS = 32 };
 
 /* Words that the kernel `philox` may write after the last one. */
 enum { TR_CPU_PHILOX_MORE = 4 * 32 };
@@ -63,6 +63,11 @@ typedef struct tr_cpu_kernels {
     /* y[n] = exp(x * scale - shift) * factor; y may be x. */
     void (*exponential)(int64_t n, const float *x, float scale, float shift, float factor,
                         float *y);
+    /* Turns x[16 * panels] into exp(scale * x - top), where *top = scale * the largest of them, and
+     * returns their sum (tr_vec_sum). */
+    float (*softmax)(int64_t panels, float scale, float *x, float *top);
+    /* dp[16 * panels] = p (dp - delta). Without delta (NULL) it is the sum of p dp (tr_vec_dot). */
+    void (*softmax_dgrad)(int64_t panels, const float *delta, const float *p, float *dp);
     /* y[16 * panels] = x rounded to BF16. Returns the sum of y, lane by lane as tr_vec_sum. */
     float (*round_row)(int64_t panels, const float *x, uint16_t *y);
     /* y[16 * panels] = the words of two rows, rounded to BF16. */
@@ -89,15 +94,15 @@ typedef struct tr_cpu_kernels {
     /* A row of FACTOR: x[n] = x * scale * (a * b[n]). Returns the sumsq of the new x. `ld` elements
      * on comes the next row. */
     double (*factor)(int64_t n, float *x, int64_t ld, float scale, float a, const float *b);
-    /* C[rows, 16 * panels] = (C +) A[rows, depth] B, rows <= gemm_rows of the operands' dtype,
-     * TR_F32 or TR_BF16. Depth counts its words. A's word (i, j) is a[i * row_step + j *
-     * column_step]; B lies in panels of 16 columns, B[panel][depth][16], panel_step words apart; C
-     * is row-major. Sums are FP32, in the order of the depth, but the second number of a word comes
-     * first (AMX: gemm_tiles in kernels_amx.c). */
+    /* C[rows, 16 * panels] = (C +) A[rows, depth] B of the operands' dtype, TR_F32 or TR_BF16, for
+     * at most TR_GEMM_MOST_ROWS rows, which are multiplied gemm_rows at a time. Depth counts its
+     * words. A's word (i, j) is a[i * row_step + j * column_step]; B lies in panels of 16 columns,
+     * B[panel][depth][16], panel_step words apart; C is row-major. Sums are FP32, in the order of
+     * the depth, but the second number of a word comes first (AMX: gemm_tiles in kernels_amx.c). */
     void (*gemm[2])(int64_t rows, int64_t panels, int64_t depth, const tr_word *a, int64_t row_step,
                     int64_t column_step, const tr_word *b, int64_t panel_step, float *c,
                     int64_t ldc, bool accumulate);
-    int64_t gemm_rows[2]; /* even, at most TR_GEMM_MOST_ROWS */
+    int64_t gemm_rows[2]; /* even */
     /* Pairs two rows of BF16 to words, the first in the low halves: out[i / 16 * panel_step + i %
      * 16] for i < 16 * panels. */
     void (*pair)(int64_t panels, const uint16_t *first, const uint16_t *second, tr_word *out,

@@ -4,6 +4,8 @@
 #include "device/cpu/kernels.h"
 
 #if defined __AMX_BF16__
+#include "device/cpu/kernels_transpose.h"
+
 #include <immintrin.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -59,36 +61,6 @@ static void configure_squares(int64_t rows) {
     }
     _tile_loadconfig(&config);
 }
-
-/* `transpose` of kernels.h. In four rounds, lanes that differ in one bit of their number change
- * places with the row that differs in that bit. */
-static void transpose(int64_t rows, int64_t depth, const tr_word *a, int64_t step, tr_word *out,
-                      int64_t out_step) {
-    const __mmask16 whole = (__mmask16)((1u << rows) - 1);
-    const __m512i lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
-    __m512i x[TILE];
-    for (int64_t j = 0; j < TILE; j++)
-        x[j] = j < depth ? _mm512_maskz_loadu_epi32(whole, a + j * step) : _mm512_setzero_si512();
-#pragma GCC unroll 4
-    for (int bit = 1; bit < TILE; bit *= 2) {
-        const __mmask16 set = _mm512_test_epi32_mask(lane, _mm512_set1_epi32(bit));
-        const __m512i flipped = _mm512_xor_si512(lane, _mm512_set1_epi32(bit));
-        /* Indices of 16 and more are lanes of the second operand. */
-        const __m512i low = _mm512_mask_add_epi32(lane, set, flipped, _mm512_set1_epi32(TILE));
-        const __m512i high = _mm512_mask_add_epi32(flipped, set, lane, _mm512_set1_epi32(TILE));
-#pragma GCC unroll 16
-        for (int j = 0; j < TILE; j++) {
-            if (j & bit) continue;
-            const __m512i first = x[j], second = x[j | bit];
-            x[j] = _mm512_permutex2var_epi32(first, low, second);
-            x[j | bit] = _mm512_permutex2var_epi32(first, high, second);
-        }
-    }
-#pragma GCC unroll 16
-    for (int i = 0; i < TILE; i++)
-        if (i < rows) _mm512_storeu_si512(out + i * out_step, x[i]);
-}
-#define TR_TRANSPOSE transpose
 
 /* Operands of one product, and how far it is. */
 typedef struct tile_product {

@@ -38,6 +38,7 @@ static void exponential(int64_t n, const float *x, float scale, float shift, flo
 }
 
 #include "device/cpu/kernels_philox.h"
+#include "device/cpu/kernels_transpose.h"
 
 static void round_drawn(bool adds, int64_t n, const float *x, const uint16_t *draw, uint16_t *y) {
     if (adds) {
@@ -300,37 +301,61 @@ static inline __attribute__((always_inline)) strip multiply_add_words(tr_dtype d
     return multiply_add(low_numbers(dtype, a), low_numbers(dtype, b), c);
 }
 
-/* A tile of C in registers: `dtype`, `rows` and `panels` are constants after inlining. */
+/* The largest tile of C in registers: its rows, and its panels. */
+#if defined __AVX512F__
+enum { TILE_ROWS = 8, TILE_PANELS = 3 };
+#else
+enum { TILE_ROWS = 6, TILE_PANELS = 1 };
+#endif
+enum { TILE_STRIPS = TILE_PANELS * STRIPS };
+
+/* A tile of C: `dtype`, `rows` and `panels` are constants after inlining. */
 static inline __attribute__((always_inline)) void
 gemm_tile(tr_dtype dtype, int rows, int panels, int64_t depth, const tr_word *a, int64_t row_step,
           int64_t column_step, const tr_word *b, int64_t panel_step, float *c, int64_t ldc,
           bool accumulate) {
-    strip sum[TR_GEMM_ROWS][2 * STRIPS];
+    strip sum[TILE_ROWS][TILE_STRIPS];
     const int strips = panels * STRIPS;
-#pragma GCC unroll 6
+#pragma GCC unroll 8
     for (int i = 0; i < rows; i++)
-#pragma GCC unroll 4
+#pragma GCC unroll 3
         for (int s = 0; s < strips; s++)
             sum[i][s] =
                 accumulate ? (strip) * (const strip_any *)(c + i * ldc + s * STRIP) : (strip){0};
     for (int64_t j = 0; j < depth; j++) {
-        words right[2 * STRIPS];
-#pragma GCC unroll 4
+        words right[TILE_STRIPS];
+#pragma GCC unroll 3
         for (int s = 0; s < strips; s++)
             right[s] = *(const words_any *)(b + s / STRIPS * panel_step + j * TR_PANEL +
                                             s % STRIPS * STRIP);
-#pragma GCC unroll 6
+#pragma GCC unroll 8
         for (int i = 0; i < rows; i++) {
             words left = (words){0} + a[i * row_step + j * column_step];
-#pragma GCC unroll 4
+#pragma GCC unroll 3
             for (int s = 0; s < strips; s++)
                 sum[i][s] = multiply_add_words(dtype, left, right[s], sum[i][s]);
         }
     }
-#pragma GCC unroll 6
+#pragma GCC unroll 8
     for (int i = 0; i < rows; i++)
-#pragma GCC unroll 4
+#pragma GCC unroll 3
         for (int s = 0; s < strips; s++) *(strip_any *)(c + i * ldc + s * STRIP) = sum[i][s];
+}
+
+/* C of `rows` rows, which is a constant after inlining. */
+static inline __attribute__((always_inline)) void
+gemm_rows(tr_dtype dtype, int rows, int64_t panels, int64_t depth, const tr_word *a,
+          int64_t row_step, int64_t column_step, const tr_word *b, int64_t panel_step, float *c,
+          int64_t ldc, bool accumulate) {
+#define TILE(n)                                                                                    \
+    gemm_tile(dtype, rows, n, depth, a, row_step, column_step, b, panel_step, c, ldc, accumulate)
+    for (; panels >= TILE_PANELS; panels -= TILE_PANELS) {
+        TILE(TILE_PANELS);
+        b += TILE_PANELS * panel_step, c += TILE_PANELS * TR_PANEL;
+    }
+    if (TILE_PANELS > 1 && panels == 1) TILE(1);
+    if (TILE_PANELS > 2 && panels == 2) TILE(2);
+#undef TILE
 }
 
 static inline __attribute__((always_inline)) void gemm(tr_dtype dtype, int64_t rows, int64_t panels,
@@ -338,25 +363,14 @@ static inline __attribute__((always_inline)) void gemm(tr_dtype dtype, int64_t r
                                                        int64_t row_step, int64_t column_step,
                                                        const tr_word *b, int64_t panel_step,
                                                        float *c, int64_t ldc, bool accumulate) {
-#define TILE(n, p)                                                                                 \
-    gemm_tile(dtype, n, p, depth, a, row_step, column_step, b, panel_step, c, ldc, accumulate);    \
-    break
-    int64_t p = 0;
-    if (STRIPS == 1 && rows == TR_GEMM_ROWS) /* registers for two panels at once */
-        for (; p + 2 <= panels; p += 2, b += 2 * panel_step, c += 2 * TR_PANEL)
-            gemm_tile(dtype, TR_GEMM_ROWS, 2, depth, a, row_step, column_step, b, panel_step, c,
-                      ldc, accumulate);
-    for (; p < panels; p++, b += panel_step, c += TR_PANEL) {
-        switch (rows) {
-        case 6: TILE(6, 1);
-        case 5: TILE(5, 1);
-        case 4: TILE(4, 1);
-        case 3: TILE(3, 1);
-        case 2: TILE(2, 1);
-        default: TILE(1, 1);
-        }
-    }
-#undef TILE
+#define ROWS(n)                                                                                    \
+    for (; rows >= (n); rows -= (n), a += (n)*row_step, c += (n)*ldc)                              \
+    gemm_rows(dtype, n, panels, depth, a, row_step, column_step, b, panel_step, c, ldc, accumulate)
+    ROWS(TILE_ROWS);
+    ROWS(4);
+    ROWS(2);
+    ROWS(1);
+#undef ROWS
 }
 
 #define GEMM(name, dtype)                                                                          \
@@ -370,7 +384,7 @@ GEMM(gemm_f32, TR_F32)
 #ifndef TR_GEMM_BF16 /* by instructions of its own */
 GEMM(gemm_bf16, TR_BF16)
 #define TR_GEMM_BF16      gemm_bf16
-#define TR_GEMM_BF16_ROWS TR_GEMM_ROWS
+#define TR_GEMM_BF16_ROWS TILE_ROWS
 #endif
 
 static void pair(int64_t panels, const uint16_t *first, const uint16_t *second, tr_word *out,
@@ -382,16 +396,6 @@ static void pair(int64_t panels, const uint16_t *first, const uint16_t *second, 
                                                                     << 16;
     }
 }
-
-#ifndef TR_TRANSPOSE
-static void transpose(int64_t rows, int64_t depth, const tr_word *a, int64_t step, tr_word *out,
-                      int64_t out_step) {
-    for (int64_t i = 0; i < rows; i++)
-        for (int64_t j = 0; j < TR_PANEL; j++)
-            out[i * out_step + j] = j < depth ? a[i + j * step] : 0;
-}
-#define TR_TRANSPOSE transpose
-#endif
 
 /* --- products of one row: B is read once, from memory, so rows are asked for before their turn ---
  */
@@ -505,6 +509,7 @@ ROW_PRODUCTS(f32, TR_F32)
 ROW_PRODUCTS(bf16, TR_BF16)
 ROW_PRODUCTS(f16, TR_F16)
 
+#include "device/cpu/kernels_softmax.h"
 #include "device/cpu/kernels_update.h"
 
 const tr_cpu_kernels TR_KERNELS = {
@@ -517,6 +522,8 @@ const tr_cpu_kernels TR_KERNELS = {
                          [TR_ACTIVATION_SILU] = silu_dgrad,
                          [TR_ACTIVATION_RELU2] = relu2_dgrad},
     .exponential = exponential,
+    .softmax = softmax,
+    .softmax_dgrad = softmax_dgrad,
     .round_row = round_row,
     .round_rows = round_rows,
     .philox = philox,
@@ -528,9 +535,9 @@ const tr_cpu_kernels TR_KERNELS = {
     .factor_sums = factor_sums,
     .factor = factor,
     .gemm = {[TR_F32] = gemm_f32, [TR_BF16] = TR_GEMM_BF16},
-    .gemm_rows = {[TR_F32] = TR_GEMM_ROWS, [TR_BF16] = TR_GEMM_BF16_ROWS},
+    .gemm_rows = {[TR_F32] = TILE_ROWS, [TR_BF16] = TR_GEMM_BF16_ROWS},
     .pair = pair,
-    .transpose = TR_TRANSPOSE,
+    .transpose = transpose,
     .dots = {[TR_F32] = dots_f32, [TR_BF16] = dots_bf16, [TR_F16] = dots_f16},
     .combine = {[TR_F32] = combine_f32, [TR_BF16] = combine_bf16, [TR_F16] = combine_f16},
 };

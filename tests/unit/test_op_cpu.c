@@ -246,7 +246,7 @@ static void test_kernels(void **state) {
     enum { N = 203, PANELS = 3, K = 37, ROWS = 11 };
     const int known = known_sets();
     static float x[PANELS * TR_PANEL * K], out[SETS][N], active[SETS][TR_ACTIVATION_COUNT][2][N],
-        product[SETS][2][TR_GEMM_ROWS * PANELS * TR_PANEL];
+        product[SETS][2][ROWS * PANELS * TR_PANEL], scores[SETS][3][PANELS * TR_PANEL];
     static tr_word halves[PANELS * TR_PANEL * K];
     static tr_word words[PANELS * TR_PANEL * K], pairs[SETS][N];
     static float row[SETS][3][ROWS + 2 * PANELS * TR_PANEL];
@@ -271,12 +271,16 @@ static void test_kernels(void **state) {
         for (int i = 0; i < PANELS * TR_PANEL * K; i++)
             assert_int_equal(rounded[s][i], tr_f32_to_bf16(x[i]));
         sets[s]->round_rows(N / TR_PANEL, x, x + N, pairs[s]);
-        for (int64_t rows = 1; rows <= TR_GEMM_ROWS; rows++) {
+        for (int64_t rows = 1; rows <= ROWS; rows++) {
             sets[s]->gemm[TR_F32](rows, PANELS, K, (const tr_word *)x, K, 1, (const tr_word *)x,
                                   K * TR_PANEL, product[s][0], PANELS * TR_PANEL, rows > 1);
             sets[s]->gemm[TR_BF16](rows, PANELS, K, words, K, 1, words, K * TR_PANEL, product[s][1],
                                    PANELS * TR_PANEL, rows > 1);
         }
+        memcpy(scores[s], x, sizeof scores[s]);
+        scores[s][2][0] = sets[s]->softmax(PANELS, 0.75f, scores[s][0], &scores[s][2][1]);
+        sets[s]->softmax_dgrad(PANELS, NULL, scores[s][0], scores[s][1]);
+        sets[s]->softmax_dgrad(PANELS, x, scores[s][0], scores[s][1]);
         for (int t = 0; t < 3; t++) {
             const tr_word *b = t == TR_F32 ? (const tr_word *)x : t == TR_F16 ? halves : words;
             float *low = row[s][t] + ROWS;
@@ -294,6 +298,7 @@ static void test_kernels(void **state) {
         assert_memory_equal(pairs[s], pairs[0], sizeof pairs[0]);
         assert_memory_equal(&sum[s], &sum[0], sizeof sum[0]);
         assert_memory_equal(product[s], product[0], sizeof product[0]);
+        assert_memory_equal(scores[s], scores[0], sizeof scores[0]);
         assert_memory_equal(row[s], row[0], sizeof row[0]);
     }
 }
@@ -402,10 +407,8 @@ static void check_tiles(const tr_cpu_kernels *set, int64_t rows, int64_t panels,
         ((float *)c[0])[i] = ((float *)c[1])[i] = (float)up_to(100);
     set->gemm[TR_BF16](rows, panels, depth, a, row_step, column_step, b, panel_step, c[1][0], ldc,
                        accumulate);
-    for (int64_t first = 0; first < rows; first += base->gemm_rows[TR_BF16])
-        base->gemm[TR_BF16](tr_min_i64(base->gemm_rows[TR_BF16], rows - first), panels, depth,
-                            a + first * row_step, row_step, column_step, b, panel_step, c[0][first],
-                            ldc, accumulate);
+    base->gemm[TR_BF16](rows, panels, depth, a, row_step, column_step, b, panel_step, c[0][0], ldc,
+                        accumulate);
     if (memcmp(c[0], c[1], sizeof c[0]) != 0)
         fail_msg("%lld rows, %lld panels, depth %lld%s%s", (long long)rows, (long long)panels,
                  (long long)depth, transposed ? ", transposed" : "", accumulate ? ", adds" : "");
