@@ -45,7 +45,7 @@ add_executable(test_op_rounded_emulated unit/test_op_rounded.c unit/support/cuda
 foreach(name IN ITEMS test_op_cuda_emulated test_op_rounded_emulated test_device_emulated)
   target_link_libraries(${name} PRIVATE emulated_cuda)
   add_test(NAME unit.${name} COMMAND ${name})
-  set_tests_properties(unit.${name} PROPERTIES LABELS unit TIMEOUT 900)
+  set_tests_properties(unit.${name} PROPERTIES LABELS unit TIMEOUT ${unit_timeout})
   add_dependencies(unit_tests ${name})
 endforeach()
 # The longest unit test begins with the longest runs.

@@ -78,7 +78,7 @@ set_property(TEST unit.test_board APPEND PROPERTY ENVIRONMENT TSAN_OPTIONS=atexi
 # The cpu device without AVX-512, where oneDNN has no BF16 product.
 foreach(test test_op_cpu test_op_rounded)
   add_test(NAME unit.${test}.avx2 COMMAND ${test})
-  set_tests_properties(unit.${test}.avx2 PROPERTIES LABELS unit TIMEOUT 600
+  set_tests_properties(unit.${test}.avx2 PROPERTIES LABELS unit TIMEOUT ${unit_timeout}
     ENVIRONMENT "${mpi_environment};DNNL_MAX_CPU_ISA=AVX2")
 endforeach()
 

@@ -74,7 +74,7 @@ fuzzers=(test_weights test_tokenizer_damage test_tokenizer_back test_data_format
 build_by() { cmake --preset "$1" -DBUILD_TESTING=ON -DTRIREME_WERROR=ON && cmake --build "build/$1" --target "${@:2}"; }
 once build-clang build_by clang all benches
 if build_by asan unit_tests >"$work/build-asan.log" 2>&1; then
-  once unit-asan ctest --test-dir build/asan -L '^unit$' --output-on-failure --timeout 3600
+  once unit-asan ctest --test-dir build/asan -L '^unit$' --output-on-failure
   for name in "${fuzzers[@]}"; do once "fuzz-$name" env TRIREME_ROUNDS=100000 "build/asan/tests/$name"; done
 else
   echo "long: FAILED: the build with the address sanitizer failed: see $work/build-asan.log"
@@ -83,7 +83,7 @@ fi
 if build_by tsan tsan_tests >"$work/build-tsan.log" 2>&1; then
   alone=()
   ! setarch -R true 2>/dev/null || alone=(setarch -R)
-  once tsan "${alone[@]}" ctest --test-dir build/tsan -L '^tsan$' --output-on-failure --timeout 3600
+  once tsan "${alone[@]}" ctest --test-dir build/tsan -L '^tsan$' --output-on-failure
 else
   echo "long: FAILED: the build with the thread sanitizer failed: see $work/build-tsan.log"
   failed=1
