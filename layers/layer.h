@@ -150,6 +150,12 @@ struct tr_layer {
     double flops_f, flops_i, flops_w; /* of one micro-batch on one tensor rank */
 };
 
+/* Returns true for a layer between others, of which every stage has one; the embedding and the head
+ * are none. */
+static inline bool tr_layer_is_block(const tr_layer *layer) {
+    return layer->inputs > 0 && layer->outputs > 0;
+}
+
 /* Returns true when F writes the gradients of the layer's parameters, as it does an input's. */
 static inline bool tr_layer_writes_in_forward(const tr_layer *layer) {
     for (int i = 0; i < layer->inputs; i++)

@@ -10,18 +10,7 @@
 /* Tries a change with its fastest cut, and counts the stages of its plan if it has one. A change
  * that the schedule or the model refuses, or that overflows a size, does not fit either. */
 static tr_status try_stages(const tr_config *c, tr_device *device, bool *fits, int *stages) {
-    bool hopeless;
-    tr_run_plan *plan;
-    *fits = false;
-    tr_status status = tr_run_plan_is_hopeless(c, device, &hopeless);
-    if (status == TR_OK && !hopeless) {
-        status = tr_run_plan_make_fastest(c, device, &plan);
-        if (status == TR_OK) {
-            *fits = tr_run_plan_fits(plan);
-            *stages = plan->layout->desc.schedule->stages;
-            tr_run_plan_destroy(plan);
-        }
-    }
+    const tr_status status = tr_run_plan_try(c, device, fits, stages);
     return status == TR_ERR_CONFIG || status == TR_ERR_FIT ? TR_OK : status;
 }
 
@@ -170,25 +159,16 @@ static tr_status find_offload(tr_config *c, tr_device *device, bool *fits) {
     return TR_OK;
 }
 
-/* Sets *pp to the first pipeline ranks after the config's that may fit. A config that is refused
- * for another reason is refused with all of them. */
-static tr_status first_pp(const tr_config *c, tr_device *device, int64_t *pp) {
-    const tr_status status = tr_run_plan_fewest_ranks(c, device, pp);
-    if (status != TR_OK || *pp <= c->parallel.pp) *pp = c->parallel.pp + 1;
-    return status == TR_ERR_CONFIG || status == TR_ERR_FIT ? TR_OK : status;
-}
-
 static tr_status find_pp(tr_config *c, tr_device *device, bool *fits) {
-    int64_t from = c->parallel.pp, pp;
+    const int64_t from = c->parallel.pp;
+    int64_t pp;
     *fits = false;
     choose_cut(c);
-    TR_TRY(first_pp(c, device, &pp));
-    for (; pp <= c->model.layers && !*fits; pp++) {
-        c->parallel.pp = pp;
-        TR_TRY(try_change(c, device, fits));
-    }
-    if (!*fits) c->parallel.pp = from;
-    return TR_OK;
+    c->parallel.pp++;
+    const tr_status status = tr_run_plan_fewest_ranks(c, device, &pp);
+    *fits = status == TR_OK && pp <= c->model.layers;
+    c->parallel.pp = *fits ? pp : from;
+    return status == TR_ERR_CONFIG || status == TR_ERR_FIT ? TR_OK : status;
 }
 
 static tr_status find_tp(tr_config *c, tr_device *device, bool *fits) {

@@ -23,6 +23,11 @@ static double segment(const cut *c, int from, int to) {
     return c->sum[to] - c->sum[from];
 }
 
+/* Returns true when so many stages of the layers from `from` on can have a block each. */
+static bool can_cut(const cut *c, int from, int stages) {
+    return c->blocks[c->n] - c->blocks[from] >= stages;
+}
+
 /* Returns true when stage `stage` has room for the layers from `from` up to `to`. */
 static bool has_room(const cut *c, int stage, int from, int to) {
     if (!c->need) return true;
@@ -40,7 +45,7 @@ static void solve(const cut *c, int stages, int s, int from, double limit) {
     const bool largest = isinf(limit);
     double best = INFINITY;
     int length = 0;
-    for (int to = from + 1; to + s - 1 <= c->n; to++) {
+    for (int to = from + 1; to <= c->n && can_cut(c, to, s - 1); to++) {
         const double cost = segment(c, from, to), mine = largest ? cost : cost * cost;
         const bool better = mine < best * (1 - relative_tolerance);
         if (!better || cost > limit || !has_room(c, stages - s, from, to)) break;
@@ -56,11 +61,14 @@ static void solve(const cut *c, int stages, int s, int from, double limit) {
     c->length[at] = length;
 }
 
+/* Solves for the layers that the last s stages can begin with: the stages before them have a block
+ * each, too. */
 static double solve_all(const cut *c, int stages, double limit) {
     size_t row = (size_t)c->n + 1;
     for (int k = 0; k <= c->n; k++) c->value[k] = k == c->n ? 0 : INFINITY;
     for (int s = 1; s <= stages; s++)
-        for (int from = c->n; from >= 0; from--) solve(c, stages, s, from, limit);
+        for (int from = c->n; from >= 0 && c->blocks[from] >= stages - s; from--)
+            if (can_cut(c, from, s)) solve(c, stages, s, from, limit);
     return c->value[(size_t)stages * row];
 }
 

@@ -17,10 +17,6 @@ static const int64_t most_actions = 500000, layer_actions = 30;
 /* A smaller relative difference is rounding. */
 static const double rounding = 1e-9;
 
-static bool is_block(const tr_layer *layer) {
-    return layer->inputs > 0 && layer->outputs > 0;
-}
-
 /* Balances the FLOPs, with this weight for F and the rest of 1 for I and W. room: see
  * tr_cut_within; NULL: as tr_cut_balanced. */
 static tr_status balance(const tr_model *model, double forward, int stages, const tr_cut_room *room,
@@ -34,7 +30,7 @@ static tr_status balance(const tr_model *model, double forward, int stages, cons
     for (size_t k = 0; k < n; k++) {
         const tr_layer *layer = model->layers[k];
         cost[k] = forward * layer->flops_f + (1 - forward) * (layer->flops_i + layer->flops_w);
-        block[k] = is_block(layer);
+        block[k] = tr_layer_is_block(layer);
     }
     status = tr_cut_within(cost, block, model->count, stages, room, first, found);
 out:
@@ -94,7 +90,7 @@ static bool is_valid(const search *x) {
     for (int k = 0; k < x->s->stages; k++) {
         bool found = false;
         for (int n = x->trial[k]; n < x->trial[k + 1]; n++)
-            found = found || is_block(x->model->layers[n]);
+            found = found || tr_layer_is_block(x->model->layers[n]);
         if (!found) return false;
     }
     return true;

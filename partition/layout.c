@@ -254,14 +254,6 @@ tr_status tr_layout_lower(tr_layout *l) {
     return status;
 }
 
-static bool are_neighbours(const tr_layout *l, int a, int b) {
-    for (int e = 0; e < l->table.edges; e++) {
-        int from = l->owner[l->table.edge[e].from], to = l->owner[l->table.edge[e].to];
-        if ((from == a && to == b) || (from == b && to == a)) return true;
-    }
-    return false;
-}
-
 void tr_layout_cut(const tr_layout *l, char *text, size_t size) {
     text[0] = '\0';
     for (int s = 0; s < l->placement.stages; s++) {
@@ -272,8 +264,8 @@ void tr_layout_cut(const tr_layout *l, char *text, size_t size) {
 
 int tr_layout_neighbours(const tr_layout *l, int pp_rank) {
     int count = 0;
-    for (int r = 0; r < l->desc.mesh.degree[TR_AXIS_PP]; r++)
-        count += r != pp_rank && are_neighbours(l, pp_rank, r);
+    for (int e = 0; e < l->table.edges; e++)
+        count += tr_links_peer(&l->table, l->owner, pp_rank, e) >= 0;
     return count;
 }
 
@@ -404,8 +396,7 @@ tr_status tr_layout_memory(const tr_layout *l, tr_device *device, const tr_mesh 
                                                       .zero = l->desc.zero},
                                    &out->of[TR_MEMORY_SNAPSHOT]));
     out->of[TR_MEMORY_DATA] += step_end;
-    out->of[TR_MEMORY_TRANSFERS] =
-        tr_links_bytes(&l->table, l->owner, mesh->degree[TR_AXIS_PP], pp_rank) + groups;
+    out->of[TR_MEMORY_TRANSFERS] = tr_links_bytes(&l->table, l->owner, pp_rank) + groups;
     out->of[TR_MEMORY_ACTIVATIONS] = tr_layout_arena(l, pp_rank);
     out->of[TR_MEMORY_OFFLOAD] += tr_align_up(tr_layout_host(l, pp_rank));
     out->live_peak = live_peak(l, pp_rank);

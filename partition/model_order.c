@@ -160,7 +160,7 @@ static tr_status measure(const tr_config *c, const tr_model *model, const tr_sch
         tr_memory_params_bytes(&params, model->shape.dtype, &values, &gradients, &moments);
         need n = {.arena = (double)set->program[r].arena_bytes};
         n.total = (double)values + (double)gradients + (double)moments + n.arena +
-                  (double)tr_links_bytes(&x.table, s->rank_of, s->ranks, r);
+                  (double)tr_links_bytes(&x.table, s->rank_of, r);
         if (n.total > out->total) *out = n;
     }
     tr_program_set_destroy(set);

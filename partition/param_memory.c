@@ -46,8 +46,16 @@ typedef struct measure {
     tr_param_memory sum;
     const tr_mesh *divided;
     bool in_arena, gathers; /* whole gradients; values */
+    bool owns_none;         /* of the parameters that one data rank updates as a whole */
     tr_optim_memory optimizer;
 } measure;
+
+static measure measure_begin(const tr_mesh *divided, int zero, tr_optim_memory optimizer) {
+    return (measure){.divided = divided,
+                     .in_arena = divided && tr_memory_in_arena(divided, zero),
+                     .gathers = divided && tr_memory_gathers(divided, zero),
+                     .optimizer = optimizer};
+}
 
 static tr_status measure_param(void *context, int stage, tr_param *param, bool shares) {
     (void)stage;
@@ -55,7 +63,8 @@ static tr_status measure_param(void *context, int stage, tr_param *param, bool s
     tr_param_memory *sum = &m->sum;
     sum->params++;
     const size_t count = (size_t)param->count;
-    const size_t own = (size_t)tr_param_portion(param, m->divided).extent;
+    const bool is_others = m->owns_none && m->divided && param->whole;
+    const size_t own = is_others ? 0 : (size_t)tr_param_portion(param, m->divided).extent;
     if (!m->in_arena && param->has_grad)
         sum->grads = tr_memory_params_begin(param, sum->grads) + count;
     if (m->in_arena && !param->frozen && own > 0)
@@ -75,6 +84,17 @@ static tr_status measure_param(void *context, int stage, tr_param *param, bool s
             tr_memory_moments_length(m->optimizer.moments,
                                      tr_optim_state_count(kind, param, k, (int64_t)own));
     return TR_OK;
+}
+
+/* Returns the sum, which later parameters do not follow. */
+static tr_param_memory measure_end(const measure *m) {
+    tr_param_memory sum = m->sum;
+    sum.values = tr_memory_params_align(sum.values);
+    sum.masters = tr_memory_params_align(sum.masters);
+    for (int k = 0; k < TR_OPTIM_STATES; k++) sum.state[k] = tr_memory_params_align(sum.state[k]);
+    sum.grads = tr_memory_params_align(sum.grads);
+    sum.optimizer = m->optimizer;
+    return sum;
 }
 
 static size_t layer_elements(const tr_layer *layer, bool grads) {
@@ -107,19 +127,20 @@ static size_t largest_layer(const tr_model *model, const tr_placement *placement
 tr_param_memory tr_memory_of_params(const tr_model *model, const tr_placement *placement,
                                     int pp_rank, const tr_mesh *divided, int zero,
                                     tr_optim_memory optimizer) {
-    measure m = {.divided = divided,
-                 .in_arena = divided && tr_memory_in_arena(divided, zero),
-                 .gathers = divided && tr_memory_gathers(divided, zero),
-                 .optimizer = optimizer};
+    measure m = measure_begin(divided, zero, optimizer);
     (void)tr_placement_visit(placement, model, pp_rank, measure_param, &m); /* cannot fail */
-    tr_param_memory sum = m.sum;
-    sum.values = tr_memory_params_align(sum.values);
-    sum.masters = tr_memory_params_align(sum.masters);
-    for (int k = 0; k < TR_OPTIM_STATES; k++) sum.state[k] = tr_memory_params_align(sum.state[k]);
-    sum.grads = tr_memory_params_align(sum.grads);
+    tr_param_memory sum = measure_end(&m);
     if (tr_optim_narrow_grads(optimizer)) sum.addend = largest_layer(model, placement, pp_rank);
-    sum.optimizer = optimizer;
     return sum;
+}
+
+tr_param_memory tr_memory_of_layer(const tr_layer *layer, const tr_mesh *divided, int zero,
+                                   tr_optim_memory optimizer) {
+    measure m = measure_begin(divided, zero, optimizer);
+    m.owns_none = true;
+    for (int k = 0; k < layer->params_count; k++)
+        (void)measure_param(&m, 0, &layer->params[k], layer->params[k].use > 0);
+    return measure_end(&m);
 }
 
 bool tr_memory_steps_values(tr_optim_memory optimizer, tr_dtype dtype) {

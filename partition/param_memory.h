@@ -24,6 +24,11 @@ typedef struct tr_param_memory {
 tr_param_memory tr_memory_of_params(const tr_model *model, const tr_placement *placement,
                                     int pp_rank, const tr_mesh *divided, int zero,
                                     tr_optim_memory optimizer);
+/* Measures what a layer's parameters add at least to a rank: another use of a tied one is on the
+ * same rank, another data rank updates those that one updates as a whole, and no addend counts. The
+ * sums over a rank's layers are never more than what tr_memory_of_params counts. */
+tr_param_memory tr_memory_of_layer(const tr_layer *layer, const tr_mesh *divided, int zero,
+                                   tr_optim_memory optimizer);
 /* Returns the mesh if its data ranks divide masters and states (parallel.zero), or NULL. */
 const tr_mesh *tr_memory_divided(const tr_mesh *mesh, int zero);
 /* Returns the mesh if its data ranks sum in two stages, near ones first, or NULL. */

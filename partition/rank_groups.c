@@ -80,6 +80,8 @@ tr_status tr_rank_groups_bytes(const tr_model *model, const tr_placement *placem
                                const tr_mesh *mesh, int zero, bool forward_only, tr_own_sums own,
                                size_t *bytes) {
     counting c = {.own = own};
+    *bytes = 0;
+    if (!own.ordered && !own.bf16) return TR_OK; /* no group takes any */
     tr_status status =
         tr_rank_groups_visit(model, placement, mesh, zero, forward_only, count_part, &c);
     *bytes = c.bytes;

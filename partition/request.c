@@ -100,6 +100,13 @@ static tr_optim_memory optimizer_of(const tr_config *c) {
     return tr_optim_memory_of(&config);
 }
 
+tr_mesh tr_request_mesh(const tr_config *c) {
+    return (tr_mesh){.degree = {[TR_AXIS_PP] = (int)c->parallel.pp,
+                                [TR_AXIS_DP] = (int)c->parallel.dp,
+                                [TR_AXIS_TP] = (int)c->parallel.tp},
+                     .near = tr_config_near(c)};
+}
+
 tr_layout_desc tr_request_layout(const tr_config *c, const tr_orders *orders, const tr_mesh *mesh) {
     tr_config_offloads offload;
     (void)tr_config_offload(c, &offload); /* tr_config_check refuses a bad one */

@@ -30,6 +30,8 @@ void tr_orders_close(tr_orders *orders);
 /* Writes what train.precision and train.deterministic cost to text[size]: on a GPU, unless they are
  * BF16 and false; on a CPU what FP16 is there; otherwise "". */
 void tr_request_costs(const tr_config *config, char *text, size_t size);
+/* Returns the mesh as its first rank sees it. */
+tr_mesh tr_request_mesh(const tr_config *config);
 /* Returns the layout of the rank at mesh->index, which uses the orders. */
 tr_layout_desc tr_request_layout(const tr_config *config, const tr_orders *orders,
                                  const tr_mesh *mesh);

@@ -1,6 +1,7 @@
 #include "partition/run_plan.h"
 
 #include "base/memory.h"
+#include "partition/least_memory.h"
 #include "partition/request.h"
 #include "pipeline/orders/estimate.h"
 
@@ -15,11 +16,8 @@ enum { MOST_RANKS = 1 << 20 };
 static tr_status make_layout(const tr_config *c, const tr_orders *orders, int tp_rank,
                              tr_own_sums own, const double *room, const int *first,
                              tr_layout **out) {
-    const tr_mesh mesh = {.degree = {[TR_AXIS_PP] = (int)c->parallel.pp,
-                                     [TR_AXIS_DP] = (int)c->parallel.dp,
-                                     [TR_AXIS_TP] = (int)c->parallel.tp},
-                          .index = {[TR_AXIS_TP] = tp_rank},
-                          .near = tr_config_near(c)};
+    tr_mesh mesh = tr_request_mesh(c);
+    mesh.index[TR_AXIS_TP] = tp_rank;
     tr_layout_desc desc = tr_request_layout(c, orders, &mesh);
     desc.own = own;
     desc.room = room;
@@ -303,32 +301,37 @@ static tr_status plan_all(const planning *x, bool fits, bool sketch) {
     return TR_OK;
 }
 
-/* limit: of a rank; NULL: the config's. */
+/* Begins a plan, without orders. limit: of a rank; NULL: the config's. */
+static tr_status begin(planning *x, const size_t *limit) {
+    const tr_config *c = x->c;
+    tr_run_plan *p;
+    TR_TRY(tr_config_check(c, 0));
+    TR_TRY(tr_calloc(1, sizeof *p, &p));
+    x->p = p;
+    TR_TRY(count_ranks(c, &p->ranks));
+    x->receive_units = tr_world_expected_units(x->device, tr_request_plane(c), p->ranks);
+    if (x->receive_units > 0 || is_elsewhere_by_nccl(c, x->device, p->ranks))
+        x->own = tr_request_own_sums(c);
+    if (limit) p->limit = *limit;
+    else TR_TRY(tr_request_memory(c, x->device, p->ranks, &p->limit));
+    TR_TRY(tr_calloc((size_t)p->ranks, sizeof *p->memory, &p->memory));
+    return tr_calloc((size_t)p->ranks, sizeof *p->parameters, &p->parameters);
+}
+
 static tr_status make(const tr_config *c, tr_device *device, const size_t *limit, bool fits,
                       bool sketch, tr_run_plan **out) {
     tr_status status = TR_OK;
-    tr_run_plan *p = NULL;
     tr_schedule_report report;
     planning x = {.c = c, .device = device};
-    TR_TRY(tr_config_check(c, 0));
-    TR_TRY(tr_calloc(1, sizeof *p, &p));
-    x.p = p;
-    TR_TRY_OUT(count_ranks(c, &p->ranks));
-    x.receive_units = tr_world_expected_units(device, tr_request_plane(c), p->ranks);
-    if (x.receive_units > 0 || is_elsewhere_by_nccl(c, device, p->ranks))
-        x.own = tr_request_own_sums(c);
-    if (limit) p->limit = *limit;
-    else TR_TRY_OUT(tr_request_memory(c, device, p->ranks, &p->limit));
-    TR_TRY_OUT(tr_request_orders(c, &p->orders, &report));
-    TR_TRY_OUT(tr_calloc((size_t)p->ranks, sizeof *p->memory, &p->memory));
-    TR_TRY_OUT(tr_calloc((size_t)p->ranks, sizeof *p->parameters, &p->parameters));
+    TR_TRY_OUT(begin(&x, limit));
+    TR_TRY_OUT(tr_request_orders(c, &x.p->orders, &report));
     TR_TRY_OUT(plan_all(&x, fits, sketch));
-    TR_TRY_OUT(take_host_memory(p, c, device));
-    TR_TRY_OUT(take_time(p));
-    TR_TRY_OUT(take_steps(p, c));
+    TR_TRY_OUT(take_host_memory(x.p, c, device));
+    TR_TRY_OUT(take_time(x.p));
+    TR_TRY_OUT(take_steps(x.p, c));
 out:
-    if (status != TR_OK) tr_run_plan_destroy(p);
-    else *out = p;
+    if (status != TR_OK) tr_run_plan_destroy(x.p);
+    else *out = x.p;
     return status;
 }
 
@@ -402,89 +405,61 @@ static tr_status exceeds(const tr_layout *l, size_t limit, bool *out) {
     return TR_OK;
 }
 
-tr_status tr_whole_open(const tr_config *c, tr_whole *out) {
-    tr_config *whole = NULL;
-    tr_config_offloads offload;
-    *out = (tr_whole){0};
-    TR_TRY(tr_calloc(1, sizeof *whole, &whole));
-    *whole = *c;
-    whole->parallel.pp = whole->parallel.virtual_stages = 1;
-    whole->train.batch = c->train.micro_batch * c->parallel.dp;
-    (void)snprintf(whole->parallel.schedule, sizeof whole->parallel.schedule, "1f1b");
-    (void)strcpy(whole->parallel.cut, TR_LAYER_CUT_AUTO);
-    if (tr_config_offload(c, &offload) && offload.stages > 0)
-        (void)snprintf(whole->device.offload, sizeof whole->device.offload, "%s",
-                       offload.optimizer ? "optimizer" : "none");
-    tr_status status = tr_request_schedule(whole, &out->orders.schedule, NULL);
-    if (status == TR_OK)
-        status =
-            make_layout(whole, &out->orders, 0, (tr_own_sums){false}, NULL, NULL, &out->layout);
-    free(whole);
-    if (status != TR_OK) tr_whole_close(out);
+/* Plans the fastest cut until it is known whether it fits. least: of the config. */
+static tr_status try_fastest(const planning *x, const tr_least_memory *least, bool *fits) {
+    tr_run_plan *p = x->p;
+    tr_schedule_report report;
+    bool exceeded = tr_least_memory_exceeds(least, x->c->parallel.pp, (double)p->limit);
+    *fits = false;
+    if (exceeded) return TR_OK;
+    TR_TRY(tr_request_orders(x->c, &p->orders, &report));
+    TR_TRY(tr_least_memory_exceeds_in(least, p->orders.schedule, (double)p->limit, &exceeded));
+    if (exceeded) return TR_OK;
+    TR_TRY(make_layout(x->c, &p->orders, 0, x->own, NULL, NULL, &p->layout));
+    TR_TRY(exceeds(p->layout, p->limit, &exceeded));
+    if (exceeded) return TR_OK;
+    TR_TRY(complete(x, p->layout));
+    if (!tr_run_plan_fits_device(p)) return TR_OK; /* no other tensor rank takes more */
+    TR_TRY(plan_others(x));
+    TR_TRY(take_host_memory(p, x->c, x->device));
+    *fits = tr_run_plan_fits(p);
+    return TR_OK;
+}
+
+static tr_status try(const tr_config *c, tr_device *device, const tr_least_memory *least,
+                     bool *fits, int *stages) {
+    planning x = {.c = c, .device = device};
+    tr_status status = begin(&x, NULL);
+    *fits = false;
+    if (status == TR_OK) status = try_fastest(&x, least, fits);
+    if (status == TR_OK && *fits) *stages = x.p->layout->desc.schedule->stages;
+    tr_run_plan_destroy(x.p);
     return status;
 }
 
-void tr_whole_close(tr_whole *whole) {
-    tr_layout_destroy(whole->layout);
-    tr_orders_close(&whole->orders);
-    *whole = (tr_whole){0};
-}
-
-/* Sets *out to bytes that the ranks of a pipeline hold together at least, in any order and with any
- * cut: when the last stage ends its first F, all stages hold the same micro-batch, which is what
- * one rank with all layers holds. 0: not known, because data ranks divide the optimizer's state, or
- * the host keeps activations. */
-static tr_status least_together(const tr_config *c, double *out) {
-    tr_whole whole;
-    tr_memory_plan known;
-    tr_config_offloads offload;
-    *out = 0;
-    if (c->parallel.zero) return TR_OK;
-    if (tr_config_offload(c, &offload) && offload.stages > 0) return TR_OK;
-    TR_TRY(tr_whole_open(c, &whole));
-    tr_layout_memory_known(whole.layout, 0, 0, &known);
-    *out = (double)known.total + whole.layout->table.cost[0].m_b;
-    tr_whole_close(&whole);
-    return TR_OK;
+tr_status tr_run_plan_try(const tr_config *c, tr_device *device, bool *fits, int *stages) {
+    tr_least_memory least;
+    *fits = false;
+    TR_TRY(tr_config_check(c, 0));
+    TR_TRY(tr_least_memory_of(c, device, &least));
+    return try(c, device, &least, fits, stages);
 }
 
 tr_status tr_run_plan_fewest_ranks(const tr_config *config, tr_device *device, int64_t *pp) {
     tr_config *c;
-    double together;
-    int ranks = 0;
-    size_t limit = 0;
-    TR_TRY(tr_config_check(config, 0));
-    TR_TRY(least_together(config, &together));
+    tr_least_memory least;
+    bool fits = false;
+    int stages;
+    TR_TRY(tr_least_memory_of(config, device, &least));
     TR_TRY(tr_calloc(1, sizeof *c, &c));
     *c = *config;
     tr_status status = TR_OK;
-    for (; c->parallel.pp <= c->model.layers; c->parallel.pp++) {
-        status = count_ranks(c, &ranks);
-        if (status == TR_OK) status = tr_request_memory(c, device, ranks, &limit);
-        if (status != TR_OK || together / (double)c->parallel.pp <= (double)limit) break;
+    for (; c->parallel.pp <= c->model.layers && !fits; c->parallel.pp += !fits) {
+        status = try(c, device, &least, &fits, &stages);
+        if (status != TR_OK && status != TR_ERR_CONFIG && status != TR_ERR_FIT) break;
+        status = TR_OK;
     }
     *pp = c->parallel.pp;
     free(c);
-    return status;
-}
-
-tr_status tr_run_plan_is_hopeless(const tr_config *c, tr_device *device, bool *out) {
-    tr_orders orders = {0}; /* only that of the whole batch, which every plan has */
-    tr_schedule_report report;
-    tr_layout *l = NULL;
-    int ranks = 0;
-    size_t limit = 0;
-    double together;
-    TR_TRY(tr_config_check(c, 0));
-    TR_TRY(count_ranks(c, &ranks));
-    TR_TRY(tr_request_memory(c, device, ranks, &limit));
-    TR_TRY(least_together(c, &together)); /* takes less time than an order and a cut */
-    *out = together / (double)c->parallel.pp > (double)limit;
-    if (*out) return TR_OK;
-    TR_TRY(tr_request_schedule(c, &orders.schedule, &report));
-    tr_status status = make_layout(c, &orders, 0, (tr_own_sums){false}, NULL, NULL, &l);
-    if (status == TR_OK) status = exceeds(l, limit, out);
-    tr_layout_destroy(l);
-    tr_orders_close(&orders);
     return status;
 }

@@ -66,22 +66,11 @@ bool tr_run_plan_fits(const tr_run_plan *plan);
  * a host's. */
 void tr_run_plan_limit_host(const tr_run_plan *plan, tr_config *config);
 
-/* The model on one pipeline rank that runs one micro-batch: its costs and bytes are sums over all
- * layers. No activations are offloaded. */
-typedef struct tr_whole {
-    tr_orders orders;
-    tr_layout *layout; /* not prepared */
-} tr_whole;
-/* The caller releases *out with tr_whole_close. */
-tr_status tr_whole_open(const tr_config *config, tr_whole *out);
-void tr_whole_close(tr_whole *whole);
+/* Sets *fits to whether the fastest cut fits, as the plan of tr_run_plan_make_fastest says, and if
+ * it does *stages to its stages. Takes less time, most of all when it does not fit. Fails like
+ * tr_run_plan_make. */
+tr_status tr_run_plan_try(const tr_config *config, tr_device *device, bool *fits, int *stages);
 
-/* Sets *out to true when some rank's parameters, gradients, moments, and what its actions hold at
- * one time, exceed the limit in the fastest cut, so that a full plan of it is not needed. One that
- * fits is never called hopeless. Fails like tr_run_plan_make. */
-tr_status tr_run_plan_is_hopeless(const tr_config *config, tr_device *device, bool *out);
-
-/* Sets *pp to the fewest pipeline ranks, from the config's on, that hold the model's parameters,
- * gradients, moments and one micro-batch together; to more than model.layers when none do. Fewer
- * never fit, with any order and cut. Fails like tr_run_plan_make. */
+/* Sets *pp to the fewest pipeline ranks, from the config's on, with which the fastest cut fits; to
+ * more than model.layers when there are none. Numbers that a plan refuses do not fit. */
 tr_status tr_run_plan_fewest_ranks(const tr_config *config, tr_device *device, int64_t *pp);

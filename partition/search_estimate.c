@@ -5,8 +5,8 @@
 #include "partition/optim_cost.h"
 #include "partition/recompute_choice.h"
 #include "partition/request.h"
-#include "partition/run_plan.h"
 #include "partition/tensor_sums.h"
+#include "partition/whole.h"
 #include "pipeline/orders/estimate.h"
 #include "pipeline/orders/make.h"
 

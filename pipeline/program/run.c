@@ -100,11 +100,28 @@ out:
     return status;
 }
 
-size_t tr_links_bytes(const tr_stage_table *table, const int *rank_of, int ranks, int rank) {
+/* Returns the rank at the other end of an edge of `rank`; -1: the edge is none of its, or both of
+ * its ends are. */
+static int other_end(const tr_edge *edge, const int *rank_of, int rank) {
+    const int from = rank_of[edge->from], to = rank_of[edge->to];
+    if (from == to || (from != rank && to != rank)) return -1;
+    return from == rank ? to : from;
+}
+
+int tr_links_peer(const tr_stage_table *table, const int *rank_of, int rank, int edge) {
+    const int peer = other_end(&table->edge[edge], rank_of, rank);
+    for (int e = 0; e < edge && peer >= 0; e++)
+        if (other_end(&table->edge[e], rank_of, rank) == peer) return -1;
+    return peer;
+}
+
+size_t tr_links_bytes(const tr_stage_table *table, const int *rank_of, int rank) {
     size_t total = 0;
-    for (int peer = 0; peer < ranks; peer++)
-        if (peer != rank)
+    for (int e = 0; e < table->edges; e++) {
+        const int peer = tr_links_peer(table, rank_of, rank, e);
+        if (peer >= 0)
             total += TR_CHANNEL_LANDINGS * tr_align_up(largest_message(table, rank_of, rank, peer));
+    }
     return total;
 }
 

@@ -19,9 +19,12 @@ void tr_links_close(tr_links *links);
 /* Return the channel to or from another rank of the line; NULL when no edge connects them. */
 tr_channel *tr_links_to(const tr_links *links, int rank);
 tr_channel *tr_links_from(const tr_links *links, int rank);
+/* Returns the rank at the other end of an edge of this rank, if no earlier edge connects the two;
+ * otherwise -1. So all edges name each peer once. */
+int tr_links_peer(const tr_stage_table *table, const int *rank_of, int rank, int edge);
 /* Returns the device bytes of this rank's links, the channels' landing buffers, without opening
  * them. */
-size_t tr_links_bytes(const tr_stage_table *table, const int *rank_of, int ranks, int rank);
+size_t tr_links_bytes(const tr_stage_table *table, const int *rank_of, int rank);
 
 /* Functions that the runner calls. They may be NULL. */
 typedef struct tr_run_hooks {

@@ -3,8 +3,8 @@
 
 #include "device/speed.h"
 #include "partition/optim_cost.h"
-#include "partition/run_plan.h"
 #include "partition/traffic.h"
+#include "partition/whole.h"
 
 #include <math.h>
 #include <setjmp.h>

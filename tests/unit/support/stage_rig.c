@@ -22,7 +22,7 @@ static tr_status open_links(rank_state *r) {
     const int *rank_of = l->schedule->rank_of;
     TR_TRY(tr_links_open(l->world[r->rank], r->device, &r->table, rank_of, line, ranks, r->rank,
                          &r->links));
-    size_t planned = tr_links_bytes(&r->table, rank_of, ranks, r->rank);
+    size_t planned = tr_links_bytes(&r->table, rank_of, r->rank);
     size_t taken = tr_device_peak(r->device, TR_MEMORY_TRANSFERS);
     if (planned == taken) return TR_OK;
     return TR_FAIL(TR_ERR_INTERNAL, "rank %d planned %zu bytes of transfers and took %zu", r->rank,

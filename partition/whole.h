@@ -1,0 +1,15 @@
+/* The model on one pipeline rank that runs one micro-batch: its costs and bytes are sums over all
+ * layers. */
+#pragma once
+
+#include "partition/request.h"
+
+/* No activations are offloaded. */
+typedef struct tr_whole {
+    tr_orders orders;
+    tr_layout *layout; /* not prepared */
+} tr_whole;
+
+/* The caller releases *out with tr_whole_close. */
+tr_status tr_whole_open(const tr_config *config, tr_whole *out);
+void tr_whole_close(tr_whole *whole);
