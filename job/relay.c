@@ -56,7 +56,8 @@ static void let_line_end(const tr_relay *r) {
 
 /* Open MPI's complaints about a message to or from a process that has just died, in shared memory
  * and over TCP, and those of mpirun's libevent about its pipe. They are dropped, because the job's
- * message already says what happened. */
+ * message already says what happened. mpirun's warning that its ssh began before it could set a
+ * process group is dropped, too: the child has set its own. */
 static const char *const reports[] = {
     "] Read -1, expected ",
     "mca_btl_tcp_frag_send: writev failed",
@@ -64,6 +65,7 @@ static const char *const reports[] = {
     "mca_btl_tcp_recv_blocking] recv(",
     "mca_btl_tcp_endpoint_send_handler] invalid connection state",
     "[warn] Epoll MOD(",
+    "plm:rsh: Warning: setpgid(",
 };
 
 /* Removes the lines that contain `report`; returns the remaining bytes. */

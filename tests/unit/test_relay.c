@@ -45,6 +45,8 @@ static void test_failed_copies(void **state) {
     (void)state;
     static const char text[] = "trireme: lost rank 1\n[host:42] Read -1, expected 4096, errno = 3\n"
                                "[host:42] Read -1, expected 8, errno = 3\n[host:42] kept\n"
+                               "[host:42] plm:rsh: Warning: setpgid(7,7) failed in parent with "
+                               "errno=Permission denied(13)\n"
                                "[a][[42,1],0][../btl_tcp_frag.c:135:mca_btl_tcp_frag_send] "
                                "trireme: lost rank 2\nmca_btl_tcp_frag_send: writev failed\n"
                                "[kept] trireme: \n";
