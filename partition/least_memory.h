@@ -17,8 +17,7 @@ typedef struct tr_least_memory {
     tr_least_part block;       /* the least state and the least that is kept of a block */
     tr_least_part all;         /* all layers */
     int blocks;
-    double
-        action; /* bytes that an F of a block takes besides: scratch, and what it does not keep */
+    double action; /* bytes of an F of a block besides: its scratch, and what it does not keep */
 } tr_least_memory;
 
 /* Measures the layers on the first tensor and data rank. So that no plan takes less, tied

@@ -6,8 +6,8 @@
 #if defined __AVX512F__
 #include <immintrin.h>
 
-/* In four rounds, lanes that differ in one bit of their number change
- * places with the row that differs in that bit. */
+/* In four rounds, lanes that differ in one bit of their number change places with the row that
+ * differs in that bit. */
 static void transpose(int64_t rows, int64_t depth, const tr_word *a, int64_t step, tr_word *out,
                       int64_t out_step) {
     const __mmask16 whole = (__mmask16)((1u << rows) - 1);
