@@ -16,7 +16,8 @@ tree=$scratch/tree
 # Prints a cached variable of the tested build; "" when it has none.
 cached() { sed -n "s/^$1:[A-Z]*=//p" "$cache" 2>/dev/null || true; }
 
-# Every diff block on the page must be in one of the diffs, and the page must name every file of the diffs.
+# Every diff block on the page must be in one of the diffs, and the page must name every file of the diffs. It installs what
+# make.py installs.
 check_page() {
     local page=$root/docs/own-model.md file
     cat "${diffs[@]}" >"$scratch/diffs"
@@ -30,6 +31,8 @@ check_page() {
     sed -n 's|^+++ b/||p' "$scratch/diffs" | sort -u | while read -r file; do
         grep -qF "\`$file\`" "$page" || echo "$file"
     done >"$scratch/unnamed"
+    grep -qxF "$(sed -n 's/^ *\(pip install\)/\1/p' "$root/tests/golden/make.py")" "$page" ||
+        fail "docs/own-model.md does not install what tests/golden/make.py needs"
     [[ ! -s $scratch/unnamed ]] || fail "docs/own-model.md does not name $(tr '\n' ' ' <"$scratch/unnamed")"
 }
 
@@ -110,6 +113,10 @@ trireme=$tree/build/trireme
 sed -i 's/dropout: 0.1/dropout: 0/' "$scratch/base.yaml"
 equal starcoder2
 equal own
+# The page's plan of the published size fits.
+(cd "$scratch" && eval "$(sed -n '/^echo .*3b.yaml$/p; s/^trireme plan 3b.yaml/"$trireme" plan 3b.yaml/p' "$root/docs/own-model.md")") \
+    >"$scratch/plan.out" 2>&1 || fail "the plan of docs/own-model.md: $(tail -n 1 "$scratch/plan.out")"
+grep -q '^model .* 3030.37 M parameters' "$scratch/plan.out" || fail "the plan is of $(head -n 1 "$scratch/plan.out")"
 train 78 1 dropped model.family=own model.dropout=0.1
 says dropped ".*model.dropout is 0.1, but model.family own has LayerScale instead: set it to 0"
 [[ $failures != 0 ]] || rm -r "$tree"
