@@ -100,7 +100,8 @@ train_example one 1 data_parallel.yaml parallel.dp=1 train.steps=4
 paste <(losses data_parallel) <(losses one) |
     awk '{ d = $1 / $2 - 1; bad += d * d > 1e-10 } END { exit bad || NR != 4 }' ||
     fail "one and two data ranks: losses too far apart"
-train_example three 3 data_parallel.yaml parallel.dp=3 train.batch=18 train.micro_batch=2 train.steps=1
+# shellcheck disable=SC2046 # words
+train_example three 3 data_parallel.yaml $(grep -o 'parallel.dp=3 .*' "$root/examples/data_parallel.yaml") train.steps=1
 
 # A pipe gets lines without control codes, also from plain mpirun, where ranks see a
 # pseudo-terminal.
