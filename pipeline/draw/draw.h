@@ -1,5 +1,6 @@
 /* Drawings of timelines: text for a terminal, SVG, and the trace format of Chrome and Perfetto.
- * They write to `out`, which stays open, and fail with TR_ERR_IO. */
+ * They write to `out`, which stays open; the caller finds a failed write when it closes the
+ * file. */
 #pragma once
 
 #include "pipeline/draw/timeline.h"

@@ -164,6 +164,10 @@ for command in help "schedule 1f1b -p 64 -m 1000" doctor "run -n 2 help"; do
     # shellcheck disable=SC2086 # words
     [[ ! -w /dev/full ]] || { "$trireme" $command >/dev/full 2>err && fail "$command: a full disk went unseen" || [[ $? == 74 ]]; }
 done
+for option in --svg --trace; do
+    [[ ! -w /dev/full ]] ||
+        expect 74 "trireme: '/dev/full' cannot be written: No space left on device" schedule show 1f1b -p 2 -m 4 $option /dev/full
+done
 
 # Threads of a command that computes spin only briefly between loops, unless the user has set how long.
 for command in train plan sample eval; do
