@@ -314,7 +314,7 @@ tr_status tr_ckpt_load(tr_world *world, const char *root, int64_t step, tr_ckpt_
     TR_TRY_OUT(tr_world_broadcast(world, 0, image, bytes));
     TR_TRY_OUT(tr_world_agree(world, tr_index_parse(image, bytes, f->dir.text, &m)));
 
-    TR_TRY_OUT(tr_world_agree(world, tr_calloc((size_t)count, sizeof *wanted, &wanted)));
+    TR_TRY_OUT(tr_world_calloc(world, (size_t)count, sizeof *wanted, &wanted));
     if (count > 0) memcpy(wanted, tensors, (size_t)count * sizeof *wanted);
     leave_out_moments(&m, wanted, &count);
     TR_TRY_OUT(compare_all(world, &m, wanted, count, f->dir.text));

@@ -169,6 +169,9 @@ tr_status tr_world_gather_all_v(tr_world *world, const void *mine, size_t bytes,
  * rank's message, or TR_OK when all succeeded. So an error on one rank ends all ranks with one
  * message, and tr_error_is_agreed() is true for it. */
 tr_status tr_world_agree(tr_world *world, tr_status mine);
+/* Allocates a zeroed array in *out on every rank, like tr_calloc, or on none: when one rank has no
+ * memory, all fail with TR_ERR_FIT, and *out is NULL. The sizes may differ. */
+tr_status tr_world_calloc(tr_world *world, size_t count, size_t size, void *out);
 
 /* --- groups ----------------------------------------------------------------------------------- */
 

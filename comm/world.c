@@ -146,7 +146,7 @@ tr_status tr_world_open_mpi(tr_world **out) {
     tr_world *world;
     TR_TRY(world_make(transport, &world));
     tr_status status = tr_world_agree(world, tr_poller_start(world)); /* waiting ranks poll */
-    if (status != TR_OK) world_free(world, false);
+    if (status != TR_OK) world_free(world, !tr_error_is_agreed());
     else *out = world;
     return status;
 }
@@ -387,4 +387,16 @@ tr_status tr_world_agree(tr_world *world, tr_status mine) {
     if (first != world->rank) mine = TR_FAIL(code, "%s", message);
     tr_error_set_agreed();
     return mine;
+}
+
+tr_status tr_world_calloc(tr_world *world, size_t count, size_t size, void *out) {
+    void *memory = NULL;
+    tr_status status = tr_world_agree(world, tr_calloc(count, size, &memory));
+    if (status != TR_OK) {
+        free(memory);
+        memory = NULL;
+    }
+    memcpy(out, &memory, sizeof memory);
+    TR_TRY(status);
+    return TR_OK;
 }

@@ -199,10 +199,10 @@ static tr_status open_held_out(const tr_eval_request *r, tr_eval_session *s) {
         (void)snprintf(c->data.tokenizer, sizeof c->data.tokenizer, "%s",
                        tr_tokenizer_path(s->tokenizer));
     TR_TRY(tr_config_check_data(c));
-    TR_TRY(tr_train_open_data(c, note, &tokenizer, &s->data));
+    const tr_status status = tr_train_open_data(c, note, &tokenizer, &s->data);
     if (s->tokenizer) tr_tokenizer_close(tokenizer);
     else s->tokenizer = tokenizer;
-    return TR_OK;
+    return status;
 }
 
 tr_status tr_eval_session_read(const tr_eval_request *r, int ranks, tr_eval_session *s) {
@@ -297,7 +297,7 @@ tr_status tr_eval_session_open(const tr_eval_request *r, tr_world *world, tr_boa
 }
 
 tr_status tr_eval_session_run(tr_eval_session *s, tr_sequence_loss **loss) {
-    TR_TRY(tr_world_agree(s->world, tr_calloc((size_t)s->sequences.count, sizeof **loss, loss)));
+    TR_TRY(tr_world_calloc(s->world, (size_t)s->sequences.count, sizeof **loss, loss));
     return tr_evaluate(s->engine, &s->sequences, s->batch, s->board, *loss);
 }
 

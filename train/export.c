@@ -398,7 +398,7 @@ static tr_status export_all(export *e, FILE *out) {
 tr_status tr_export(tr_world *world, const tr_board *board, const tr_export_options *options,
                     FILE *out) {
     export *e;
-    TR_TRY(tr_world_agree(world, tr_calloc(1, sizeof *e, &e)));
+    TR_TRY(tr_world_calloc(world, 1, sizeof *e, &e));
     e->world = world;
     e->board = board;
     e->options = options;

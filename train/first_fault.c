@@ -1,6 +1,5 @@
 #include "train/first_fault.h"
 
-#include "base/memory.h"
 #include "device/finite.h"
 
 #include <stdio.h>
@@ -63,7 +62,7 @@ tr_status tr_first_fault_text(tr_world *world, const tr_first_fault *mine, char 
     const size_t ranks = (size_t)tr_world_size(world);
     tr_first_fault *all = NULL;
     text[0] = '\0';
-    TR_TRY(tr_world_agree(world, tr_calloc(ranks, sizeof *all, &all)));
+    TR_TRY(tr_world_calloc(world, ranks, sizeof *all, &all));
     tr_status status = tr_world_gather_all(world, mine, all, sizeof *all);
     const tr_first_fault *first = all;
     for (size_t r = 1; r < ranks && status == TR_OK; r++)

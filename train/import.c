@@ -1,4 +1,5 @@
 /* A model of another program becomes a run. */
+#include "base/folders.h"
 #include "base/memory.h"
 #include "base/output.h"
 #include "ckpt/weights.h"
@@ -11,7 +12,6 @@
 
 #include <dirent.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
@@ -237,11 +237,9 @@ static tr_status finish(import *m) {
         return TR_FAIL(TR_ERR_IO, "'%s' cannot be renamed to '%s': %s", m->temporary, m->root,
                        strerror(errno));
     m->done = true;
-    int fd = open(m->run, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    const bool synced = fd >= 0 && fsync(fd) == 0;
-    if (fd >= 0) (void)close(fd);
-    return synced ? TR_OK
-                  : TR_FAIL(TR_ERR_IO, "'%s' cannot be synced: %s", m->run, strerror(errno));
+    const int error = tr_folders_sync(m->run);
+    return error == 0 ? TR_OK
+                      : TR_FAIL(TR_ERR_IO, "'%s' cannot be synced: %s", m->run, strerror(error));
 }
 
 static void clean_up(import *m) {

@@ -2,7 +2,6 @@
 
 #include "base/clock.h"
 #include "base/json.h"
-#include "base/memory.h"
 #include "base/philox.h"
 #include "base/text.h"
 #include "config/batches.h"
@@ -181,7 +180,7 @@ tr_status tr_recorder_show_fallbacks(tr_recorder *r, const tr_device *device) {
     } mine = {0}, *all;
     int ranks = tr_world_size(r->world), first = ranks;
     long long total = 0;
-    TR_TRY(tr_world_agree(r->world, tr_calloc((size_t)ranks, sizeof *all, &all)));
+    TR_TRY(tr_world_calloc(r->world, (size_t)ranks, sizeof *all, &all));
     mine.count = tr_device_fallbacks(device, mine.text, sizeof mine.text);
     tr_status status = tr_world_gather_all(r->world, &mine, all, sizeof mine);
     for (int k = ranks - 1; k >= 0 && status == TR_OK; k--) {
@@ -231,8 +230,8 @@ tr_status tr_recorder_open_report(tr_recorder *r, tr_device *device, const tr_en
                                   const tr_mesh *mesh) {
     size_t ranks = (size_t)tr_world_size(r->world);
     /* All ranks agree first, so that they do not wait for a rank without memory. */
-    TR_TRY(tr_world_agree(r->world, tr_calloc(ranks, sizeof *r->memory, &r->memory)));
-    TR_TRY(tr_world_agree(r->world, tr_calloc(ranks, sizeof *r->waits, &r->waits)));
+    TR_TRY(tr_world_calloc(r->world, ranks, sizeof *r->memory, &r->memory));
+    TR_TRY(tr_world_calloc(r->world, ranks, sizeof *r->waits, &r->waits));
     TR_TRY(tr_recorder_gather_memory(r, device, engine));
     if (!r->leads) return TR_OK;
     const tr_layout *layout = tr_engine_layout(engine);

@@ -1,6 +1,5 @@
 #include "train/room.h"
 
-#include "base/memory.h"
 #include "partition/run_plan.h"
 
 #include <stdlib.h>
@@ -10,7 +9,7 @@
 static tr_status take_least(tr_world *world, size_t *memory) {
     const int ranks = tr_world_size(world);
     size_t *all;
-    TR_TRY(tr_world_agree(world, tr_calloc((size_t)ranks, sizeof *all, &all)));
+    TR_TRY(tr_world_calloc(world, (size_t)ranks, sizeof *all, &all));
     const tr_status status = tr_world_gather_all(world, memory, all, sizeof *memory);
     for (int r = 0; r < ranks && status == TR_OK; r++)
         if (all[r] < *memory) *memory = all[r];
@@ -38,7 +37,7 @@ tr_status tr_room_agree(tr_world *world, const tr_config *c, const tr_device_opt
     double *mine;
     *room = NULL;
     TR_TRY(take_least(world, &memory));
-    TR_TRY(tr_world_agree(world, tr_calloc(ranks, sizeof *mine, &mine)));
+    TR_TRY(tr_world_calloc(world, ranks, sizeof *mine, &mine));
     tr_status status = TR_OK;
     if (tr_world_rank(world) == 0) status = plan_room(c, device, memory, mine);
     TR_TRY_OUT(tr_world_agree(world, status));

@@ -1,6 +1,5 @@
 #include "train/same_given.h"
 
-#include "base/memory.h"
 #include "pipeline/orders/csv.h"
 
 #include <stdlib.h>
@@ -26,7 +25,7 @@ static tr_status check(const given *mine, int rank, const given *first) {
 
 tr_status tr_same_given(tr_world *world, const tr_config *config, const tr_train_options *options) {
     given *mine = NULL;
-    tr_status status = tr_world_agree(world, tr_calloc(2, sizeof *mine, &mine));
+    tr_status status = tr_world_calloc(world, 2, sizeof *mine, &mine);
     if (status == TR_OK) {
         mine[0] =
             (given){.config = *config, .trace = options->trace, .debug_nan = options->debug_nan};

@@ -42,7 +42,7 @@ static tr_status load_step(tr_session *s, int64_t step, tr_ckpt_state *saved, ch
 
 tr_status tr_saved_step_roll_back(tr_session *s) {
     tr_ckpt_state *saved, *now = s->state;
-    TR_TRY(tr_world_agree(s->world, tr_calloc(1, sizeof *saved, &saved)));
+    TR_TRY(tr_world_calloc(s->world, 1, sizeof *saved, &saved));
     tr_status status = load_step(s, s->saved_step, saved, NULL);
     if (status == TR_OK) {
         const int64_t skips = now->guard.skips;

@@ -262,7 +262,7 @@ static tr_status take_directory(tr_session *s) {
 /* Tells every rank whether a saved run is continued, and its state. Collective. */
 static tr_status open_directory(tr_session *s) {
     (void)snprintf(s->root, sizeof s->root, "%s/ckpt", s->config->log.dir);
-    TR_TRY(tr_world_agree(s->world, tr_calloc(1, sizeof *s->state, &s->state)));
+    TR_TRY(tr_world_calloc(s->world, 1, sizeof *s->state, &s->state));
     TR_TRY(tr_world_agree(s->world, tr_session_leads(s) ? take_directory(s) : TR_OK));
     TR_TRY(tr_world_broadcast(s->world, 0, &s->resumes, sizeof s->resumes));
     return tr_world_broadcast(s->world, 0, s->state, sizeof *s->state);

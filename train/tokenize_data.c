@@ -97,8 +97,8 @@ tr_status tr_train_tokenize_data(tr_world *world, const tr_config *config, tr_bo
     if (strcmp(config->data.format, "text") && strcmp(config->data.format, "instruct"))
         return TR_OK;
     work *w;
-    tr_status status = tr_calloc(1, sizeof *w, &w);
-    TR_TRY(tr_world_agree(world, status));
+    tr_status status = TR_OK;
+    TR_TRY(tr_world_calloc(world, 1, sizeof *w, &w));
     w->config = config;
     w->board = board;
     TR_TRY_OUT(gather_cores(world, &w->cores));

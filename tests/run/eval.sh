@@ -190,6 +190,7 @@ cmp text.low text.adapter || fail "another text of the adapter"
 (($(number of_run bytes) >= 1990 && $(number of_run bytes) <= 2000 && $(number of_run tokens) < 1900)) || fail "bytes of $(<of_run)"
 evaluate 1 held tokens --json
 [[ $(number held loss) == [0-9]* ]] || fail "no loss: $(<held)"
+refuses 66 "the data file 'none.txt' cannot be opened" 1 tokens data.path=none.txt
 # A run on bytes has no tokenizer: one that is named is refused, and that of model.init_from is not used.
 train 78 1 refused data.tokenizer=tokenizer.json
 says refused "data.tokenizer is set, but data.format bytes makes every byte a token: .*"

@@ -109,6 +109,11 @@ if strace -qq -o /dev/null true 2>/dev/null; then
     strace -qq -f -o calls -P "$PWD" -e trace=fsync -e inject=fsync:error=EINVAL \
         "$trireme" ckpt export deep unsynced >/dev/null 2>err || fail "an export without synced folders: $(<err)"
     grep -q INJECTED calls || fail "an export does not sync the folder that it is in"
+    mkdir unsynced-run
+    strace -qq -f -o calls -P "$PWD/unsynced-run" -e trace=fsync -e inject=fsync:error=EINVAL \
+        "$trireme" ckpt import "$models/qwen3" unsynced-run >/dev/null 2>err ||
+        fail "an import without synced folders: $(<err)"
+    grep -q INJECTED calls || fail "an import does not sync the run's folder"
 fi
 
 # Weights of other types and names, and what a user may name by mistake.

@@ -226,6 +226,19 @@ static bool check_groups(const checks *k) {
     return good;
 }
 
+/* Memory that is not there is a failure for the program, as without a sanitizer. */
+#if defined __SANITIZE_ADDRESS__
+#define SANITIZER_OPTIONS __asan_default_options
+#elif defined __SANITIZE_THREAD__
+#define SANITIZER_OPTIONS __tsan_default_options
+#endif
+#ifdef SANITIZER_OPTIONS
+const char *SANITIZER_OPTIONS(void);
+const char *SANITIZER_OPTIONS(void) {
+    return "allocator_may_return_null=1";
+}
+#endif
+
 static bool check_control(const checks *k) {
     tr_world *w = k->world;
     int size = tr_world_size(w), rank = tr_world_rank(w);
@@ -256,6 +269,12 @@ static bool check_control(const checks *k) {
     char want[64];
     (void)snprintf(want, sizeof want, "rank %d found a fault", size / 2);
     CHECK(strcmp(tr_error_message(), want) == 0);
+
+    CHECK_OK(tr_world_calloc(w, (size_t)rank + 1, 1, &texts));
+    CHECK(texts[rank] == 0);
+    free(texts);
+    CHECK(tr_world_calloc(w, 1, rank == size - 1 ? SIZE_MAX : 1, &texts) == TR_ERR_FIT);
+    CHECK(tr_error_is_agreed() && !texts);
     return true;
 }
 
