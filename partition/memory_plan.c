@@ -1,6 +1,7 @@
 #include "partition/memory_plan.h"
 
-#include <stdarg.h>
+#include "base/text.h"
+
 #include <string.h>
 
 static double mib(size_t bytes) {
@@ -46,26 +47,17 @@ static bool is_shown(const tr_memory_plan *plan, int kind) {
     return (kind != TR_MEMORY_NCCL && !tr_memory_is_hosts(kind)) || plan->of[kind] > 0;
 }
 
-__attribute__((format(printf, 2, 3))) static void add(char text[TR_MEMORY_TEXT], const char *format,
-                                                      ...) {
-    size_t used = strlen(text);
-    va_list args;
-    va_start(args, format);
-    (void)vsnprintf(text + used, TR_MEMORY_TEXT - used, format, args);
-    va_end(args);
-}
-
 void tr_memory_text(const tr_memory_plan *p, char text[TR_MEMORY_TEXT]) {
     bool whole = p->of[TR_MEMORY_ACTIVATIONS] > 0;
     text[0] = '\0';
-    add(text, "%s%.1f MiB (", whole ? "" : "more than ", mib(p->total));
+    tr_text_add(text, TR_MEMORY_TEXT, "%s%.1f MiB (", whole ? "" : "more than ", mib(p->total));
     for (int k = 0; k < TR_MEMORY_CLASSES; k++) {
         bool known = whole || (k != TR_MEMORY_ACTIVATIONS && k != TR_MEMORY_TRANSFERS);
         if (known && is_shown(p, k) && is_counted(p->apart, k))
-            add(text, "%s%s %.1f", k ? ", " : "", tr_device_memory_name((tr_memory)k),
-                mib(p->of[k]));
+            tr_text_add(text, TR_MEMORY_TEXT, "%s%s %.1f", k ? ", " : "",
+                        tr_device_memory_name((tr_memory)k), mib(p->of[k]));
     }
-    add(text, "%s)", whole ? "" : ", and activations");
+    tr_text_add(text, TR_MEMORY_TEXT, "%s)", whole ? "" : ", and activations");
 }
 
 /* Returns what is printed before a class; between: those of the total. */

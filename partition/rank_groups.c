@@ -7,11 +7,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+typedef tr_status (*visit_fn)(void *context, const tr_mesh_part *part);
+
 typedef struct visiting {
     const tr_mesh *mesh;
     bool owners;  /* they gather what each of them has */
     bool gathers; /* the data ranks also divide values, of frozen parameters, too */
-    tr_rank_groups_fn visit;
+    visit_fn visit;
     void *context;
 } visiting;
 
@@ -31,9 +33,11 @@ static tr_status visit_tie(void *context, const tr_tie *tie) {
     return v->visit(v->context, &tie->ranks);
 }
 
-tr_status tr_rank_groups_visit(const tr_model *model, const tr_placement *placement,
-                               const tr_mesh *mesh, int zero, bool forward_only,
-                               tr_rank_groups_fn visit, void *context) {
+/* Calls visit for the parts of the mesh that are groups of the rank; again for every parameter that
+ * has a part. */
+static tr_status visit_groups(const tr_model *model, const tr_placement *placement,
+                              const tr_mesh *mesh, int zero, bool forward_only, visit_fn visit,
+                              void *context) {
     tr_mesh_part all = tr_mesh_self(mesh), line = all;
     for (tr_axis axis = 0; axis < TR_AXIS_COUNT; axis++) TR_TRY(tr_mesh_widen(mesh, axis, 0, &all));
     TR_TRY(tr_mesh_widen(mesh, TR_AXIS_TP, 0, &line));
@@ -55,7 +59,7 @@ static tr_status open_part(void *context, const tr_mesh_part *part) {
 
 tr_status tr_rank_groups_open(tr_mesh_groups *groups, const tr_mesh *mesh, const tr_model *model,
                               const tr_placement *placement, int zero, bool forward_only) {
-    return tr_rank_groups_visit(model, placement, mesh, zero, forward_only, open_part, groups);
+    return visit_groups(model, placement, mesh, zero, forward_only, open_part, groups);
 }
 
 /* --- counting --------------------------------------------------------------------------------- */
@@ -82,8 +86,7 @@ tr_status tr_rank_groups_bytes(const tr_model *model, const tr_placement *placem
     counting c = {.own = own};
     *bytes = 0;
     if (!own.ordered && !own.bf16) return TR_OK; /* no group takes any */
-    tr_status status =
-        tr_rank_groups_visit(model, placement, mesh, zero, forward_only, count_part, &c);
+    tr_status status = visit_groups(model, placement, mesh, zero, forward_only, count_part, &c);
     *bytes = c.bytes;
     free(c.part);
     return status;

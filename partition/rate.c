@@ -18,10 +18,6 @@ static const int64_t IDLE_LASTS_S = 24 * 3600, BUSY_LASTS_S = 60;
  * values and optimizer state take seconds and gigabytes. */
 enum { LEAST_TOKENS = 16, MOST_VOCAB = 1024, MOST_PARAMETERS = 32 << 20 };
 
-static bool has_documents(const tr_config *c) {
-    return tr_config_packed(c);
-}
-
 static tr_status count_parameters(const tr_model_config *model, int64_t *count) {
     tr_model_shape shape = {.batch = 1, .seq = 1, .dtype = TR_F32, .tp_size = 1};
     tr_model *made;
@@ -64,7 +60,7 @@ static tr_status choose_model(const tr_config *c, const tr_device *device, doubl
         tr_model_shape shape = {.batch = *micro_batch,
                                 .seq = model->context,
                                 .dtype = tr_config_dtype(c),
-                                .documents = has_documents(c),
+                                .documents = tr_config_packed(c),
                                 .tp_size = 1};
         TR_TRY(tr_model_create(model, &shape, &made));
         double tokens = (double)*micro_batch * (double)model->context;
@@ -99,7 +95,7 @@ static tr_status measure(const tr_config *c, tr_device *device, tr_rate_time_fn 
     const double usual = BATCH_S * tr_device_speed_of(device->name)->flops_per_s;
     tr_rate_step step = {.dtype = tr_config_dtype(c),
                          .deterministic = c->train.deterministic,
-                         .documents = has_documents(c),
+                         .documents = tr_config_packed(c),
                          .optimizer = tr_optim_of(c)};
     double one, larger, flops = 0, more = 0;
     step.optimizer.offload = false; /* the end of a step is in both times, and not in the rate */
@@ -129,8 +125,8 @@ static void describe(const tr_config *c, tr_device *device, char *text, size_t s
                    (long long)m->kv_heads, (long long)m->head_size, (long long)m->mlp_width,
                    m->activation, (long long)m->window, (long long)m->context, (long long)m->vocab,
                    (long long)c->train.micro_batch, m->qk_norm, m->dropout > 0,
-                   c->train.deterministic, has_documents(c), tr_optim_of(c).kind, c->optim.moments,
-                   c->optim.master, c->optim.gradients);
+                   c->train.deterministic, tr_config_packed(c), tr_optim_of(c).kind,
+                   c->optim.moments, c->optim.master, c->optim.gradients);
 }
 
 /* Returns true when other processes ran on the CPUs in the last minute. */

@@ -56,7 +56,7 @@ export;
 
 /* --- what to write ---------------------------------------------------------------------------- */
 
-static tr_status take_types(export *e) {
+static void take_types(export *e) {
     static const struct {
         const char *name;
         tr_weight_type type;
@@ -69,7 +69,6 @@ static tr_status take_types(export *e) {
             if (!strcmp(word[k].name, e->options->dtype)) t->type = word[k].type;
         t->dtype = tr_weight_type_name(t->type);
     }
-    return TR_OK;
 }
 
 /* Chooses the tensors to be written: the updates, or all others. */
@@ -96,7 +95,7 @@ static tr_status make_list(export *e) {
     TR_TRY(choose_sources(e));
     TR_TRY(tr_calloc((size_t)e->count, sizeof *e->tensor, &e->tensor));
     TR_TRY(tr_calloc((size_t)e->count, sizeof *e->name, &e->name));
-    TR_TRY(take_types(e));
+    take_types(e);
     e->files = 1;
     for (int64_t i = 0; i < e->count; i++) {
         const tr_ckpt_weight *from = &e->source[i];

@@ -4,15 +4,6 @@
 #include "base/text.h"
 #include "job/terminal.h"
 
-#include <stdlib.h>
-
-/* A rank's output is a pseudo-terminal of mpirun; the launcher says what shows it. */
-static bool is_terminal(FILE *file) {
-    const char *columns = getenv(TR_TERMINAL_VARIABLE);
-    const bool ranks = getenv("OMPI_COMM_WORLD_SIZE") != NULL;
-    return ranks ? columns && atoi(columns) > 0 : tr_terminal_columns(file) > 0;
-}
-
 static void show(tr_meter *m, double share, double now_s) {
     const double seconds = now_s - m->begin_s, bytes = share * (double)m->total;
     const double left = share > 0 ? seconds / share - seconds : 0;
@@ -42,7 +33,7 @@ void tr_meter_open(tr_world *world, FILE *file, const char *verb, int64_t total,
     const double now_s = tr_now_s();
     *out = (tr_meter){.file = file,
                       .verb = verb,
-                      .terminal = is_terminal(file),
+                      .terminal = tr_terminal_shows(file),
                       .before = tr_world_get_hook(world),
                       .begin_s = now_s,
                       .shown_s = now_s,

@@ -13,7 +13,7 @@ typedef struct tr_plans {
     tr_plan_book *book; /* NULL where the proposed plans are used */
     int read, measured; /* plans of the file; those measured now, by all ranks */
     bool refused;       /* the library of a rank does not offer one of the file; the rank uses the
-                           proposed       one */
+                           proposed one */
 } tr_plans;
 
 /* Fills *out: with deterministic true nothing, else the plans of every operator of the layers. With

@@ -3,7 +3,6 @@
 #include "base/clock.h"
 #include "job/terminal.h"
 
-#include <limits.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,18 +16,6 @@ static const double pipe_s = 10; /* between two such lines in a pipe */
 static const double bytes_s = 5; /* how long a line in a pipe waits for the first bytes */
 
 /* --- the terminal ----------------------------------------------------------------------------- */
-
-/* Returns true when a launcher started this rank. Its pseudo-terminal hides the real output, so
- * plain mpirun counts as a pipe. */
-static bool has_launcher(void) {
-    return getenv("OMPI_COMM_WORLD_RANK") || getenv("PMIX_RANK");
-}
-
-static int told_columns(void) {
-    const char *told = getenv(TR_TERMINAL_VARIABLE);
-    long columns = told ? strtol(told, NULL, 10) : 0;
-    return columns > 0 && columns <= USHRT_MAX ? (int)columns : 0;
-}
 
 /* Returns the columns that a line may fill: all except the last, because the terminal would wrap.
  * Asks every time, because windows change their size. */
@@ -60,12 +47,12 @@ static void write_line(tr_progress *p, const char *line) {
 
 void tr_progress_open(const tr_progress_options *options, double now_s, tr_progress *p) {
     const char *no_colour = getenv("NO_COLOR");
-    int columns = has_launcher() ? told_columns() : 0;
-    bool terminal = has_launcher() ? columns > 0 : tr_terminal_columns(options->file) > 0;
+    const int told = tr_terminal_told_columns();
+    const bool terminal = tr_terminal_shows(options->file);
     *p = (tr_progress){.options = *options,
                        .terminal = terminal,
                        .colour = terminal && !(no_colour && *no_colour),
-                       .columns = columns,
+                       .columns = told > 0 ? told : 0,
                        .said_s = now_s,
                        .shown_s = -INFINITY,
                        .activity_s = -INFINITY};

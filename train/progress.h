@@ -41,9 +41,8 @@ typedef struct tr_progress {
     double activity_s; /* when the work in progress was last shown */
 } tr_progress;
 
-/* Prepares *out without showing anything. The file counts as a terminal if tr_terminal_columns is
- * not 0; in a rank that mpirun or srun started, if TR_TERMINAL_VARIABLE is not 0. NO_COLOR
- * (no-color.org) turns colours off. now_s, here and below: seconds of the steady clock
+/* Prepares *out without showing anything. The file counts as a terminal as tr_terminal_shows says.
+ * NO_COLOR (no-color.org) turns colours off. now_s, here and below: seconds of the steady clock
  * (base/clock.h). */
 void tr_progress_open(const tr_progress_options *options, double now_s, tr_progress *out);
 /* Starts the thread that calls tr_progress_tick. If it cannot be started, long work is not

@@ -8,9 +8,7 @@
 
 static tr_status open_file(const char *path, const tr_choices_options *options,
                            tr_question_file *file) {
-    const size_t size = strlen(path) + 1;
-    TR_TRY(tr_calloc(size, 1, &file->path));
-    memcpy(file->path, path, size);
+    TR_TRY(tr_strdup(path, &file->path));
     return tr_choices_open(path, options, &file->choices);
 }
 

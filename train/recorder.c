@@ -47,24 +47,26 @@ static void print(tr_recorder *r, FILE *file, const char *text) {
     keep(r, text);
 }
 
+__attribute__((format(printf, 4, 0))) static void
+print_line(tr_recorder *r, FILE *file, const char *begin, const char *format, va_list args) {
+    char line[MOST_LINE], whole[MOST_LINE + 32];
+    (void)vsnprintf(line, sizeof line, format, args);
+    (void)snprintf(whole, sizeof whole, "%s%s\n", begin, line);
+    print(r, file, whole);
+}
+
 void tr_recorder_say(tr_recorder *r, const char *format, ...) {
-    char line[MOST_LINE], whole[MOST_LINE + 1];
     va_list args;
     va_start(args, format);
-    (void)vsnprintf(line, sizeof line, format, args);
+    print_line(r, r->out, "", format, args);
     va_end(args);
-    (void)snprintf(whole, sizeof whole, "%s\n", line);
-    print(r, r->out, whole);
 }
 
 void tr_recorder_warn(tr_recorder *r, const char *format, ...) {
-    char line[MOST_LINE], whole[MOST_LINE + 32];
     va_list args;
     va_start(args, format);
-    (void)vsnprintf(line, sizeof line, format, args);
+    print_line(r, r->warnings, "trireme: warning: ", format, args);
     va_end(args);
-    (void)snprintf(whole, sizeof whole, "trireme: warning: %s\n", line);
-    print(r, r->warnings, whole);
 }
 
 void tr_recorder_keep(tr_recorder *r, const char *format, ...) {

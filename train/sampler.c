@@ -143,7 +143,7 @@ static tr_status feed(tr_sampler *s) {
 /* Draws the next token of every text. */
 static tr_status draw(tr_sampler *s) {
     int32_t *event = &s->drawn[s->rows];
-    *event = s->desc.board && tr_board_stop_requested(s->desc.board) ? STOPPED : GOES_ON;
+    *event = tr_board_stop_requested(s->desc.board) ? STOPPED : GOES_ON;
     TR_TRY(tr_decoder_logits(s->desc.decoder, s->logits));
     for (int r = 0; r < s->rows; r++) {
         text *t = &s->row[r];

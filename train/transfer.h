@@ -29,8 +29,7 @@ typedef struct tr_export_options {
  * or a folder of PEFT with the updates alone, in FP32 unless options->dtype says otherwise. The
  * folder must not exist or be empty; it appears when all is written and synced. Collective. Fails
  * with TR_ERR_STOPPED soon after a stop is requested on `board` (may be NULL), with TR_ERR_NOFILE
- * when there is no such run, with TR_ERR_DATA when it is damaged,
- * transformers has no such model, or an adapter is asked for of a run without updates, and like
- * tr_export_folder_make. */
+ * when there is no such run, with TR_ERR_DATA when it is damaged, transformers has no such model,
+ * or an adapter is asked for of a run without updates, and like tr_export_folder_make. */
 tr_status tr_export(tr_world *world, const tr_board *board, const tr_export_options *options,
                     FILE *out);

@@ -288,8 +288,9 @@ static void row_backward(const tr_op *op, const head_shape *h, const tr_op_args 
     const float *lse = (const float *)args->t[TR_ATTENTION_DGRAD_LSE].data +
                        (b->batch * op->desc.attention.heads + b->head) * h->seq;
     const tr_cpu_kernels *kernels = tr_cpu_kernels_of(op);
-    const float *y = (const float *)args->t[TR_ATTENTION_DGRAD_Y].data + b->out + row * h->y_step;
-    const float delta = h->dtype == TR_F32 ? tr_vec_dot(dy, y, h->dim) : 0;
+    const float *y = args->t[TR_ATTENTION_DGRAD_Y].data;
+    const float delta =
+        h->dtype == TR_F32 ? tr_vec_dot(dy, y + b->out + row * h->y_step, h->dim) : 0;
     const int64_t t = b->t + row, first = b->first[row] - b->from, end = t + 1 - b->from;
     const int64_t width = tr_panel_up(b->end) - b->from, panels = hide(first, end, width, p);
     for (int64_t i = 0; i < first; i++) ds[i] = 0;

@@ -2,22 +2,24 @@
 
 #include "device/cpu/vec.h"
 
+enum { CHUNK = 128 }; /* rows */
+
 size_t tr_columns_scratch(int64_t rows, int64_t width, int sums) {
-    size_t chunks = (size_t)((rows + TR_CHUNK - 1) / TR_CHUNK);
+    size_t chunks = (size_t)((rows + CHUNK - 1) / CHUNK);
     return chunks * (size_t)width * (size_t)sums * sizeof(float);
 }
 
 void tr_columns_reduce(const tr_cpu_run *run, tr_columns_fn add, int64_t rows, int64_t width,
                        int sums, float *const *out) {
-    int64_t chunks = (rows + TR_CHUNK - 1) / TR_CHUNK;
+    int64_t chunks = (rows + CHUNK - 1) / CHUNK;
     int64_t blocks = (width + TR_COLUMNS - 1) / TR_COLUMNS;
     float *partial = run->args->scratch; /* [chunks, sums, width] */
 #pragma omp parallel for schedule(static) num_threads(tr_cpu_threads(run->op, rows *width))
     for (int64_t task = 0; task < chunks * blocks; task++) {
         int64_t chunk = task / blocks, column = task % blocks * TR_COLUMNS;
-        int64_t n = tr_min_i64(TR_COLUMNS, width - column), first = chunk * TR_CHUNK;
+        int64_t n = tr_min_i64(TR_COLUMNS, width - column), first = chunk * CHUNK;
         float sum[TR_COLUMNS_SUMS * TR_COLUMNS] = {0};
-        add(run, first, tr_min_i64(TR_CHUNK, rows - first), column, n, sum);
+        add(run, first, tr_min_i64(CHUNK, rows - first), column, n, sum);
         for (int s = 0; s < sums; s++)
             memcpy(partial + (chunk * sums + s) * width + column, sum + s * TR_COLUMNS,
                    (size_t)n * sizeof(float));

@@ -164,7 +164,7 @@ static tr_status list_primitives(const cpu_matmul *op, dnnl_engine_t engine, boo
                                   has(op, BIAS) ? &descs[BIAS] : NULL, &descs[DST]));
     dnnl_primitive_attr_t attr = NULL;
     dnnl_post_ops_t post_ops = NULL;
-    tr_status status = TR_ERR_INTERNAL;
+    tr_status status = TR_OK;
     const float scale = (float)op->host.base.desc.matmul.scale;
     if (dnnl_primitive_attr_create(&attr) != dnnl_success ||
         (scale != 0 && dnnl_primitive_attr_set_output_scales(attr, 1, 0, &scale) != dnnl_success) ||
@@ -177,7 +177,6 @@ static tr_status list_primitives(const cpu_matmul *op, dnnl_engine_t engine, boo
         status = TR_FAIL(TR_ERR_INTERNAL, "oneDNN: the matmul's attributes could not be made");
         goto out;
     }
-    status = TR_OK;
     if (dnnl_primitive_desc_iterator_create(&out->list, &out->matmul, attr, engine, NULL) !=
         dnnl_success)
         out->list = NULL;

@@ -4,7 +4,7 @@
 #include "device/cpu/vec.h"
 #include "device/elementwise.h"
 
-/* Returns the sum over the row of X from `from` on, or of (X - mean)^2. */
+/* Returns the sum over the row of X from element `from` on. */
 static float row_sum(const tr_layernorm_desc *d, const void *x_base, int64_t from) {
     float buffer[TR_BLOCK], sum = 0;
     for (int64_t c = 0; c < d->width; c += TR_BLOCK) {
@@ -99,9 +99,8 @@ static tr_status run_layernorm_dgrad(tr_op *op, const tr_op_args *args) {
     return TR_OK;
 }
 
-static void layernorm_wgrad_rows(const void *arguments, int64_t first_row, int64_t rows,
+static void layernorm_wgrad_rows(const tr_cpu_run *run, int64_t first_row, int64_t rows,
                                  int64_t column, int64_t n, float *sums) {
-    const tr_cpu_run *run = arguments;
     const tr_layernorm_desc *d = &run->op->desc.layernorm;
     const tr_tensor *t = run->args->t;
     const float *means = t[TR_LN_WGRAD_MEAN].data, *rstds = t[TR_LN_WGRAD_RSTD].data;

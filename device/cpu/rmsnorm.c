@@ -91,9 +91,8 @@ static tr_status run_rmsnorm_dgrad(tr_op *op, const tr_op_args *args) {
     return TR_OK;
 }
 
-static void rmsnorm_wgrad_rows(const void *arguments, int64_t first_row, int64_t rows,
+static void rmsnorm_wgrad_rows(const tr_cpu_run *run, int64_t first_row, int64_t rows,
                                int64_t column, int64_t n, float *sums) {
-    const tr_cpu_run *run = arguments;
     const tr_rmsnorm_desc *d = &run->op->desc.rmsnorm;
     const tr_tensor *t = run->args->t;
     const float *rstds = t[TR_RMS_WGRAD_RSTD].data;

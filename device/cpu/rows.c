@@ -99,9 +99,8 @@ static tr_status run_add_rows(tr_op *op, const tr_op_args *args) {
     return TR_OK;
 }
 
-static void bias_grad_rows(const void *arguments, int64_t first_row, int64_t rows, int64_t column,
+static void bias_grad_rows(const tr_cpu_run *run, int64_t first_row, int64_t rows, int64_t column,
                            int64_t n, float *sums) {
-    const tr_cpu_run *run = arguments;
     const tr_rows_desc *d = &run->op->desc.rows;
     float in[TR_COLUMNS];
     for (int64_t r = first_row; r < first_row + rows; r++) {

@@ -417,9 +417,12 @@ static void a_rank_believes_its_launcher_alone(void **state) {
     assert_int_equal(refreshes_on(name), 0);
     (void)setenv(TR_TERMINAL_VARIABLE, "132", 1);
     assert_int_equal(refreshes_on("/dev/null"), 1); /* for example a pipe of srun */
+    (void)unsetenv("OMPI_COMM_WORLD_RANK");
+    (void)setenv("PMIX_RANK", "0", 1);
+    assert_int_equal(refreshes_on("/dev/null"), 1);
     (void)unsetenv(TR_TERMINAL_VARIABLE);
     assert_int_equal(refreshes_on(name), 0);
-    (void)unsetenv("OMPI_COMM_WORLD_RANK");
+    (void)unsetenv("PMIX_RANK");
     (void)close(terminal);
 }
 
