@@ -62,6 +62,7 @@ tr_link tr_network_near(const tr_config *c, const tr_mesh *mesh, double flops_pe
 }
 
 tr_link tr_network_reduce(const tr_config *c, const tr_mesh *mesh, double flops_per_s) {
+    if (mesh->degree[TR_AXIS_DP] == 1) return tr_network_sum(c, mesh, TR_AXIS_TP, flops_per_s);
     const int64_t near = tr_mesh_near(mesh), runs = mesh->degree[TR_AXIS_DP] / near;
     const double rounds = c->parallel.zero > 0 ? 0.5 : 1;
     const tr_link first = tr_network_near(c, mesh, flops_per_s);

@@ -25,7 +25,8 @@ tr_link tr_network_sum(const tr_config *config, const tr_mesh *mesh, tr_axis axi
 tr_link tr_network_near(const tr_config *config, const tr_mesh *mesh, double flops_per_s);
 /* Returns the link over which the data ranks sum gradients, for a byte of a message. When they
  * divide the updates (parallel.zero), each gets the sums of its portion: half the bytes, in one
- * round. With two factors near ranks sum, and then each its portion across. */
+ * round. With two factors near ranks sum, and then each its portion across. Without data ranks: the
+ * link over which tensor ranks sum gradients that each computes in part. */
 tr_link tr_network_reduce(const tr_config *config, const tr_mesh *mesh, double flops_per_s);
 /* Returns the link over which the data ranks gather values: the second half of a sum. */
 tr_link tr_network_gather(const tr_config *config, const tr_mesh *mesh, double flops_per_s);

@@ -10,9 +10,11 @@ static tr_reach reach_of(bool far) {
     return far ? TR_REACH_BETWEEN_HOSTS : TR_REACH_INSIDE_HOSTS;
 }
 
-/* Returns over which links data ranks sum gradients: with two factors first inside runs. */
+/* Returns over which links gradients are summed (tr_network_reduce): with two factors of data ranks
+ * first inside runs. */
 static tr_reach reach_of_sums(const tr_config *c, const tr_mesh *mesh) {
-    const bool far = tr_network_is_far(c, mesh, TR_AXIS_DP);
+    const tr_axis axis = mesh->degree[TR_AXIS_DP] == 1 ? TR_AXIS_TP : TR_AXIS_DP;
+    const bool far = tr_network_is_far(c, mesh, axis);
     return far && tr_mesh_near(mesh) > 1 && !tr_network_near_is_far(c, mesh) ? TR_REACH_BOTH
                                                                              : reach_of(far);
 }

@@ -100,6 +100,9 @@ static void test_what_links_take(void **state) {
     expect_link(tr_network_links(&config, &factors, 1e12).sum, 64e6, 100 + 1000 / 2);
     config.parallel.zero = 1;
     expect_link(tr_network_links(&config, &factors, 1e12).sum, 62e6, 50 + 1000 / 2);
+    /* Without data ranks only tensor ranks sum gradients, and divide nothing. */
+    const tr_mesh tensor = {.degree = {[TR_AXIS_PP] = 2, [TR_AXIS_DP] = 1, [TR_AXIS_TP] = 4}};
+    expect_link(tr_network_links(&config, &tensor, 1e12).sum, 4e6, 150);
     config.parallel.zero = 0;
     expect_link(tr_network_sum(&config, &mesh, TR_AXIS_DP, 1e12), 60e6, 1500);
     expect_link(tr_network_sum(&config, &mesh, TR_AXIS_TP, 1e12), 4e6, 100);
