@@ -144,7 +144,7 @@ void tr_nccl_begin(tr_nccl_comm *comm, const char *name) {
                                          .peer = comm->peer,
                                          .missing = comm->other,
                                          .group = comm->group},
-                                .since = tr_now_s()};
+                                .lasting = tr_lasting_begin()};
     pthread_mutex_lock(&comm->world->lock);
     comm->world->call = &comm->call;
     pthread_mutex_unlock(&comm->world->lock);
@@ -171,7 +171,7 @@ tr_status tr_nccl_end(tr_nccl_comm *comm, int result) {
 static void show_call(tr_world *world, tr_nccl_call *call) {
     char text[128];
     if (call->shown || !call->comm->meets || !world->hook.wait) return;
-    if (tr_now_s() - call->since < SHOWN_AFTER_S) return;
+    if (tr_lasting_seconds(&call->lasting) < SHOWN_AFTER_S) return;
     tr_wait_describe(&call->wait, text, sizeof text);
     world->hook.wait(world->hook.context, true, text, call->wait.peer);
     call->shown = true;
@@ -198,7 +198,8 @@ static void fail_stuck(tr_world *world, const tr_nccl_call *call, double waited)
  * not return after an abort. Under the lock. */
 static bool judge_call(tr_world *world, tr_nccl_call *call, bool *abort, char *sentence,
                        size_t size) {
-    double now = tr_now_s(), waited = now - call->since, limit = world->hook.deadline_s;
+    const double waited = tr_lasting_seconds(&call->lasting), now = call->lasting.asked;
+    const double limit = world->hook.deadline_s;
     if (limit <= 0 || waited <= limit) return false;
     if (call->aborted <= 0) {
         if (call->comm->meets) (void)tr_wait_fail(world, &call->wait, waited);

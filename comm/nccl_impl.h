@@ -20,7 +20,7 @@ typedef struct tr_nccl_op {
 typedef struct tr_nccl_call {
     struct tr_nccl_comm *comm;
     tr_wait wait; /* describes its wait */
-    double since;
+    tr_lasting lasting;
     bool shown;     /* through the hook */
     double aborted; /* when all communicators were aborted because it did not return; 0: they were
                        not */

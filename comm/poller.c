@@ -27,6 +27,9 @@ static const double POLLER_BUSY_S = 20e-6; /* the thread's sleep while messages 
 static const double BUSY_POLL_S = 20e-6;
 static const double CLOSE_LIMIT_S = 10; /* how long closing waits without a deadline */
 static const double MOMENT_S = 1e-3;    /* a wait longer than this is shown through the hook */
+/* A process that does not ask how long its wait lasts for longer than this was stopped (the
+ * watchdog's limit, job/watchdog.c). */
+static const double AWAY_S = 3;
 
 tr_status tr_world_fail(tr_world *world, tr_status status, const char *message) {
     if (world->failure == TR_OK) {
@@ -196,10 +199,22 @@ static void wait_pause(tr_world *world, double quiet, double next) {
     if (sleep > 0) world->transport->ops->pause(world->transport, sleep);
 }
 
-/* A wait, when it began, and whether it has been shown through the hook. */
+tr_lasting tr_lasting_begin(void) {
+    const double now = tr_now_s();
+    return (tr_lasting){.since = now, .asked = now};
+}
+
+double tr_lasting_seconds(tr_lasting *lasting) {
+    const double now = tr_now_s(), away = now - lasting->asked;
+    if (away > AWAY_S) lasting->since += away;
+    lasting->asked = now;
+    return now - lasting->since;
+}
+
+/* A wait, how long it lasts, and whether it has been shown through the hook. */
 typedef struct showing {
     tr_world_hook hook;
-    double since;
+    tr_lasting lasting;
     int turn;
     bool shown;
 } showing;
@@ -210,12 +225,13 @@ static void turn_to_next(showing *show, const tr_wait *wait) {
     if (show->shown) show->hook.wait(show->hook.context, false, wait->what, wait->peer);
     show->shown = false;
     show->turn = wait->turn;
-    show->since = tr_now_s();
+    show->lasting = tr_lasting_begin();
 }
 
 static void show_wait(showing *show, const tr_wait *wait) {
     char text[128];
-    if (show->shown || wait->alone || !show->hook.wait || tr_now_s() - show->since <= MOMENT_S)
+    if (show->shown || wait->alone || !show->hook.wait ||
+        tr_lasting_seconds(&show->lasting) <= MOMENT_S)
         return;
     tr_wait_describe(wait, text, sizeof text);
     show->hook.wait(show->hook.context, true, text, wait->peer);
@@ -229,7 +245,7 @@ tr_status tr_poller_wait(tr_world *world, tr_wait *wait) {
         return TR_OK;
     }
     double event = tr_now_s();
-    showing show = {.hook = world->hook, .since = event, .turn = wait->turn};
+    showing show = {.hook = world->hook, .lasting = tr_lasting_begin(), .turn = wait->turn};
     double limit = wait->limit_s > 0 ? wait->limit_s : show.hook.deadline_s;
     tr_status status = TR_OK;
     world->drivers++;
@@ -241,7 +257,7 @@ tr_status tr_poller_wait(tr_world *world, tr_wait *wait) {
             break;
         }
         turn_to_next(&show, wait);
-        double now = tr_now_s(), waited = now - show.since;
+        const double waited = tr_lasting_seconds(&show.lasting), now = show.lasting.asked;
         if (poll.moved) event = now;
         /* Fails only a wait that was shown, and so polled more than once, because this thread
          * itself may have been stopped for longer than the limit. */

@@ -81,6 +81,16 @@ typedef struct tr_wait {
     bool alone; /* does not wait for a rank at the moment, so no time counts */
 } tr_wait;
 
+/* How long a wait lasts; the waiting code asks often. */
+typedef struct tr_lasting {
+    double since, asked;
+} tr_lasting;
+
+tr_lasting tr_lasting_begin(void);
+/* Returns the seconds since the begin, without those in which this process was stopped, as by
+ * Ctrl-Z: the other ranks were stopped too, and are not late. */
+double tr_lasting_seconds(tr_lasting *lasting);
+
 /* Waits until ready, and makes progress meanwhile. Fails with TR_ERR_RANK after the deadline or an
  * abort, or when the world has failed. Takes the lock. */
 tr_status tr_poller_wait(tr_world *world, tr_wait *wait);

@@ -66,6 +66,10 @@ target_link_options(test_save_step PRIVATE
 # A rank that cannot open a group or a channel.
 target_link_options(test_engine PRIVATE -Wl,--wrap=tr_group_open,--wrap=tr_channel_open)
 
+# Ranks that are stopped for a while.
+target_link_options(test_comm_local PRIVATE
+  -Wl,--wrap=clock_gettime,--wrap=pthread_cond_timedwait)
+
 # What a rank does while a sum travels.
 target_link_options(test_tensor_sums PRIVATE -Wl,--wrap=tr_op_run,--wrap=tr_group_start,--wrap=tr_group_wait)
 

@@ -13,6 +13,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -466,6 +467,55 @@ static void deadlines(void **state) {
     }
 }
 
+/* --- a job that is stopped -------------------------------------------------------------------- */
+
+static atomic_int ahead;   /* seconds that the clock is ahead */
+static atomic_long clocks; /* how often it was read since */
+
+int __real_clock_gettime(clockid_t clock, struct timespec *now);
+int __wrap_clock_gettime(clockid_t clock, struct timespec *now);
+int __wrap_clock_gettime(clockid_t clock, struct timespec *now) {
+    const int failed = __real_clock_gettime(clock, now);
+    if (clock == CLOCK_MONOTONIC && ahead > 0) {
+        now->tv_sec += ahead;
+        clocks++;
+    }
+    return failed;
+}
+
+int __real_pthread_cond_timedwait(pthread_cond_t *cond, pthread_mutex_t *lock,
+                                  const struct timespec *until);
+int __wrap_pthread_cond_timedwait(pthread_cond_t *cond, pthread_mutex_t *lock,
+                                  const struct timespec *until);
+int __wrap_pthread_cond_timedwait(pthread_cond_t *cond, pthread_mutex_t *lock,
+                                  const struct timespec *until) {
+    const struct timespec real = {.tv_sec = until->tv_sec - ahead, .tv_nsec = until->tv_nsec};
+    return __real_pthread_cond_timedwait(cond, lock, &real);
+}
+
+/* All ranks are stopped for 1000 s when the board has a rank's wait. */
+static void stop_all(void *context, bool begin, const char *what, int peer) {
+    (void)context, (void)what, (void)peer;
+    if (begin) ahead = 1000;
+}
+
+/* Rank 1 comes after rank 0 has looked at its wait again, often enough to have judged it. */
+static bool stopped_in_wait(tr_world *w, uint32_t seed) {
+    (void)seed;
+    if (tr_world_rank(w) == 0)
+        tr_world_set_hook(w, &(tr_world_hook){.wait = stop_all, .deadline_s = 600});
+    else
+        while (clocks < 100) usleep(1000);
+    CHECK_OK(tr_world_barrier(w));
+    return true;
+}
+
+static void time_while_stopped_does_not_count(void **state) {
+    (void)state;
+    run_ranks(2, stopped_in_wait);
+    ahead = 0;
+}
+
 /* --- opening --------------------------------------------------------------------------------- */
 
 static void launchers(void **state) {
@@ -514,6 +564,7 @@ int main(void) {
         cmocka_unit_test_prestate(progress, "guarded"),
         cmocka_unit_test_prestate(aborts, "guarded"),
         cmocka_unit_test_prestate(deadlines, "guarded"),
+        cmocka_unit_test(time_while_stopped_does_not_count),
         cmocka_unit_test(sizes),
         cmocka_unit_test(launchers),
         cmocka_unit_test(refusals),
