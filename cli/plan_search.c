@@ -88,8 +88,8 @@ static void print_row(const tr_config *c, unsigned kept, const tr_found *f) {
 }
 
 /* Fails with TR_ERR_FIT, because no layout fits. */
-static tr_status refuse(const tr_config *c, const tr_search *s) {
-    char keeper[192];
+static tr_status refuse(const tr_config *c, const tr_search *s, unsigned kept) {
+    char keeper[192], keys[512];
     if (s->host_bytes > 0)
         return TR_FAIL(
             TR_ERR_FIT,
@@ -99,11 +99,12 @@ static tr_status refuse(const tr_config *c, const tr_search *s) {
             (double)s->host_limit / MIB,
             c->device.host_memory ? "device.host_memory" : "free memory",
             c->checkpoint.background ? "set checkpoint.background to false" : "offload less");
+    write_keys(&s->least_choice, kept, keys, sizeof keys);
     return TR_FAIL(TR_ERR_FIT,
                    "none of them fits the %.1f MiB that a rank may use (%s): the one that needs "
-                   "least takes about %.1f MiB a rank; use more ranks, or %s",
+                   "least takes %.1f MiB a rank (%s); use more ranks, or %s",
                    (double)s->limit / MIB, c->device.memory ? "device.memory" : "free memory",
-                   s->least / MIB,
+                   s->least / MIB, keys[0] ? keys + 1 : "all keys are given",
                    c->checkpoint.background && tr_config_on_host(c)
                        ? "device.offload, or set checkpoint.background to false"
                        : "device.offload");
@@ -130,7 +131,7 @@ tr_status cli_plan_search(const tr_config *c, tr_device *device, int ranks, unsi
                  (long long)found.layouts, found.layouts == 1 ? "" : "s", ranks,
                  ranks == 1 ? "" : "s", (long long)found.planned,
                  found.planned == 1 ? "was" : "were");
-    if (found.count == 0) return refuse(c, &found);
+    if (found.count == 0) return refuse(c, &found, kept);
     (void)printf("limit    %.1f MiB a rank (%s)\n\n", (double)found.limit / MIB,
                  c->device.memory ? "device.memory" : "free memory here, divided among the ranks");
     (void)printf("%4s %4s %4s %4s  %-8s %-14s %7s %11s  %-9s %10s %7s  %-8s %s\n", "pp", "tp", "dp",

@@ -1,9 +1,11 @@
 #include "partition/least_memory.h"
 
 #include "base/memory.h"
+#include "base/minmax.h"
 #include "partition/param_memory.h"
 #include "partition/whole.h"
 
+#include <limits.h>
 #include <math.h>
 #include <stdlib.h>
 
@@ -59,28 +61,48 @@ static tr_status measure_actions(const tr_config *c, tr_device *device, const tr
     return TR_OK;
 }
 
+static tr_least_part part_of(const tr_layout *l, const tr_layer *layer, double kept) {
+    const tr_layout_desc *d = &l->desc;
+    const bool gathers = tr_memory_gathers(&d->mesh, d->zero);
+    const bool in_arena = tr_memory_in_arena(&d->mesh, d->zero);
+    const size_t grad = tr_dtype_size(tr_optim_grad_dtype(d->optimizer, d->dtype));
+    return (tr_least_part){
+        .state = state_of(l, layer),
+        .values = gathers ? (double)(tr_memory_layer_values(layer) * tr_dtype_size(d->dtype)) : 0,
+        .grads = in_arena ? (double)(tr_memory_layer_grads(layer) * grad) : 0,
+        .kept = kept};
+}
+
 static void add(tr_least_part *sum, tr_least_part part) {
     sum->state += part.state;
+    sum->values += part.values;
+    sum->grads += part.grads;
     sum->kept += part.kept;
 }
 
-static tr_status sum_layers(const tr_layout *l, bool keeps, tr_least_memory *out) {
+static tr_least_part least_of(tr_least_part a, tr_least_part b) {
+    return (tr_least_part){.state = fmin(a.state, b.state),
+                           .values = fmin(a.values, b.values),
+                           .grads = fmin(a.grads, b.grads),
+                           .kept = fmin(a.kept, b.kept)};
+}
+
+tr_status tr_least_memory_measure(const tr_layout *l, bool keeps, tr_least_memory *out) {
     const tr_model *model = l->model;
     bool(*read)[TR_LAYER_FLOWS];
     TR_TRY(tr_calloc((size_t)model->count, sizeof *read, &read));
-    *out = (tr_least_memory){.block = {INFINITY, INFINITY}};
+    *out = (tr_least_memory){.block = {INFINITY, INFINITY, INFINITY, INFINITY}};
     for (int k = 0; k < model->count; k++) {
         const tr_layer *layer = model->layers[k];
         const double kept = kept_of(model, layer, read);
-        const tr_least_part part = {.state = state_of(l, layer), .kept = keeps ? kept : 0};
+        const tr_least_part part = part_of(l, layer, keeps ? kept : 0);
         add(&out->all, part);
         if (!tr_layer_is_block(layer)) {
             add(out->blocks ? &out->back : &out->front, part);
             continue;
         }
         out->blocks++;
-        out->block = (tr_least_part){.state = fmin(out->block.state, part.state),
-                                     .kept = fmin(out->block.kept, part.kept)};
+        out->block = least_of(out->block, part);
     }
     free(read);
     return TR_OK;
@@ -91,7 +113,7 @@ tr_status tr_least_memory_of(const tr_config *c, tr_device *device, tr_least_mem
     tr_config_offloads offload;
     const bool keeps = !tr_config_offload(c, &offload) || offload.stages == 0;
     TR_TRY(tr_whole_open(c, &whole));
-    tr_status status = sum_layers(whole.layout, keeps, out);
+    tr_status status = tr_least_memory_measure(whole.layout, keeps, out);
     if (status == TR_OK) status = measure_actions(c, device, whole.layout->model, &out->action);
     tr_whole_close(&whole);
     if (status != TR_OK || !tr_config_cut(c)) return status;
@@ -120,9 +142,16 @@ static int held_by(tr_action action) {
     return action.type == TR_ACTION_I || action.type == TR_ACTION_B ? -1 : 0;
 }
 
+/* Returns the stage of the rank's first computation from action `at` on if that is a B, or -1. */
+static int next_backward(const tr_schedule *s, int rank, int at) {
+    while (at < s->count[rank] && !tr_action_computes(s->action[rank][at])) at++;
+    if (at == s->count[rank] || s->action[rank][at].type != TR_ACTION_B) return -1;
+    return s->action[rank][at].stage;
+}
+
 /* Counts the micro-batches of each of its stages that a rank holds when it holds most, to
  * held[stages]. */
-static void count_held(const tr_schedule *s, int rank, int *held) {
+static void count_held(const tr_schedule *s, int rank, int *held, tr_held_rank *out) {
     int sum = 0, most = 0, end = 0;
     for (int k = 0; k < s->count[rank]; k++) {
         sum += held_by(s->action[rank][k]);
@@ -134,46 +163,99 @@ static void count_held(const tr_schedule *s, int rank, int *held) {
         const tr_action action = s->action[rank][k];
         if (tr_action_computes(action)) held[action.stage] += held_by(action);
     }
+    *out = (tr_held_rank){.all = most,
+                          .least = INT_MAX,
+                          .last = end > 0 ? s->action[rank][end - 1].stage : -1,
+                          .backward = next_backward(s, rank, end)};
 }
 
-/* Fills needs[ranks] with what they take when every stage has a block, the first and the last one
- * with the layers at the model's ends, and cheapest[ranks] with what another block adds at least.
- */
-static void fill_ranks(const tr_least_memory *m, const tr_schedule *s, const int *held,
-                       double *needs, double *cheapest) {
-    for (int r = 0; r < s->ranks; r++) {
-        needs[r] = m->action;
-        cheapest[r] = INFINITY;
-    }
-    for (int k = 0; k < s->stages; k++) {
-        const int r = s->rank_of[k];
-        const double block = bytes_of(m->block, held[k]);
-        needs[r] += block;
-        cheapest[r] = fmin(cheapest[r], block);
-        if (k == 0) needs[r] += bytes_of(m->front, held[k]);
-        if (k == s->stages - 1) needs[r] += bytes_of(m->back, held[k]);
-    }
-}
-
-tr_status tr_least_memory_exceeds_in(const tr_least_memory *m, const tr_schedule *s, double limit,
-                                     bool *out) {
+tr_status tr_held_of(const tr_schedule *s, tr_held *out) {
+    const int last = s->stages - 1;
     int *held = NULL;
-    double *needs = NULL, *cheapest = NULL, blocks = s->stages;
     tr_status status = TR_OK;
+    *out = (tr_held){.ranks = s->ranks, .stages = s->stages};
     TR_TRY_OUT(tr_calloc((size_t)s->stages, sizeof *held, &held));
-    TR_TRY_OUT(tr_calloc((size_t)s->ranks, sizeof *needs, &needs));
-    TR_TRY_OUT(tr_calloc((size_t)s->ranks, sizeof *cheapest, &cheapest));
-    for (int r = 0; r < s->ranks; r++) count_held(s, r, held);
-    fill_ranks(m, s, held, needs, cheapest);
-    *out = false;
-    for (int r = 0; r < s->ranks; r++) {
-        *out = *out || needs[r] > limit;
-        blocks += floor((limit - needs[r]) / cheapest[r]);
+    TR_TRY_OUT(tr_calloc((size_t)s->ranks, sizeof *out->rank, &out->rank));
+    for (int r = 0; r < s->ranks; r++) count_held(s, r, held, &out->rank[r]);
+    for (int k = 0; k < s->stages; k++) {
+        tr_held_rank *rank = &out->rank[s->rank_of[k]];
+        rank->stages++;
+        rank->least = tr_min_int(rank->least, held[k]);
     }
-    *out = *out || blocks < m->blocks;
+    out->first_owner = s->rank_of[0];
+    out->last_owner = s->rank_of[last];
+    out->first = held[0];
+    out->final = held[last];
 out:
-    free(cheapest);
-    free(needs);
     free(held);
     return status;
+}
+
+void tr_held_free(tr_held *held) {
+    free(held->rank);
+    *held = (tr_held){0};
+}
+
+/* Returns the layers of a stage that has one block; the first and the last stage have those at the
+ * model's ends, too. Returns nothing for stage -1. */
+static tr_least_part stage_of(const tr_least_memory *m, const tr_held *h, int stage) {
+    tr_least_part part = {0};
+    if (stage < 0) return part;
+    add(&part, m->block);
+    if (stage == 0) add(&part, m->front);
+    if (stage == h->stages - 1) add(&part, m->back);
+    return part;
+}
+
+/* Returns what a rank takes when each of its stages has one block. */
+static double needs_of(const tr_least_memory *m, const tr_held *h, int rank) {
+    const tr_held_rank *r = &h->rank[rank];
+    const tr_least_part last = stage_of(m, h, r->last), next = stage_of(m, h, r->backward);
+    const double ends = (rank == h->first_owner ? bytes_of(m->front, h->first) : 0) +
+                        (rank == h->last_owner ? bytes_of(m->back, h->final) : 0);
+    return fmax(m->action + last.values, next.values + next.grads) + ends +
+           m->block.state * r->stages + m->block.kept * (double)r->all;
+}
+
+/* Returns how many blocks a rank has room for, each in the stage where it takes least; below 0: it
+ * cannot hold one of each stage. */
+static double room_of(const tr_least_memory *m, const tr_held *h, int rank, double limit) {
+    const double another = bytes_of(m->block, h->rank[rank].least);
+    const double left = limit - needs_of(m, h, rank);
+    if (left < 0) return -1;
+    return another > 0 ? h->rank[rank].stages + floor(left / another) : INFINITY;
+}
+
+/* Returns how many blocks the ranks have room for, `most` each; below 0: a rank has none. */
+static double all_room(const tr_least_memory *m, const tr_held *h, double limit, double most) {
+    double sum = 0;
+    for (int r = 0; r < h->ranks; r++) {
+        const double room = room_of(m, h, r, limit);
+        if (room < 0) return -1;
+        sum += fmin(room, most);
+    }
+    return sum;
+}
+
+double tr_least_memory_blocks(const tr_least_memory *m, const tr_held *h, double limit) {
+    double low = 0, high = m->blocks;
+    if (all_room(m, h, limit, high) < m->blocks) return INFINITY;
+    while (high - low > 1) {
+        const double middle = floor((low + high) / 2);
+        if (all_room(m, h, limit, middle) < m->blocks) low = middle;
+        else high = middle;
+    }
+    return high;
+}
+
+double tr_least_memory_in(const tr_least_memory *m, const tr_held *h, int64_t ranks) {
+    double low = 1, high = INFINITY;
+    while (high - low > 0.5) {
+        const double middle = isinf(high) ? 2 * low : (low + high) / 2;
+        const bool exceeds = h ? all_room(m, h, middle, m->blocks) < m->blocks
+                               : tr_least_memory_exceeds(m, ranks, middle);
+        if (exceeds) low = middle;
+        else high = middle;
+    }
+    return low;
 }

@@ -97,6 +97,7 @@ static bool are_alike(const tr_model *a, const tr_model *b) {
 static tr_status take_host_memory(tr_run_plan *p, const tr_config *c, tr_device *device) {
     const int host = c->device.host_ranks ? (int)c->device.host_ranks : p->ranks;
     size_t bytes = 0;
+    p->host_bytes = 0;
     for (int r = 0; r < p->ranks; r++) {
         bytes = (r % host ? bytes : 0) + tr_memory_in_host(&p->memory[r]);
         if (bytes > p->host_bytes) p->host_bytes = bytes;
@@ -293,12 +294,18 @@ static tr_status plan_others(const planning *x) {
     return status;
 }
 
-/* Plans all ranks. fits: with a cut that fits, if there is one. sketch: as tr_run_plan_sketch. */
+/* Plans all ranks, and what hosts keep for them. fits: with a cut that fits, if there is one.
+ * sketch: as tr_run_plan_sketch. */
 static tr_status plan_all(const planning *x, bool fits, bool sketch) {
+    tr_run_plan *p = x->p;
     TR_TRY(plan_first(x, fits));
-    if (!sketch) return plan_others(x);
-    repeat_first(x->p, (int)x->c->parallel.tp);
-    return TR_OK;
+    if (sketch) {
+        repeat_first(p, (int)x->c->parallel.tp);
+        TR_TRY(take_host_memory(p, x->c, x->device));
+        if (tr_run_plan_fits_host(p)) return TR_OK;
+    }
+    TR_TRY(plan_others(x));
+    return take_host_memory(p, x->c, x->device);
 }
 
 /* Begins a plan, without orders. limit: of a rank; NULL: the config's. */
@@ -326,7 +333,6 @@ static tr_status make(const tr_config *c, tr_device *device, const size_t *limit
     TR_TRY_OUT(begin(&x, limit));
     TR_TRY_OUT(tr_request_orders(c, &x.p->orders, &report));
     TR_TRY_OUT(plan_all(&x, fits, sketch));
-    TR_TRY_OUT(take_host_memory(x.p, c, device));
     TR_TRY_OUT(take_time(x.p));
     TR_TRY_OUT(take_steps(x.p, c));
 out:
@@ -409,11 +415,14 @@ static tr_status exceeds(const tr_layout *l, size_t limit, bool *out) {
 static tr_status try_fastest(const planning *x, const tr_least_memory *least, bool *fits) {
     tr_run_plan *p = x->p;
     tr_schedule_report report;
+    tr_held held;
     bool exceeded = tr_least_memory_exceeds(least, x->c->parallel.pp, (double)p->limit);
     *fits = false;
     if (exceeded) return TR_OK;
     TR_TRY(tr_request_orders(x->c, &p->orders, &report));
-    TR_TRY(tr_least_memory_exceeds_in(least, p->orders.schedule, (double)p->limit, &exceeded));
+    TR_TRY(tr_held_of(p->orders.schedule, &held));
+    exceeded = isinf(tr_least_memory_blocks(least, &held, (double)p->limit));
+    tr_held_free(&held);
     if (exceeded) return TR_OK;
     TR_TRY(make_layout(x->c, &p->orders, 0, x->own, NULL, NULL, &p->layout));
     TR_TRY(exceeds(p->layout, p->limit, &exceeded));

@@ -21,10 +21,6 @@ static const double BUBBLE = 0.5;
  * estimate; with other recomputations, values of zero and of sequence it is this part of it or
  * more. */
 static const double EXCESS = 0.5;
-/* After such a plan, a layout is not planned when its estimated bytes exceed the limit by this
- * factor: a cut for the memory may bring a rank below the estimate. */
-static const double MEMORY_SLACK = 1.2;
-
 static const char *const key_names[TR_SEARCH_KEYS] = {
     [TR_SEARCH_PP] = "parallel.pp",           [TR_SEARCH_TP] = "parallel.tp",
     [TR_SEARCH_DP] = "parallel.dp",           [TR_SEARCH_SEQUENCE] = "parallel.sequence",
@@ -63,7 +59,6 @@ typedef struct candidate {
 typedef struct correction {
     tr_layout_choice of;
     double seconds; /* by which its step exceeds the estimate, without the optimizer's */
-    double memory;  /* by which factor its bytes exceed theirs */
     /* [zero][sequence]: the least estimate of those that fit with the fastest cut, or INFINITY.
      * More recomputation does not make their steps shorter. */
     double fitting[4][2];
@@ -227,15 +222,13 @@ static correction *correction_of(const search *s, const tr_layout_choice *x) {
 }
 
 /* seconds: of a step with the fastest cut, without the optimizer's. */
-static tr_status add_correction(search *s, const candidate *x, double seconds, size_t bytes,
-                                correction **out) {
+static tr_status add_correction(search *s, const candidate *x, double seconds, correction **out) {
     *out = correction_of(s, &x->choice);
     if (*out) return TR_OK;
     TR_TRY(tr_grow(&s->correction, &s->correction_room, s->corrections + 1, sizeof *s->correction));
     *out = &s->correction[s->corrections++];
     **out = (correction){.of = x->choice,
-                         .seconds = seconds - (x->estimate.seconds - x->estimate.update),
-                         .memory = (double)bytes / x->estimate.bytes};
+                         .seconds = seconds - (x->estimate.seconds - x->estimate.update)};
     for (int k = 0; k < 8; k++) (*out)->fitting[k / 2][k % 2] = INFINITY;
     return TR_OK;
 }
@@ -245,10 +238,12 @@ static double *fitting_of(correction *by, const tr_layout_choice *x) {
 }
 
 /* Takes what a plan needs, if it is the least so far; used when no plan fits. */
-static void take_least(tr_search *out, const tr_run_plan *p) {
-    if (!tr_run_plan_fits_device(p))
-        out->least = fmin(out->least, (double)p->memory[tr_run_plan_largest(p)].total);
-    else if (!out->host_bytes || p->host_bytes < out->host_bytes) {
+static void take_least(tr_search *out, const tr_layout_choice *x, const tr_run_plan *p) {
+    const double bytes = (double)p->memory[tr_run_plan_largest(p)].total;
+    if (!tr_run_plan_fits_device(p)) {
+        if (bytes < out->least) out->least_choice = *x;
+        out->least = fmin(out->least, bytes);
+    } else if (!out->host_bytes || p->host_bytes < out->host_bytes) {
         out->host_bytes = p->host_bytes;
         out->host_limit = p->host_limit;
     }
@@ -276,14 +271,14 @@ static tr_status plan(search *s, const candidate *x, bool *fits, tr_found *out) 
                       .bubble = fmax(0, 1 - p->ideal / p->time->makespan),
                       .bytes = p->memory[tr_run_plan_largest(p)].total};
     *fits = tr_run_plan_fits(p);
-    take_least(s->out, p);
+    take_least(s->out, &x->choice, p);
     const bool is_fastest = !p->room;
     const double fastest = is_fastest ? 1 : p->fastest / p->time->makespan;
     tr_run_plan_destroy(p);
     TR_TRY(status);
     correction *by;
     const double others = (traffic.makespan - traffic.updating) / rate;
-    TR_TRY(add_correction(s, x, others * fastest, out->bytes, &by));
+    TR_TRY(add_correction(s, x, others * fastest, &by));
     double *fitting = fitting_of(by, &x->choice);
     if (*fits && is_fastest) *fitting = fmin(*fitting, x->estimate.seconds);
     return TR_OK;
@@ -320,7 +315,7 @@ static double longest_shown(search *s) {
 }
 
 /* Returns true when the choice cannot be the best of its mesh, or of those that are shown, or when
- * it is far from the limit of memory. */
+ * it does not fit. */
 static bool is_hopeless(search *s, const candidate *x) {
     const double shown = longest_shown(s);
     const tr_found *best = best_of_mesh(s, &x->choice);
@@ -329,9 +324,7 @@ static bool is_hopeless(search *s, const candidate *x) {
     if (by && e->seconds >= *fitting_of(by, &x->choice)) return true;
     const double excess = by ? (by->seconds > 0 ? EXCESS : 1) * by->seconds : -BUBBLE * e->bubble;
     const double seconds = fmax(e->seconds + excess, e->within);
-    const double bytes = by ? e->bytes * by->memory / MEMORY_SLACK : 0;
-    return seconds >= (best ? fmin(best->seconds, shown) : shown) || isinf(e->within) ||
-           bytes > (double)s->out->limit;
+    return seconds >= (best ? fmin(best->seconds, shown) : shown) || isinf(e->within);
 }
 
 static tr_status plan_candidate(search *s, const candidate *x) {
@@ -349,15 +342,28 @@ static tr_status plan_candidate(search *s, const candidate *x) {
     return TR_OK;
 }
 
+static int compare_bytes(const void *a, const void *b) {
+    const candidate *x = a, *y = b;
+    if (x->estimate.bytes != y->estimate.bytes)
+        return x->estimate.bytes > y->estimate.bytes ? 1 : -1;
+    return (x->number > y->number) - (x->number < y->number);
+}
+
+/* Plans also those that do not fit, in the order of what they take at least, until none can take
+ * less than one of the plans: when no layout fits. */
+static tr_status find_least(search *s) {
+    qsort(s->candidate, s->candidates, sizeof *s->candidate, compare_bytes);
+    for (size_t k = 0; k < s->candidates && s->candidate[k].estimate.bytes < s->out->least; k++)
+        if (isinf(s->candidate[k].estimate.within)) TR_TRY(plan_candidate(s, &s->candidate[k]));
+    return TR_OK;
+}
+
 static tr_status plan_candidates(search *s) {
     tr_search *out = s->out;
     qsort(s->candidate, s->candidates, sizeof *s->candidate, compare_candidates);
-    for (size_t k = 0; k < s->candidates; k++) {
-        const candidate *x = &s->candidate[k];
-        const correction *by = correction_of(s, &x->choice);
-        if (!is_hopeless(s, x)) TR_TRY(plan_candidate(s, x));
-        else out->least = fmin(out->least, x->estimate.bytes * (by ? by->memory : 1));
-    }
+    for (size_t k = 0; k < s->candidates; k++)
+        if (!is_hopeless(s, &s->candidate[k])) TR_TRY(plan_candidate(s, &s->candidate[k]));
+    if (s->meshes == 0 && out->host_bytes == 0) TR_TRY(find_least(s));
     if (s->meshes > 0) qsort(s->best, s->meshes, sizeof *s->best, compare_found);
     out->count = s->meshes < TR_SEARCH_MOST ? (int)s->meshes : TR_SEARCH_MOST;
     if (out->count > 0) memcpy(out->found, s->best, (size_t)out->count * sizeof *out->found);

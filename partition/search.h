@@ -54,7 +54,10 @@ typedef struct tr_search {
     int64_t layouts; /* that the model, the batch and the ranks allow */
     int64_t planned; /* of them */
     size_t limit;    /* bytes of a rank */
-    double least;    /* without found: bytes of the layout that takes least, estimated or planned */
+    /* Without found: bytes of the layout that takes least, and its choice; INFINITY: there is none
+     * that does not fit the ranks' memory. */
+    double least;
+    tr_layout_choice least_choice;
     /* Without found: the fewest bytes that layouts which fit the ranks' memory keep in a host's,
      * and those that they may keep there; 0: no layout fits the ranks' memory. */
     size_t host_bytes, host_limit;
@@ -63,15 +66,18 @@ typedef struct tr_search {
 } tr_search;
 
 /* Estimates every layout (tr_layout_estimate), and plans them (tr_run_plan_sketch), the shortest
- * estimate first, except those that the estimates show to have no room, or a longer step than the
- * best one of their mesh or the TR_SEARCH_MOST-th best. Messages and sums of gradients only make a
- * step longer than its estimate; unequal stages may shorten its bubble, by half at most, as the
- * search assumes. The first plan of an order and a micro-batch on a mesh corrects the estimates of
- * the same order with other recomputations, values of zero and of sequence. These are assumptions:
- * a mesh may have a layout that is a little better (docs/layout.md has how often). Orders: 1f1b,
- * interleaved, interleaved-zb, zb-h1 and zbv; with parallel.zero 2 and 3 bfs. Depends only on the
- * request. Fails with TR_ERR_CONFIG when there is no layout at all, and for a parallel.cut that
- * cannot be read, although the search takes none. */
+ * estimate first, except those that cannot fit, and those with a longer step than the best one of
+ * their mesh or than the TR_SEARCH_MOST-th best. Bytes and seconds of a layout are those of its
+ * plan, and a mesh has no layout only if none of its layouts fits: an estimate never has more bytes
+ * than a plan. When none fits at all, plans on until no other layout can take less.
+ *
+ * Messages and sums of gradients only make a step longer than its estimate; unequal stages may
+ * shorten its bubble, by half at most, as the search assumes. The first plan of an order and a
+ * micro-batch on a mesh corrects the estimates of the same order with other recomputations, values
+ * of zero and of sequence. These are assumptions: a mesh may have a layout that is a little better
+ * (docs/layout.md has how often). Orders: 1f1b, interleaved, interleaved-zb, zb-h1 and zbv; with
+ * parallel.zero 2 and 3 bfs. Depends only on the request. Fails with TR_ERR_CONFIG when there is no
+ * layout at all, and for a parallel.cut that cannot be read, although the search takes none. */
 tr_status tr_search_make(const tr_search_request *request, tr_search *out);
 
 /* Sets the chosen keys. */

@@ -1,6 +1,8 @@
 #include "partition/search_estimate.h"
 
 #include "base/memory.h"
+#include "partition/least_memory.h"
+#include "partition/model_order.h"
 #include "partition/network.h"
 #include "partition/optim_cost.h"
 #include "partition/recompute_choice.h"
@@ -14,33 +16,32 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A rank's estimated bytes may be this factor of its limit: parameters are not divided in
- * proportion to work, and not all classes of bytes are known. */
-static const double SLACK = 1.15;
-
 /* What a micro-batch takes of a rank's tensor share of all layers. */
 typedef struct share {
     int64_t tp, micro_batch;
     bool sequence;
     tr_recompute recompute;
-    tr_stage_cost cost;             /* f, i, w, m_b, m_w */
+    tr_stage_cost cost;             /* f, i, w */
+    double block;                   /* part of the costs of the block that takes least */
+    tr_least_memory memory;         /* what is kept, and the action */
     double waits[TR_COMPUTE_TYPES]; /* of each action for its tensor ranks, in FLOPs */
     double rate;                    /* FLOP/s of a rank */
 } share;
 
-/* Of a rank with all layers: what does not depend on the micro-batch, except its few tokens. */
+/* Of a rank with all layers: what does not depend on the micro-batch. */
 typedef struct known {
     int64_t tp, dp, zero;
     bool sequence;
-    double bytes;
-    tr_optim_cost update; /* of each of the data ranks, if they divide it equally */
+    tr_least_memory memory; /* all but what is kept, and the action */
+    tr_optim_cost update;   /* of each of the data ranks, if they divide it equally */
 } known;
 
 /* An order with equal stages. */
 typedef struct order {
     tr_layout_choice of;
     double makespan, work, waits; /* FLOPs; of a rank */
-    double *peak;                 /* [pp]: bytes of each rank's micro-batches */
+    bool known;                   /* as a plan has it */
+    tr_held held;                 /* if it is known */
 } order;
 
 struct tr_layout_estimator {
@@ -65,7 +66,7 @@ tr_status tr_layout_estimator_create(const tr_search_request *request, size_t li
 
 void tr_layout_estimator_destroy(tr_layout_estimator *e) {
     if (!e) return;
-    free(e->last.peak);
+    tr_held_free(&e->last.held);
     free(e->known);
     free(e->share);
     free(e);
@@ -86,21 +87,29 @@ static void take_waits(const tr_layout_estimator *e, const tr_layout *l, double 
     }
 }
 
-/* With train.recompute auto, takes the bytes of full: the least that it may choose. */
-static tr_status take_least_bytes(const tr_layout_estimator *e, share *of) {
+/* Measures what layers keep, and their actions. With train.recompute auto as with full, which keeps
+ * least; an action of another mode may take less. */
+static tr_status take_kept(const tr_layout_estimator *e, share *of) {
+    const bool chosen = strcmp(e->c->model.recompute, TR_RECOMPUTE_AUTO) == 0;
     tr_config *c;
-    tr_whole whole;
-    if (strcmp(e->c->model.recompute, TR_RECOMPUTE_AUTO) != 0) return TR_OK;
     TR_TRY(tr_calloc(1, sizeof *c, &c));
     *c = *e->c;
-    (void)strcpy(c->model.recompute, tr_recompute_name(TR_RECOMPUTE_FULL));
-    const tr_status status = tr_whole_open(c, &whole);
+    if (chosen) (void)strcpy(c->model.recompute, tr_recompute_name(TR_RECOMPUTE_FULL));
+    const tr_status status = tr_least_memory_of(c, e->r->device, &of->memory);
     free(c);
-    TR_TRY(status);
-    of->cost.m_b = whole.layout->table.cost->m_b;
-    of->cost.m_w = whole.layout->table.cost->m_w;
-    tr_whole_close(&whole);
-    return TR_OK;
+    if (chosen) of->memory.action = 0;
+    return status;
+}
+
+/* Returns the part of a model's FLOPs that the block with fewest has. */
+static double least_block(const tr_model *model, const tr_stage_cost *all) {
+    double least = INFINITY;
+    for (int k = 0; k < model->count; k++) {
+        const tr_layer *layer = model->layers[k];
+        if (tr_layer_is_block(layer))
+            least = fmin(least, layer->flops_f + layer->flops_i + layer->flops_w);
+    }
+    return least / (all->f + all->i + all->w);
 }
 
 static tr_status add_share(tr_layout_estimator *e, const tr_layout_choice *x) {
@@ -113,11 +122,11 @@ static tr_status add_share(tr_layout_estimator *e, const tr_layout_choice *x) {
     TR_TRY(tr_grow(&e->share, &e->share_room, e->shares + 1, sizeof *e->share));
     TR_TRY(tr_whole_open(e->c, &whole));
     const tr_stage_cost *cost = whole.layout->table.cost;
-    new.cost = (tr_stage_cost){
-        .f = cost->f, .i = cost->i, .w = cost->w, .m_b = cost->m_b, .m_w = cost->m_w};
+    new.cost = (tr_stage_cost){.f = cost->f, .i = cost->i, .w = cost->w};
+    new.block = least_block(whole.layout->model, cost);
     take_waits(e, whole.layout, new.rate, new.waits);
     tr_whole_close(&whole);
-    TR_TRY(take_least_bytes(e, &new));
+    TR_TRY(take_kept(e, &new));
     e->share[e->shares++] = new;
     return TR_OK;
 }
@@ -135,7 +144,7 @@ static tr_status find_share(tr_layout_estimator *e, const tr_layout_choice *x, c
 
 static tr_status add_known(tr_layout_estimator *e, const tr_layout_choice *x) {
     tr_whole whole;
-    tr_memory_plan memory;
+    tr_least_memory memory;
     TR_TRY(tr_grow(&e->known, &e->known_room, e->knowns + 1, sizeof *e->known));
     TR_TRY(tr_whole_open(e->c, &whole));
     const tr_layout *l = whole.layout;
@@ -143,13 +152,14 @@ static tr_status add_known(tr_layout_estimator *e, const tr_layout_choice *x) {
     const double parts = tr_memory_divided(mesh, l->desc.zero) ? tr_mesh_near(mesh) : 1;
     const tr_optim_cost update =
         tr_optim_cost_of(l->model, &l->placement, mesh, 0, l->desc.optimizer);
-    tr_layout_memory_known(l, 0, 0, &memory);
+    const tr_status status = tr_least_memory_measure(l, false, &memory);
     tr_whole_close(&whole);
+    TR_TRY(status);
     e->known[e->knowns++] = (known){.tp = x->tp,
                                     .dp = x->dp,
                                     .zero = x->zero,
                                     .sequence = x->sequence,
-                                    .bytes = (double)memory.total,
+                                    .memory = memory,
                                     .update = {update.bytes / parts, update.flops / parts}};
     return TR_OK;
 }
@@ -182,18 +192,16 @@ static double mean_waits(const tr_schedule *s, const double *waits) {
     return sum / s->stages / s->ranks;
 }
 
-/* Takes the times and bytes of an order with equal stages. */
+/* Takes the times of an order with equal stages, and what its ranks hold. */
 static tr_status take_order(const tr_layout_estimator *e, const tr_schedule *s, const share *of,
                             tr_stage_cost rank, order *out) {
     tr_estimate *times;
-    tr_config_offloads offload;
     TR_TRY(tr_estimate_order(s, &(tr_estimate_options){.share = rank}, &times));
-    const bool leaves = tr_config_offload(e->c, &offload) && offload.stages > 0;
     out->makespan = times->makespan;
     out->waits = mean_waits(s, of->waits);
-    for (int r = 0; r < times->ranks && !leaves; r++) out->peak[r] = times->peak[r];
     tr_estimate_destroy(times);
-    return TR_OK;
+    out->known = !tr_order_is_made(e->c);
+    return out->known ? tr_held_of(s, &out->held) : TR_OK;
 }
 
 /* Estimates the order of a choice. One that is made for the model, or read from a file, counts as
@@ -203,11 +211,8 @@ static tr_status estimate_order(tr_layout_estimator *e, const tr_layout_choice *
     const tr_config *c = e->c;
     const int m = (int)(c->train.batch / x->dp / x->micro_batch);
     const double part = 1 / (double)x->pp;
-    const tr_stage_cost rank = {.f = of->cost.f * part,
-                                .i = of->cost.i * part,
-                                .w = of->cost.w * part,
-                                .m_b = of->cost.m_b * part,
-                                .m_w = of->cost.m_w * part};
+    const tr_stage_cost rank = {
+        .f = of->cost.f * part, .i = of->cost.i * part, .w = of->cost.w * part};
     const tr_schedule_request request = {.name = c->parallel.schedule,
                                          .ranks = (int)x->pp,
                                          .micro_batches = m,
@@ -215,11 +220,10 @@ static tr_status estimate_order(tr_layout_estimator *e, const tr_layout_choice *
                                          .share = rank};
     const double work = m * (rank.f + rank.i + rank.w);
     tr_schedule *s;
-    free(e->last.peak);
+    tr_held_free(&e->last.held);
     e->last = (order){.makespan = work,
                       .work = work,
                       .waits = m * part * (of->waits[TR_ACTION_F] + of->waits[TR_ACTION_B])};
-    TR_TRY(tr_calloc((size_t)x->pp, sizeof *e->last.peak, &e->last.peak));
     if (!tr_request_is_auto(c) && !tr_schedule_is_path(request.name)) {
         TR_TRY(tr_schedule_make(&request, &s));
         const tr_status status = take_order(e, s, of, rank, &e->last);
@@ -232,25 +236,15 @@ static tr_status estimate_order(tr_layout_estimator *e, const tr_layout_choice *
 
 /* --- the limit of memory ---------------------------------------------------------------------- */
 
-/* Returns the share of all layers that the rank with most of them has at least when no rank exceeds
- * the limit: 1 / pp when equal parts fit. bytes: that all layers take besides micro-batches.
- * Returns INFINITY when the ranks have no room for all layers. */
-static double most_layers(const tr_layout_estimator *e, const order *o, double bytes) {
-    const int ranks = (int)o->of.pp;
-    double part = 1.0 / ranks;
-    /* Ranks with less room than `part` are full; the others divide what is left, which is more. */
-    for (int before = ranks, open = 0;; before = open) {
-        double left = 1;
-        open = 0;
-        for (int r = 0; r < ranks; r++) {
-            const double room = SLACK * e->limit / (bytes + ranks * o->peak[r]);
-            if (room > part) open++;
-            else left -= room;
-        }
-        if (open == before) return part;
-        if (open == 0) return INFINITY;
-        part = left / open;
-    }
+/* Returns what both measure: the layers' parameters and what they keep. */
+static tr_least_memory join(const tr_least_memory *state, const tr_least_memory *kept) {
+    tr_least_memory both = *state;
+    both.action = kept->action;
+    both.front.kept = kept->front.kept;
+    both.back.kept = kept->back.kept;
+    both.block.kept = kept->block.kept;
+    both.all.kept = kept->all.kept;
+    return both;
 }
 
 tr_status tr_layout_estimate_make(tr_layout_estimator *e, const tr_layout_choice *x,
@@ -258,18 +252,21 @@ tr_status tr_layout_estimate_make(tr_layout_estimator *e, const tr_layout_choice
     const share *of = NULL;
     const known *whole = NULL;
     const order *o = &e->last;
-    double most = 0;
     e->c = config;
     TR_TRY(find_share(e, x, &of));
     if (!same_order(x, &o->of)) TR_TRY(estimate_order(e, x, of));
     TR_TRY(find_known(e, x, &whole));
-    const double update = tr_optim_time(config, whole->update, of->rate) / (double)x->pp / of->rate;
-    const double layers = most_layers(e, o, whole->bytes) * (double)x->pp;
-    for (int r = 0; r < x->pp; r++) most = fmax(most, o->peak[r]);
-    *out = (tr_layout_estimate){.seconds = (o->makespan + o->waits) / of->rate + update,
-                                .bubble = (o->makespan - o->work) / of->rate,
-                                .update = update,
-                                .within = layers * (o->work + o->waits) / of->rate + update,
-                                .bytes = most + whole->bytes / (double)x->pp};
+    const double ranks = (double)x->pp;
+    const double update = tr_optim_time(config, whole->update, of->rate) / ranks / of->rate;
+    const tr_least_memory memory = join(&whole->memory, &of->memory);
+    const double bytes = tr_least_memory_in(&memory, o->known ? &o->held : NULL, x->pp);
+    const double blocks = o->known ? tr_least_memory_blocks(&memory, &o->held, e->limit) : 0;
+    const double most = fmax(1, blocks * of->block * ranks); /* of the mean rank's work */
+    *out = (tr_layout_estimate){
+        .seconds = (o->makespan + o->waits) / of->rate + update,
+        .bubble = (o->makespan - o->work) / of->rate,
+        .update = update,
+        .within = bytes > e->limit ? INFINITY : (most * o->work + o->waits) / of->rate + update,
+        .bytes = bytes};
     return TR_OK;
 }

@@ -9,11 +9,10 @@ typedef struct tr_layout_estimate {
      * messages and sums of gradients. */
     double seconds;
     double bubble, update; /* parts of the seconds; update: the optimizer's step */
-    /* What a cut of the layers takes at least with which every rank fits, by the same costs and
-     * without a bubble, as if layers took bytes in proportion to their work, with a margin of 15 %
-     * because they do not; INFINITY: the ranks together have no room. */
+    /* What a step takes at least with a cut of the layers with which every rank fits, by the same
+     * costs and without a bubble; INFINITY: there is no such cut. */
     double within;
-    double bytes; /* of the rank that takes most, with equal stages */
+    double bytes; /* that the rank which takes most takes at least, with any cut of the layers */
 } tr_layout_estimate;
 
 /* Remembers what layouts share. */

@@ -326,8 +326,12 @@ plan 0 kept --search 4 "${found[@]}" parallel.tp=2 train.recompute=full
 rows kept | awk '$2 != 2 { exit 1 } END { exit NR != 2 }' || fail "kept: $(<"$scratch/kept.out")"
 [[ $(best kept) != *tp=* && $(best kept) != *recompute* && $(best kept) == *parallel.pp=* ]] || fail "kept: $(best kept)"
 plan 76 small --search 4 "${found[@]}" device.memory=16KiB
-grep -Eq '^trireme: none of them fits the .* that a rank may use \(device.memory\): the one that needs least takes about' "$scratch/small.err" ||
-    fail "small: $(<"$scratch/small.err")"
+least=$(sed -nE 's/^trireme: none of them fits the .* that a rank may use \(device.memory\): the one that needs least takes ([0-9.]+) MiB a rank \(([^)]*)\); use .*/\1 \2/p' "$scratch/small.err")
+read -r mib keys <<<"$least"
+read -ra keys <<<"$keys"
+[[ ${#keys[@]} == 9 ]] || fail "small: $(<"$scratch/small.err")"
+plan 76 least "${found[@]}" device.memory=16KiB "${keys[@]}"
+grep -q " needs $mib MiB (" "$scratch/least.err" || fail "least: $least, $(<"$scratch/least.err")"
 plan 78 none --search 35 "${found[@]}"
 grep -q '^trireme: no layout of 35 ranks is possible: ' "$scratch/none.err" || fail "none: $(<"$scratch/none.err")"
 echo junk >"$scratch/junk.csv"

@@ -1,4 +1,5 @@
 /* Tests the search over layouts against plans of all of them, and sketches against plans. */
+#include "support/all_layouts.h"
 #include "support/plan_config.h"
 
 #include "partition/run_plan.h"
@@ -68,103 +69,61 @@ static bool plan_choice(const tr_config *config, const tr_layout_choice *x, doub
 typedef struct truth {
     tr_found best;
     int fitting;
-    tr_layout_estimator *estimator;
 } truth;
 
-/* A layout that fits is never estimated to have no room, or to take longer within the memory than
- * it does. */
-static void check_estimate(const tr_config *config, const tr_found *found, const truth *t) {
-    tr_config c = *config;
-    tr_layout_estimate e;
-    tr_layout_choice_apply(&found->choice, 0, &c);
-    assert_int_equal(tr_layout_estimate_make(t->estimator, &found->choice, &c, &e), TR_OK);
-    if (!(e.within <= found->seconds * (1 + 1e-9)))
-        fail_msg("pp %d tp %d dp %d %s: %g s, of which %g within the memory", (int)found->choice.pp,
-                 (int)found->choice.tp, (int)found->choice.dp, found->choice.schedule,
-                 found->seconds, e.within);
+enum { MOST_MESHES = 16 };
+
+/* The plans of all layouts. */
+typedef struct truths {
+    const tr_config *config;
+    double rate;
+    int meshes;
+    truth of[MOST_MESHES]; /* [meshes] */
+} truths;
+
+static bool same_mesh(const tr_layout_choice *a, const tr_layout_choice *b) {
+    return a->pp == b->pp && a->tp == b->tp && a->dp == b->dp;
 }
 
-static void try_choice(const tr_config *config, const tr_layout_choice *x, double rate, truth *t) {
+static void try_choice(void *context, const tr_layout_choice *x) {
+    truths *t = context;
     tr_found found;
-    if (!plan_choice(config, x, rate, &found)) return;
-    check_estimate(config, &found, t);
-    if (t->fitting++ == 0 || found.seconds < t->best.seconds) t->best = found;
+    int k = 0;
+    if (!plan_choice(t->config, x, t->rate, &found)) return;
+    while (k < t->meshes && !same_mesh(&t->of[k].best.choice, x)) k++;
+    assert_true(k < MOST_MESHES);
+    if (k == t->meshes) t->meshes++;
+    if (t->of[k].fitting++ == 0 || found.seconds < t->of[k].best.seconds) t->of[k].best = found;
 }
 
-/* Plans every layout of the mesh that the search has, enumerated here by other means. */
-static truth plan_mesh(const tr_config *config, int64_t pp, int64_t tp, int64_t dp, double rate,
-                       tr_layout_estimator *estimator) {
-    static const struct {
-        const char *name;
-        bool pipeline, chunks;
-    } orders[] = {{"1f1b", false, false},         {"interleaved", true, true},
-                  {"interleaved-zb", true, true}, {"zb-h1", true, false},
-                  {"zbv", true, false},           {"bfs", false, true}};
-    truth t = {.estimator = estimator};
-    for (size_t o = 0; o < sizeof orders / sizeof *orders; o++) {
-        const bool bfs = strcmp(orders[o].name, "bfs") == 0;
-        const int64_t blocks = config->model.layers / pp;
-        if ((orders[o].pipeline && pp == 1) || (bfs && (dp == 1 || blocks < 3))) continue;
-        for (int64_t v = orders[o].chunks ? 2 : 0; v <= (orders[o].chunks ? blocks : 0); v++)
-            for (int64_t zero = bfs ? 2 : 0; zero <= (bfs ? 3 : dp > 1); zero++)
-                for (int64_t b = 1; b <= config->train.batch / dp; b++)
-                    for (int r = 0; r < (tp > 1 ? 2 : 1) * TR_RECOMPUTE_MODES; r++) {
-                        const tr_layout_choice x = {.pp = pp,
-                                                    .tp = tp,
-                                                    .dp = dp,
-                                                    .zero = zero,
-                                                    .virtual_stages = v,
-                                                    .micro_batch = b,
-                                                    .schedule = orders[o].name,
-                                                    .recompute =
-                                                        (tr_recompute)(r % TR_RECOMPUTE_MODES),
-                                                    .sequence = r >= TR_RECOMPUTE_MODES};
-                        const bool chunks = bfs ? v == blocks : (v & (v - 1)) == 0 && v <= 8;
-                        if (!chunks || (b & (b - 1)) != 0 || b > 8) continue;
-                        try_choice(config, &x, rate, &t);
-                    }
-    }
-    tr_error_clear();
-    return t;
+/* Returns true when the search has the best layout of a mesh; fails when what it has is more than
+ * 1 % longer. */
+static bool has_best(const tr_search *s, const truth *t) {
+    const tr_layout_choice *best = &t->best.choice;
+    int k = 0;
+    while (k < s->count && !same_mesh(&s->found[k].choice, best)) k++;
+    if (k == s->count) fail_msg("pp %d tp %d is missing", (int)best->pp, (int)best->tp);
+    if (s->found[k].seconds > 1.01 * t->best.seconds)
+        fail_msg("pp %d tp %d: %g s with %s, %g with %s", (int)best->pp, (int)best->tp,
+                 s->found[k].seconds, s->found[k].choice.schedule, t->best.seconds, best->schedule);
+    return s->found[k].seconds <= t->best.seconds * (1 + 1e-9);
 }
 
 /* Compares a search with plans of all layouts. Returns how many meshes have the best one. */
 static int compare(const tr_config *config, int ranks, double rate, int *meshes) {
-    const tr_search_request request = {
-        .config = config, .device = device, .ranks = ranks, .rate = rate_of, .context = &rate};
-    tr_layout_estimator *estimator;
+    truths t = {.config = config, .rate = rate};
     tr_search s;
     double last = 0;
     int same = 0;
     assert_int_equal(search(config, ranks, 0, rate, &s), TR_OK);
-    assert_int_equal(tr_layout_estimator_create(&request, s.limit, &estimator), TR_OK);
-    *meshes = 0;
-    for (int64_t pp = 1; pp <= ranks; pp++)
-        for (int64_t tp = 1; pp * tp <= ranks; tp++) {
-            const int64_t dp = ranks / (pp * tp);
-            int k = 0;
-            if (ranks % (pp * tp)) continue;
-            const truth t = plan_mesh(config, pp, tp, dp, rate, estimator);
-            while (k < s.count && (s.found[k].choice.pp != pp || s.found[k].choice.tp != tp)) k++;
-            if (t.fitting == 0 && k < s.count) fail_msg("a layout of a mesh without one");
-            if (t.fitting == 0) continue;
-            if (k == s.count) fail_msg("pp %d tp %d is missing", (int)pp, (int)tp);
-            ++*meshes;
-            same += s.found[k].seconds <= t.best.seconds * (1 + 1e-9);
-            if (s.found[k].seconds > 1.01 * t.best.seconds)
-                fail_msg("pp %d tp %d: %g s with %s, %g with %s", (int)pp, (int)tp,
-                         s.found[k].seconds, s.found[k].choice.schedule, t.best.seconds,
-                         t.best.choice.schedule);
-        }
-    tr_layout_estimator_destroy(estimator);
+    tr_test_each_layout(config, ranks, try_choice, &t);
+    tr_error_clear();
+    *meshes = t.meshes;
+    for (int k = 0; k < t.meshes; k++) same += has_best(&s, &t.of[k]);
     assert_int_equal(s.count, *meshes);
     for (int k = 0; k < s.count; k++) {
-        tr_found whole;
         assert_true(s.found[k].seconds >= last);
         last = s.found[k].seconds;
-        assert_true(plan_choice(config, &s.found[k].choice, rate, &whole));
-        assert_true(whole.seconds == s.found[k].seconds);
-        assert_int_equal(whole.bytes, s.found[k].bytes);
     }
     printf("%d ranks: %d of %d meshes have the best layout; %d of %d layouts planned\n", ranks,
            same, *meshes, (int)s.planned, (int)s.layouts);
