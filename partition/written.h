@@ -1,6 +1,6 @@
-/* Which rank writes what to a checkpoint, and the snapshot of it from which a run saves in
- * the background (checkpoint.background). train/store_tensors.c lists tensors by these functions,
- * and the plan counts with them, so that planned bytes equal allocated bytes. */
+/* Which rank writes what to a checkpoint, and the snapshot of it from which a run saves in the
+ * background (checkpoint.background). train/store_tensors.c lists tensors by these functions, and
+ * the plan counts with them, so that planned bytes equal allocated bytes. */
 #pragma once
 
 #include "layers/param_layout.h"

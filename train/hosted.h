@@ -19,6 +19,6 @@ tr_status tr_hosted_create(const tr_store *store, const tr_optim_config *config,
                            tr_directions *directions, tr_hosted **out);
 void tr_hosted_destroy(tr_hosted *hosted);
 /* Steps all parameters after the work of `stream`, which has written the step state in device
- * memory, unless the state says to skip. Waits until the values have returned. scratch: on
- * the device, for directions. Collective as tr_directions_complete is. */
+ * memory, unless the state says to skip. Waits until the values have returned. scratch: on the
+ * device, for directions. Collective as tr_directions_complete is. */
 tr_status tr_hosted_run(tr_hosted *hosted, tr_stream *stream, tr_step_state *state, void *scratch);

@@ -208,7 +208,7 @@ static void remove_leftovers(const import *m) {
 }
 
 static tr_status take_directory(import *m) {
-    char note[256];
+    char note[TR_RUNDIR_NOTE];
     struct stat info;
     TR_TRY(check_other(m->run, m->folder));
     (void)snprintf(m->lock, sizeof m->lock, "%s/lock", m->run);

@@ -1,4 +1,5 @@
-/* The run directory (log.dir): config.yaml, metrics.jsonl, TensorBoard events. Rank 0 owns it. */
+/* The records in the run directory (log.dir): config.yaml, metrics.jsonl, eval.jsonl, samples.jsonl
+ * and TensorBoard events. Rank 0 writes them. */
 #pragma once
 
 #include "config/config.h"

@@ -13,7 +13,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { NOTE = 256, PATH_SIZE = TR_CONFIG_PATH + 8, HOST = 65 };
+enum { PATH_SIZE = TR_CONFIG_PATH + 8, HOST = 65 };
 
 static void lock_path(const char *dir, char path[PATH_SIZE]) {
     (void)snprintf(path, PATH_SIZE, "%s/lock", dir);
@@ -119,13 +119,13 @@ bool tr_rundir_locks_are_local(FILE *mounts, unsigned major, unsigned minor) {
     return local;
 }
 
-static void note_local_locks(const char *dir, int fd, char *note) {
+static void note_local_locks(const char *dir, int fd, char note[TR_RUNDIR_NOTE]) {
     struct stat info;
     FILE *mounts = fopen("/proc/self/mountinfo", "re");
     if (!mounts) return;
     if (!fstat(fd, &info) &&
         tr_rundir_locks_are_local(mounts, major(info.st_dev), minor(info.st_dev)))
-        (void)snprintf(note, NOTE,
+        (void)snprintf(note, TR_RUNDIR_NOTE,
                        "the file system of '%.120s' locks only within this host: a second job on "
                        "another host would not be noticed, so start only one",
                        dir);
@@ -145,7 +145,7 @@ static tr_status try_lock(const char *dir, int fd, bool *free_now, char *note) {
     } else if (errno == EACCES || errno == EAGAIN) {
         *free_now = false;
     } else if (errno == ENOLCK || errno == ENOSYS || errno == EOPNOTSUPP || errno == EINVAL) {
-        (void)snprintf(note, NOTE,
+        (void)snprintf(note, TR_RUNDIR_NOTE,
                        "the file system of '%.120s' cannot lock (%s): a second job in the "
                        "directory would not be noticed, so start only one",
                        dir, strerror(errno));
@@ -181,7 +181,8 @@ static tr_status check_checkpoints(const tr_rundir *dir) {
                    key_of(dir));
 }
 
-tr_status tr_rundir_take(const char *dir, bool make, bool argument, tr_rundir *out, char *note) {
+tr_status tr_rundir_take(const char *dir, bool make, bool argument, tr_rundir *out,
+                         char note[TR_RUNDIR_NOTE]) {
     char path[PATH_SIZE];
     note[0] = '\0';
     *out = (tr_rundir){.fd = -1, .argument = argument};
@@ -250,7 +251,7 @@ void tr_rundir_release(tr_rundir *dir) {
 }
 
 tr_status tr_rundir_restore(tr_rundir *dir) {
-    char note[NOTE];
+    char note[TR_RUNDIR_NOTE];
     tr_rundir again;
     tr_status status = tr_rundir_take(dir->path, true, dir->argument, &again, note);
     if (status == TR_OK && tr_rundir_has_checkpoints(&again)) {

@@ -1,6 +1,6 @@
 /* Texts from a trained model, one token at a time. Each row of a decoder feeds its own prompt, and
- * then the tokens that were drawn for it. Every rank of the decoder's
- * mesh makes the same calls and gets the same tokens. */
+ * then the tokens that were drawn for it. Every rank of the decoder's mesh makes the same calls and
+ * gets the same tokens. */
 #pragma once
 
 #include "job/board.h"
@@ -14,9 +14,8 @@ typedef struct tr_sampler_desc {
     tr_decoder *decoder;
     const tr_model *model; /* with it the decoder was made */
     tr_sampling draw;
-    uint64_t
-        first_row; /* number of the first row among all texts of a command, for tr_sampling_draw */
-    tr_board *board; /* shows requests to stop, and what this rank does; NULL: there is none */
+    uint64_t first_row; /* among all texts of a command, for tr_sampling_draw */
+    tr_board *board;    /* shows requests to stop, and what this rank does; NULL: there is none */
 } tr_sampler_desc;
 
 /* What desc points to must outlive the sampler, except desc itself. */

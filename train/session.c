@@ -244,7 +244,7 @@ static tr_status open_saver(tr_session *s) {
 
 /* On rank 0: locks log.dir before anything in it is read or written. */
 static tr_status take_directory(tr_session *s) {
-    char note[256];
+    char note[TR_RUNDIR_NOTE];
     bool make = s->options->resume != TR_RESUME_YES;
     if (s->dir.fd >= 0)
         return tr_saved_step_find(s); /* it is locked since a checkpoint was tried */

@@ -24,8 +24,7 @@ typedef struct tr_unloaded {
 
 typedef struct tr_session {
     const tr_config *config; /* the config in effect: `own` */
-    tr_config
-        own; /* the config as given, except values that a resumed run keeps from the checkpoint */
+    tr_config own; /* as given, except values that a resumed run keeps from the checkpoint */
     const tr_train_options *options;
     tr_world *world;
     tr_mesh mesh;

@@ -5,19 +5,19 @@
  * (partition/optim_row.h) in FP32 or fewer bits; in an FP64 model all are FP64. In FP32 and FP64
  * the value is the master. With gradients in BF16 all layers write theirs of one micro-batch to the
  * same FP32 memory, the addends, where an optimizer that steps by tensor later has its directions.
- * Data ranks may divide the updates (parallel.zero): then a rank has
- * master and states of its portion of each parameter, and gathers the values of the others after
- * every step, when the next one or other work needs them (train/values.h). A frozen parameter has
- * only its value, and a gradient that is not read if it has_grad. Every use of a tied parameter has
- * its own gradient; uses on one rank share value and state; uses on different pipeline ranks hold a
- * copy each, and their gradients are summed through a tie group.
+ * Data ranks may divide the updates (parallel.zero): then a rank has master and states of its
+ * portion of each parameter, and gathers the values of the others after every step, when the next
+ * one or other work needs them (train/values.h). A frozen parameter has only its value, and a
+ * gradient that is not read if it has_grad. Every use of a tied parameter has its own gradient;
+ * uses on one rank share value and state; uses on different pipeline ranks hold a copy each, and
+ * their gradients are summed through a tie group.
  *
  * With offload (device.offload) masters and states are in the host's memory, and the cpu device
  * steps them (train/hosted.h).
  *
  * With parallel.zero 2 a rank also has memory only for its portions of the sums of gradients. Whole
- * gradients lie in the arena, bucket by bucket, from the first W of the step until
- * the sums have been waited for (pipeline/program/lower.h).
+ * gradients lie in the arena, bucket by bucket, from the first W of the step until the sums have
+ * been waited for (pipeline/program/lower.h).
  *
  * With parallel.zero 3 it has memory only for its portions of the values, too, also of frozen
  * parameters, and nothing is gathered after a step. Whole values lie in the arena while their stage
@@ -169,6 +169,6 @@ tr_status tr_store_init_updates(tr_store *store, uint64_t seed);
 /* Sets the states of a store for training to zero, as at the first step; does nothing to a store
  * without them. */
 tr_status tr_store_clear_states(tr_store *store);
-/* Computes the values from the masters, where there are any, after a load. Collective, if
- * updates are divided. */
+/* Computes the values from the masters, where there are any, after a load. Collective, if updates
+ * are divided. */
 tr_status tr_store_publish(tr_store *store);

@@ -8,8 +8,8 @@
 
 typedef struct tr_sums tr_sums;
 
-/* Lists the sums of a store for training; does not use the store's memory. op: which
- * sum, parallel.reduce. */
+/* Lists the sums of a store for training; does not use the store's memory. op: which sum,
+ * parallel.reduce. */
 tr_status tr_sums_create(const tr_store *store, tr_reduce op, tr_sums **out);
 void tr_sums_destroy(tr_sums *sums);
 /* Start to sum a bucket of the gradients of one of this rank's stages, which is complete; and make

@@ -17,7 +17,7 @@
 
 #include <cmocka.h>
 
-static char root[] = "rundir-XXXXXX", path[128], note[256];
+static char root[] = "rundir-XXXXXX", path[128], note[TR_RUNDIR_NOTE];
 static int lock_error; /* errno that a lock fails with; 0: it succeeds */
 static int vanishing;  /* how often mkdir() finds a directory that is removed at once */
 
