@@ -101,6 +101,13 @@ meanwhile() {
     set +m
 }
 
+# built NAME JOB: waits for a build in the background. One that ended without a word has failed, too.
+built() {
+    wait "$2" && return
+    grep -qx "$1" "$logs/failed" || echo "$1" >>"$logs/failed"
+    return 1
+}
+
 # check_clang: lets clang warn about every source; tests/long.sh also generates and links its code.
 check_clang() {
     cmake --preset clang -DBUILD_TESTING=ON -DTRIREME_WERROR=ON || return 1
@@ -181,13 +188,13 @@ step long "a sample of tests/long.sh for commit ${commit:0:12}" bash tests/long.
 gpu=$(ctest --test-dir build/release -N -L '^gpu$' | sed -n 's/^Total Tests: //p')
 skipped=$(grep -c '\(Skipped\|Not Run\)' <(grep -E '^ *[0-9]+/[0-9]+ Test +#[0-9]+: gpu\.' "$logs/test.log") || true)
 echo "GPU tests: ${skipped:-0} skipped of ${gpu:-0}"
-unbuilt=0
-wait $tsan || unbuilt=1
+tsan_built=0
+built build-tsan $tsan && tsan_built=1
 draw_asan
 # shellcheck disable=SC2046 # a word for each target
 meanwhile step build-asan "build (address, undefined)" build_meanwhile asan $(printf 'test_%s ' "${asan_tests[@]%.avx2}")
 asan=$!
-((unbuilt)) || step test-tsan "stream and thread tests (thread)" suite_tsan || true
-if wait $asan; then step test-asan "unit tests (address, undefined)" suite_asan || true; fi
+if ((tsan_built)); then step test-tsan "stream and thread tests (thread)" suite_tsan || true; fi
+if built build-asan $asan; then step test-asan "unit tests (address, undefined)" suite_asan || true; fi
 step check-clang "warnings of clang" check_clang || true
 finish

@@ -20,7 +20,10 @@ cat >bin/cmake <<'S'
 #!/bin/sh
 echo "cmake $*" >>called
 echo "[1/2] Compiling"
-case "$*" in --build*tsan*) [ "$(cat broken)" != stuck ] || exec sleep 1000 ;; esac
+case "$(cat broken) $*" in
+stuck\ --build*tsan*) exec sleep 1000 ;;
+killed\ --build*tsan*) kill -KILL "$PPID" ;; # the shell of the build
+esac
 case "$*" in --build*$(cat broken)*) echo "this does not compile"; exit 1 ;; esac
 S
 mkdir -p build/clang
@@ -95,6 +98,10 @@ suite_says '^    this does not compile$'
 suite_says '^tests: FAILED \(build-tsan\) after'
 ! grep -q 'ctest --test-dir build/tsan' called || fail "tests ran that are not built"
 grep -q 'ctest --test-dir build/asan' called || fail "no test ran with AddressSanitizer"
+until_true 60 alone || fail "a process was left"
+
+suite 1 killed
+suite_says '^tests: FAILED \(build-tsan\) after'
 until_true 60 alone || fail "a process was left"
 
 # Ctrl-C also ends the build in the background.
