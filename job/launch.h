@@ -15,7 +15,7 @@ typedef struct tr_launch {
     bool shows;            /* its results go to stdout: it ends when no process reads that */
     bool reads;            /* rank 0 reads this process's stdin */
     int restarts;          /* how often the job is started again after a lost rank (77) */
-    char **again;          /* the arguments of every rank then; unused without restarts */
+    char **again;          /* the arguments of every rank then, once the run has begun */
     bool restarted;        /* this is a restart: a rank of the earlier job may hold a lock yet */
     /* Chooses the ranks of a restart on hosts with `slots` slots, maybe fewer than before: sets
      * *ranks and changes `again`, and writes what is different to text[size], or "". Returns false,
