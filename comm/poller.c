@@ -27,8 +27,8 @@ static const double POLLER_BUSY_S = 20e-6; /* the thread's sleep while messages 
 static const double BUSY_POLL_S = 20e-6;
 static const double CLOSE_LIMIT_S = 10; /* how long closing waits without a deadline */
 static const double MOMENT_S = 1e-3;    /* a wait longer than this is shown through the hook */
-/* A process that does not ask how long its wait lasts for longer than this was stopped (the
- * watchdog's limit, job/watchdog.c). */
+/* A waiting thread asks how long its wait lasts many times a second. After a longer gap than this
+ * its process was stopped (the watchdog's limit, too: job/watchdog.c). */
 static const double AWAY_S = 3;
 
 tr_status tr_world_fail(tr_world *world, tr_status status, const char *message) {

@@ -21,8 +21,8 @@
  *     another tensor; when a message is sent before the action that makes it, or is not waited for
  *     exactly once after its SEND;
  *   - when a stage has no action on any rank, or not the actions of all micro-batches in order (an
- *     F, and unless forward_only an I and a W, or a B), or an action comes before its input, which
- * a stage on the same rank makes, or the RECV of an edge;
+ *     F, and unless forward_only an I and a W, or a B), or an action comes before the one that
+ * makes its input: another action of the rank, or the RECV of an edge;
  *   - when a bucket of the table is not reduced, unless it has no bytes; when a reduction starts
  * before its stage's last W or B, or is not waited for before FINISH;
  *   - when a stage that gathers has an action before its gathers, or a gather is not waited for, by
