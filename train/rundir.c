@@ -31,6 +31,12 @@ static bool is_removed_or_directory(const char *path) {
     return errno == ENOENT && (lstat(path, &info) != 0 || !S_ISLNK(info.st_mode));
 }
 
+/* bytes: of the path to what is not a directory. */
+static tr_status not_a_directory(const char *path, size_t bytes, const tr_rundir *dir) {
+    return TR_FAIL(TR_ERR_DATA, "'%.*s'%s is not a directory: choose another path", (int)bytes,
+                   path, key_of(dir));
+}
+
 /* Makes the directory and its parents; sets dir->made. */
 static tr_status make_directory(const char *path, tr_rundir *dir) {
     size_t at;
@@ -41,11 +47,15 @@ static tr_status make_directory(const char *path, tr_rundir *dir) {
     const int cause = tr_folders_make(path, &dir->made, &at);
     if (cause) {
         tr_folders_remove(path, dir->made);
+        if (cause == ENOTDIR) {
+            while (path[at - 1] != '/') at--;
+            while (path[at - 1] == '/') at--;
+            return not_a_directory(path, at, dir);
+        }
         return TR_FAIL(TR_ERR_IO, "the directory '%.*s' cannot be made: %s%s", (int)at, path,
                        strerror(cause), key_of(dir));
     }
-    if (is_removed_or_directory(path)) return TR_OK;
-    return TR_FAIL(TR_ERR_IO, "'%s'%s is not a directory: choose another path", path, key_of(dir));
+    return is_removed_or_directory(path) ? TR_OK : not_a_directory(path, strlen(path), dir);
 }
 
 /* --- the holder ------------------------------------------------------------------------------- */

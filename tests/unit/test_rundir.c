@@ -271,8 +271,24 @@ static void a_directory_that_vanishes_is_made_again(void **state) {
     tr_rundir_release(&dir);
     assert_false(exists(""));
     assert_int_equal(symlink("nothing", path), 0); /* no run removes a link */
-    assert_int_equal(take(&dir), TR_ERR_IO);
+    assert_int_equal(take(&dir), TR_ERR_DATA);
     assert_non_null(strstr(tr_error_message(), "is not a directory"));
+    assert_int_equal(unlink(path), 0);
+}
+
+/* A path of another kind is bad input, and no fault of the disk. */
+static void a_file_is_not_taken_for_a_directory(void **state) {
+    (void)state;
+    char below[192], words[192];
+    tr_rundir dir;
+    (void)in_root("file");
+    touch("");
+    (void)snprintf(below, sizeof below, "%s//below", path);
+    (void)snprintf(words, sizeof words, "'%s' (log.dir) is not a directory", path);
+    assert_int_equal(take(&dir), TR_ERR_DATA);
+    assert_non_null(strstr(tr_error_message(), words));
+    assert_int_equal(tr_rundir_take(below, true, false, &dir, note), TR_ERR_DATA);
+    assert_non_null(strstr(tr_error_message(), words));
     assert_int_equal(unlink(path), 0);
 }
 
@@ -324,6 +340,7 @@ static void long_paths_are_refused(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(long_paths_are_refused),
+        cmocka_unit_test(a_file_is_not_taken_for_a_directory),
         cmocka_unit_test(a_second_run_names_the_holder),
         cmocka_unit_test(the_death_of_the_holder_frees_it),
         cmocka_unit_test(a_dead_holder_is_not_named),
