@@ -14,6 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 enum { MOST_SHOWN = 16, USUAL_WIDTH = 120 };
@@ -54,11 +55,30 @@ static tr_status parse(int argc, char **argv, int first, bool show, schedule_arg
     return TR_OK;
 }
 
-/* Opens a file for a drawing or an order. It may be a pipe. */
-static tr_status open_output(const char *path, FILE **out) {
-    *out = fopen(path, "w");
-    if (*out) return TR_OK;
+/* A file for a drawing or an order. */
+typedef struct output {
+    const char *path;
+    char opened[4200]; /* where it is written: in place, or next to a regular or a new file */
+    FILE *file;
+} output;
+
+/* A link, a pipe and a device are written in place. */
+static tr_status open_output(const char *path, output *out) {
+    struct stat info;
+    const bool whole = lstat(path, &info) == 0 ? S_ISREG(info.st_mode) : errno == ENOENT;
+    out->path = path;
+    if (whole)
+        (void)snprintf(out->opened, sizeof out->opened, "%s.partial-%ld", path, (long)getpid());
+    else (void)snprintf(out->opened, sizeof out->opened, "%s", path);
+    out->file = fopen(out->opened, "w");
+    if (out->file) return TR_OK;
     return TR_FAIL(TR_ERR_IO, "'%s' cannot be written: %s", path, strerror(errno));
+}
+
+/* A failure leaves the old file, or none, unless it is written in place. */
+static tr_status close_output(output *out, tr_status status) {
+    if (strcmp(out->opened, out->path) == 0) return tr_output_close(out->path, out->file, status);
+    return tr_output_replace(out->opened, out->path, out->file, status);
 }
 
 /* Searches an order, and prints to stderr how far it is from the lower bound, because the order
@@ -94,7 +114,7 @@ static tr_status make(int argc, char **argv) {
     schedule_args a;
     tr_schedule *s = NULL;
     char *text = NULL;
-    FILE *out = NULL;
+    output out;
     tr_status status = TR_OK;
     TR_TRY(parse(argc, argv, 1, false, &a));
     if (!strcmp(a.name[0], "auto")) TR_TRY_OUT(search(&a, &s));
@@ -103,8 +123,8 @@ static tr_status make(int argc, char **argv) {
     if (!a.output) (void)fputs(text, stdout);
     else {
         TR_TRY_OUT(open_output(a.output, &out));
-        (void)fputs(text, out);
-        TR_TRY_OUT(tr_output_close(a.output, out, TR_OK));
+        (void)fputs(text, out.file);
+        TR_TRY_OUT(close_output(&out, TR_OK));
     }
 out:
     free(text);
@@ -160,11 +180,11 @@ out:
 
 static tr_status draw_to(const char *path, const tr_timeline *const *timelines, int count,
                          tr_status (*draw)(const tr_timeline *const *, int, FILE *)) {
-    FILE *out = NULL;
+    output out;
     if (!path) return TR_OK;
     TR_TRY(tr_draw_check(timelines, count));
     TR_TRY(open_output(path, &out));
-    return tr_output_close(path, out, draw(timelines, count, out));
+    return close_output(&out, draw(timelines, count, out.file));
 }
 
 static tr_status draw_svg(const tr_timeline *const *timelines, int count, FILE *out) {

@@ -79,6 +79,22 @@ for out in few few/ few/t.json few/new/; do
     [[ $code == 74 && ! -s few.out ]] || fail "data train-bpe -o $out: exit code $code: $(<few.out) $(<few.err)"
     grep -q "no file can be made in the folder '.*few/*': Read-only file system" few.err || fail "data train-bpe: $(<few.err)"
 done
+
+# An order and drawings: the old file stays whole, and no new one is left. A pipe is written as it is.
+disk orders 40
+echo old >orders/old
+for file in old new; do
+    for command in "1f1b -p 64 -m 1000 -o" "show 1f1b -p 8 -m 64 --svg" "show 1f1b -p 8 -m 64 --trace"; do
+        # shellcheck disable=SC2086 # words
+        refused 74 "orders/$file.partial-" schedule $command orders/$file
+        [[ $(ls orders) == old && $(<orders/old) == old ]] || fail "schedule $command: $(ls -s orders)"
+    done
+done
+"$trireme" schedule 1f1b -p 2 -m 4 -o orders/old
+"$trireme" schedule 1f1b -p 2 -m 4 -o >(cat >piped)
+until_true 60 cmp -s orders/old piped || fail "schedule -o to a pipe: $(<piped)"
+[[ $(ls orders) == old && $(<orders/old) == "$("$trireme" schedule 1f1b -p 2 -m 4)" ]] || fail "schedule: $(ls -s orders)"
+
 for ranks in 1 2; do
     disk fly-$ranks 500
     train 74 $ranks fly-$ranks "${tokens[@]}" parallel.dp=$ranks
