@@ -48,7 +48,8 @@ static tr_status parse_search(int argc, char **argv, int *at, int *ranks) {
     return TR_OK;
 }
 
-/* Reads the arguments and the config. */
+/* Reads the arguments and the config. A plan needs no data, but refuses what training on the data
+ * that the config names would refuse before it opens them. */
 static tr_status load(int argc, char **argv, tr_config *config, plan_request *out) {
     const char *path = NULL, **overrides;
     int count = 0;
@@ -67,6 +68,7 @@ static tr_status load(int argc, char **argv, tr_config *config, plan_request *ou
     }
     if (status == TR_OK && !path) status = cli_usage("plan", "no config was given");
     if (status == TR_OK) status = tr_config_load(path, overrides, count, config);
+    if (status == TR_OK && config->data.path[0]) status = tr_config_check_data(config);
     out->kept = cli_plan_kept(overrides, count);
     free(overrides);
     return status;

@@ -140,6 +140,9 @@ plan 78 heads parallel.tp=3
 plan 78 stages parallel.pp=5
 plan 78 batch train.micro_batch=5
 plan 78 ranks parallel.dp=12 parallel.pp=2 train.batch=7
+plan 78 vocab model.vocab=255
+says vocab 'model.vocab 255 is too small: without a tokenizer \(data\.format bytes\) there are 256 tokens'
+plan 0 tokens model.vocab=255 data.format=u16
 # GPUs of another machine: planned for the stated memory, with the cpu device's scratch.
 plan 69 cuda device.name=cuda:99
 says cuda '.*; to plan for GPUs of another machine, set device.memory to the memory of a rank there'
