@@ -142,7 +142,7 @@ typedef enum field {
     NOW_SHORT,
     FIELDS
 } field;
-static const field by_importance[FIELDS] = {LOSS, RATE,  ETA, NOW,  NOW_SHORT, STEP,
+static const field by_importance[FIELDS] = {LOSS, STEP,  ETA, NOW,  NOW_SHORT, RATE,
                                             VAL,  NOISE, MEM, NORM, FLOPS,     LR};
 
 static void fill(const tr_progress_state *s, const tr_activity *activity,
@@ -181,7 +181,7 @@ const char *tr_line_step(const tr_progress_state *state, const tr_activity *acti
     for (int k = 0; k < FIELDS; k++) {
         field f = by_importance[k];
         size_t length = strlen(text[f]) + 1; /* with the blank after it */
-        bool stays = f == LOSS || f == RATE || f == ETA;
+        bool stays = f == LOSS || f == STEP;
         taken[f] =
             text[f][0] && (used + length <= room || stays) && !(f == NOW_SHORT && taken[NOW]);
         if (taken[f]) used += length;

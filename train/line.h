@@ -52,9 +52,9 @@ typedef struct tr_activity {
 
 /* "step 120/2000 loss 3.2816 val 3.31 gnorm 0.94 lr 2.9e-04 18.4k tok/s mem 0.4/1.2 GiB eta
  * 00:41:07", and " | micro-batch 3/8, 28 s left" if activity is not NULL. Writes it to buffer
- * [TR_LINE_SIZE] and returns that. With columns > 0 the line is at most that wide: loss, tokens/s
- * and time left stay, cut if even they do not fit; the other fields are added by their importance
- * while they fit. colour: with terminal codes. */
+ * [TR_LINE_SIZE] and returns that. With columns > 0 the line is at most that wide: step and loss
+ * stay, cut if even they do not fit; the other fields, first the time left, are added by their
+ * importance while they fit. colour: with terminal codes. */
 const char *tr_line_step(const tr_progress_state *state, const tr_activity *activity, int columns,
                          bool colour, char *buffer);
 /* Writes "now      warming up: step 1, micro-batch 3 of 8, about 30 s left", cut to the columns. */

@@ -35,7 +35,7 @@ fits() {
     awk -v columns="$4" 'length($0) >= columns { exit 1 }' lines || fail "$1: at $4 columns: $(sort -u lines)"
 }
 
-kept='loss [0-9.]+ [0-9.]+k? tok/s eta [0-9:]+'
+kept='step [0-9/]+ loss [0-9.]+'
 for ranks in 1 2; do
     start=("$trireme")
     [[ $ranks == 1 ]] || start+=(run -n "$ranks")
@@ -46,8 +46,8 @@ for ranks in 1 2; do
     run=("${start[@]}" log.dir=resized-run-$ranks)
     slow 1
     terminal resized-$ranks 120x24 'wait:mem [0-9/]+ MiB eta [0-9:]+ \| step [0-9]+, for [0-9]+ s' \
-        size:40x24 $'wait:\r'"$kept"$'\e' 'do:: 40' $'wait:\r.*\r.*\r.*\r' size:60x24 \
-        $'wait:\r(step [0-9/]+ )?'"$kept"' \| step [0-9]+(: 0 %|, for [0-9]+ s)' 'do:: 60' $'wait:\r.*\r.*\r.*\r' 'do:: end'
+        size:40x24 $'wait:\r'"$kept"$'( eta [0-9:]+)?\e' 'do:: 40' $'wait:\r.*\r.*\r.*\r' size:60x24 \
+        $'wait:\r'"$kept"' eta [0-9:]+ \| step [0-9]+(: 0 %|, for [0-9]+ s)' 'do:: 60' $'wait:\r.*\r.*\r.*\r' 'do:: end'
     slow 0
     fits resized-$ranks 'do:: 40' 'size:60x24' 40
     fits resized-$ranks 'do:: 60' 'do:: end' 60
