@@ -143,5 +143,6 @@ void tr_noise_add(tr_ckpt_noise *noise, const tr_noise_estimate *step) {
 }
 
 double tr_noise_scale(const tr_ckpt_noise *noise) {
-    return noise->square > 0 ? noise->variance / noise->square : NAN;
+    const bool known = noise->square > 0 && noise->variance > 0;
+    return known ? noise->variance / noise->square : NAN;
 }

@@ -49,6 +49,6 @@ tr_noise_estimate tr_noise_of(const tr_step_end_vector *map, int64_t losses, con
 enum { TR_NOISE_WINDOW = 100 }; /* steps: the newest one weighs 1 / window */
 /* Adds a step's estimates to the running means, unless it has none. */
 void tr_noise_add(tr_ckpt_noise *noise, const tr_noise_estimate *step);
-/* Returns the noise scale V / |G|^2 of the running means, in tokens; NAN: not known, because the
- * mean |G|^2 is not positive. */
+/* Returns the noise scale V / |G|^2 of the running means, in tokens; NAN: not known, because one
+ * of the means is not positive. */
 double tr_noise_scale(const tr_ckpt_noise *noise);

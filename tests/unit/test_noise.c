@@ -225,6 +225,8 @@ static void test_means(void **state) {
     assert_int_equal(n.steps, 0);
     tr_noise_add(&n, &(tr_noise_estimate){-1, 30});
     assert_true(isnan(tr_noise_scale(&n))); /* a mean |G|^2 below 0 says nothing */
+    assert_true(isnan(tr_noise_scale(&(tr_ckpt_noise){.square = 1, .variance = -30})));
+    assert_true(isnan(tr_noise_scale(&(tr_ckpt_noise){.square = 1, .variance = 0})));
     tr_noise_add(&n, &(tr_noise_estimate){4, 60});
     assert_true(fabs(tr_noise_scale(&n) - 45 / 1.5) < 1e-12); /* means are divided */
     /* The newest of many steps weighs 1 / 100. */
