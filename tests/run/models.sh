@@ -88,7 +88,7 @@ refused 78 "model.layers is 3, but folder/config.json, which model.init_from nam
 refused 78 "model.context is 99999, but max_position_embeddings" plan from.yaml model.context=99999
 cp -r "$models/yarn-v4" scaled
 sed -i 's/"original_max_position_embeddings": 8/"original_max_position_embeddings": 16/' scaled/config.json
-"$trireme" plan from.yaml model.init_from=scaled model.context=64 >out 2>err || fail "factor 4 x original 16: $(<err)"
+"$trireme" plan from.yaml model.init_from=scaled model.context=64 data.format=u16 >out 2>err || fail "factor 4 x original 16: $(<err)"
 refused 78 "set a context of at most 64" plan from.yaml model.init_from=scaled model.context=65
 refused 78 "leave one out" plan from.yaml model.preset=llama-tiny
 "$trireme" plan from.yaml model.context=16 >out || fail "a smaller context is refused"
