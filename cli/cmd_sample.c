@@ -128,17 +128,17 @@ static void release(request *r) {
 
 /* --- ranks ------------------------------------------------------------------------------------ */
 
-/* Opens the tokenizer of the model, if there is one. Without it bytes are tokens. */
+/* Opens the tokenizer of the model. Without one bytes are tokens, or the command fails. */
 static tr_status open_tokenizer(request *r, const tr_config *config) {
     tr_tokenizer *tokenizer;
     TR_TRY(tr_trained_open_tokenizer(&r->model, config, &tokenizer));
     r->texts.tokenizer = tokenizer;
     if (tokenizer) return TR_OK;
-    if (tr_trained_may_read_bytes(&r->model, config)) return tr_config_check_bytes(config);
+    if (tr_trained_reads_bytes(&r->model, config)) return tr_config_check_bytes(config);
     return TR_FAIL(TR_ERR_CONFIG,
-                   "the prompt needs a tokenizer, which the folder '%s' does not have: name one "
-                   "with data.tokenizer=FILE",
-                   r->model.path);
+                   "the prompt needs a tokenizer, which the %s '%s' does not have: name one with "
+                   "data.tokenizer=FILE",
+                   tr_trained_is_folder(r->model.path) ? "folder" : "run", r->model.path);
 }
 
 static tr_status read_request(int argc, char **argv, int ranks, request *r, tr_config *config) {

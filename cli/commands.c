@@ -2,9 +2,10 @@
 
 /* Of sample and eval. */
 #define WITHOUT_TOKENIZER                                                                          \
-    "Without a tokenizer ids are bytes, and a text for a model.vocab below 256, or for a folder\n" \
-    "with more than 512 tokens, ends with exit code 78. When nobody reads stdout any more,\n"      \
-    "the exit code is 74.\n"
+    "Without a tokenizer a text is bytes for a run on bytes, and for a folder or an imported "     \
+    "run\n"                                                                                        \
+    "with at most 512 tokens. Other texts, and those for a model.vocab below 256, end with exit\n" \
+    "code 78. When nobody reads stdout any more, the exit code is 74.\n"
 
 /* Of schedule and simulate. */
 #define SCHEDULE_OPTIONS                                                                           \

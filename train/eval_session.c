@@ -68,8 +68,7 @@ static tr_status read_config(const tr_eval_request *r, int ranks, tr_eval_sessio
 static tr_status open_tokenizer(const tr_eval_request *r, tr_eval_session *s) {
     const tr_config *c = &s->config;
     TR_TRY(tr_trained_open_tokenizer(&r->model, c, &s->tokenizer));
-    s->bytes = !s->tokenizer && strcmp(c->data.format, "bytes") == 0 &&
-               tr_trained_may_read_bytes(&r->model, c);
+    s->bytes = !s->tokenizer && tr_trained_reads_bytes(&r->model, c);
     return TR_OK;
 }
 

@@ -160,9 +160,10 @@ tr_status tr_trained_open_tokenizer(const tr_trained *r, const tr_config *c, tr_
     return status;
 }
 
-bool tr_trained_may_read_bytes(const tr_trained *r, const tr_config *config) {
+bool tr_trained_reads_bytes(const tr_trained *r, const tr_config *config) {
     enum { SMALL = 512 };
-    return !tr_trained_is_folder(r->path) || config->model.vocab <= SMALL;
+    const bool trained = !tr_trained_is_folder(r->path) && config->data.path[0];
+    return strcmp(config->data.format, "bytes") == 0 && (trained || config->model.vocab <= SMALL);
 }
 
 /* --- opening ---------------------------------------------------------------------------------- */

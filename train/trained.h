@@ -32,9 +32,9 @@ tr_status tr_trained_config(const tr_trained *from, int ranks, bool data_ranks, 
  * Fails like tr_tokenizer_open, and with TR_ERR_CONFIG when it has more tokens than the model. */
 tr_status tr_trained_open_tokenizer(const tr_trained *from, const tr_config *config,
                                     tr_tokenizer **out);
-/* Returns true when bytes may be the tokens of a model without a tokenizer: a folder says nothing
- * about its data, but only a small vocabulary can be one of bytes. */
-bool tr_trained_may_read_bytes(const tr_trained *from, const tr_config *config);
+/* Returns true when bytes are the tokens of a model without a tokenizer. A folder and an imported
+ * run say nothing about their data, but only a small vocabulary can be one of bytes. */
+bool tr_trained_reads_bytes(const tr_trained *from, const tr_config *config);
 /* Compares the config with a folder's weights, before anything as large as the model is made. Does
  * nothing for a run. */
 tr_status tr_trained_check(const tr_trained *from, const tr_config *config);

@@ -56,10 +56,18 @@ while read -r prompt; do
     cmp lines follows || fail "prompt $number: another text together than alone"
 done <prompts
 
-# The tokens of a folder are bytes only when they are few: 600 need a tokenizer.
+# Bytes are the tokens of a run that was trained on bytes. A folder and an imported run do not say what they were trained
+# on, and have bytes only when their tokens are few: 600 need a tokenizer. So do ids from a file.
 train 0 1 wide model.vocab=600 train.steps=1 optim.warmup=0
+sample 1 bytes wide -p 'The ' -n 1
 "$trireme" ckpt export wide folder >/dev/null || fail "no export"
-refuses 78 "the prompt needs a tokenizer, which the folder 'folder' does not have: name one with data.tokenizer=FILE" 1 folder -p 'The '
+"$trireme" ckpt import folder imported >/dev/null || fail "no import"
+"$tools/token_files" u16 ids.bin <"$text"
+train 0 1 ids data.path="$scratch/ids.bin" data.format=u16 train.steps=1 optim.warmup=0
+for from in "folder 'folder'" "run 'imported'" "run 'ids'"; do
+    refuses 78 "the prompt needs a tokenizer, which the $from does not have: name one with data.tokenizer=FILE" \
+        1 "$(cut -d"'" -f2 <<<"$from")" -p 'The '
+done
 
 # A stop string ends the text in front of it; options that switch every choice off are greedy.
 sample 1 greedy gpt2 -p 'The ' -n 40 --temperature 0

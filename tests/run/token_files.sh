@@ -153,10 +153,9 @@ train 0 1 low "${options[@]}" data.path=low.bin data.format=u16 model.vocab=200
 "$trireme" ckpt export low low-folder >/dev/null || fail "no export of low"
 "$trireme" eval low --data low.bin >/dev/null || fail "no evaluation of low"
 echo '{"context":"a","choices":["b","c"],"label":1}' >low.jsonl
-for from in low low-folder; do
-    refused 78 "$small" sample "$from"
-    refused 78 "$small" eval "$from" --data a.txt data.format=bytes
-done
+refused 78 "the prompt needs a tokenizer" sample low
+refused 78 "$small" sample low-folder
+for from in low low-folder; do refused 78 "$small" eval "$from" --data a.txt data.format=bytes; done
 refused 78 "$small" eval low-folder --data a.txt
 refused 78 "$small" eval low-folder --data low.jsonl
 train 78 1 quote "${options[@]}" "data.path='a.txt"
