@@ -253,19 +253,16 @@ static tr_status host_take(tr_channel *channel, tr_stream *stream, void *to, siz
 
 static void host_close(tr_channel *channel) {
     tr_channel_host *c = self_of(channel);
-    tr_transport *t = channel->world->transport;
+    tr_world *world = channel->world;
     /* A receiver may be late, and the buffers of unfinished sends are freed below. */
     if (channel->sending) tr_channel_host_drain(c);
-    bool released = true;
-    pthread_mutex_lock(&channel->world->lock);
+    pthread_mutex_lock(&world->lock);
     tr_channel_unlist(channel);
     for (tr_outgoing *o = c->first; o; o = o->next)
-        if (o->posted) released &= t->ops->cancel(t, &o->request);
-    if (c->posted > c->arrived) released &= t->ops->cancel(t, &c->request);
-    pthread_mutex_unlock(&channel->world->lock);
-    /* Memory that the transport may still write is not freed: the world has failed and the process
-     * ends. */
-    if (!released) return;
+        if (o->posted) tr_world_withdraw(world, &o->request);
+    if (c->posted > c->arrived) tr_world_withdraw(world, &c->request);
+    pthread_mutex_unlock(&world->lock);
+    if (tr_world_keeps_memory(world)) return;
     tr_channel_host_clear(c);
     free(c);
 }

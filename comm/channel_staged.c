@@ -206,20 +206,16 @@ static void release(staged_channel *c) {
 
 static void staged_close(tr_channel *channel) {
     staged_channel *c = self_of(channel);
-    tr_transport *t = channel->world->transport;
+    tr_world *world = channel->world;
     if (channel->sending) tr_channel_host_drain(&c->host);
     /* Its takes have ended: they waited for the same messages, or the world has failed. */
     (void)tr_stream_sync(tr_device_compute(channel->device));
-    bool released = true;
-    pthread_mutex_lock(&channel->world->lock);
+    pthread_mutex_lock(&world->lock);
     tr_channel_unlist(channel);
     int64_t from = channel->sending ? c->complete : c->copied;
-    for (; from < c->posted; from++)
-        released &= t->ops->cancel(t, &c->chunk[from % BUFFERS].request);
-    pthread_mutex_unlock(&channel->world->lock);
-    /* Memory that the transport may still access is not freed: the world has failed and the process
-     * ends. */
-    if (released) release(c);
+    for (; from < c->posted; from++) tr_world_withdraw(world, &c->chunk[from % BUFFERS].request);
+    pthread_mutex_unlock(&world->lock);
+    if (!tr_world_keeps_memory(world)) release(c);
 }
 
 static const tr_channel_ops staged_ops = {.send = tr_channel_host_send,

@@ -84,6 +84,11 @@ void tr_world_abort(tr_world *world, int code);
  * tr_world_abort or tr_world_close. */
 void tr_world_give_up(tr_world *world, tr_status status);
 
+/* Returns true after a failure when the transport may still access the memory of a message that
+ * could not be withdrawn, such as a tensor that a closed channel was sending. Then such memory must
+ * stay until the process ends. */
+bool tr_world_keeps_memory(tr_world *world);
+
 /* Returns the failure of an earlier call that ran later in stream order, or TR_OK. */
 tr_status tr_world_check(tr_world *world);
 /* Waits like tr_stream_sync until the stream has done all queued work, but also ends when that work

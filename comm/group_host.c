@@ -532,7 +532,7 @@ static void host_close(tr_group *group) {
     leave_followers(g);
     tr_group_unlist(group);
     abandon(g);
-    if (!g->rounds->lost) release(g, device);
+    if (!tr_world_keeps_memory(group->world)) release(g, device);
 }
 
 static const tr_group_ops host_ops = {.start = host_start,

@@ -117,13 +117,12 @@ bool tr_mail_has_failed(const tr_mail *mail) {
 
 void tr_mail_close(tr_mail *mail) {
     if (!mail) return;
-    tr_transport *t = mail->world->transport;
-    pthread_mutex_lock(&mail->world->lock);
-    /* Memory that the transport may still access stays until the process ends. */
-    bool in_use = mail->receiving && !t->ops->cancel(t, &mail->receive);
-    if (mail->sending && !t->ops->cancel(t, &mail->send)) in_use = true;
-    pthread_mutex_unlock(&mail->world->lock);
-    if (in_use) return;
+    tr_world *world = mail->world;
+    pthread_mutex_lock(&world->lock);
+    if (mail->receiving) tr_world_withdraw(world, &mail->receive);
+    if (mail->sending) tr_world_withdraw(world, &mail->send);
+    pthread_mutex_unlock(&world->lock);
+    if (tr_world_keeps_memory(world)) return;
     free(mail->in);
     free(mail->out);
     free(mail);

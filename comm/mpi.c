@@ -11,6 +11,7 @@
 #include <sys/uio.h>
 #include <time.h>
 #include <unistd.h>
+#include <xxhash.h>
 
 typedef struct tr_transport_mpi {
     tr_transport base;
@@ -217,28 +218,23 @@ static tr_status init_mpi(bool *initialised_here) {
 }
 
 /* Divides CPUs among the ranks of a host that may use the same ones. Ranks that got different CPUs
- * from a launcher keep them. `cores`: the share of each rank. */
-static tr_status divide_cores(MPI_Comm host, int *cores) {
-    int ranks, me, sharers = 0, index = 0;
-    tr_cores mine, *all;
-    MPI_Comm_size(host, &ranks);
-    MPI_Comm_rank(host, &me);
-    TR_TRY(tr_calloc((size_t)ranks, sizeof *all, &all));
+ * from a launcher keep them. Returns the share of each rank. Allocates nothing, because a rank that
+ * failed here would leave the others in MPI's collective. */
+static int divide_cores(MPI_Comm host) {
+    int sharers, index;
+    tr_cores mine;
+    MPI_Comm same;
     tr_cores_usable(&mine);
-    MPI_Allgather(&mine, sizeof mine, MPI_BYTE, all, sizeof mine, MPI_BYTE, host);
-    for (int r = 0; r < ranks; r++) {
-        bool same = memcmp(&all[r], &mine, sizeof mine) == 0;
-        sharers += same;
-        index += same && r < me;
-    }
-    free(all);
+    MPI_Comm_split(host, (int)(XXH3_64bits(&mine, sizeof mine) & INT_MAX), 0, &same);
+    MPI_Comm_size(same, &sharers);
+    MPI_Comm_rank(same, &index);
+    MPI_Comm_free(&same);
     long count = mine.count > 0 ? mine.count : sysconf(_SC_NPROCESSORS_ONLN);
-    *cores = count > sharers ? (int)(count / sharers) : 1;
     if (sharers > 1 && mine.count >= sharers) {
         tr_cores_share(&mine, index, sharers, &mine);
         tr_cores_keep_to(&mine);
     }
-    return TR_OK;
+    return count > sharers ? (int)(count / sharers) : 1;
 }
 
 tr_status tr_transport_open_mpi(tr_transport **out) {
@@ -253,9 +249,8 @@ tr_status tr_transport_open_mpi(tr_transport **out) {
     MPI_Comm host;
     MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &host);
     MPI_Comm_rank(host, &self->base.host_rank);
-    status = divide_cores(host, &self->base.cores);
+    self->base.cores = divide_cores(host);
     MPI_Comm_free(&host);
-    if (status != TR_OK) goto out;
     int *limit = NULL, found = 0;
     MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, &limit, &found);
     self->base.tag_limit = found ? *limit : 32767; /* the smallest limit that the standard allows */

@@ -4,6 +4,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 /* --- one round -------------------------------------------------------------------------------- */
 
@@ -59,9 +60,7 @@ bool tr_rounds_done(tr_rounds *r, int *missing) {
 }
 
 void tr_rounds_cancel(tr_rounds *r) {
-    tr_transport *t = r->world->transport;
-    for (int i = 0; i < r->posted; i++)
-        if (!t->ops->cancel(t, &r->request[i])) r->lost = true;
+    for (int i = 0; i < r->posted; i++) tr_world_withdraw(r->world, &r->request[i]);
     r->posted = r->finished = 0;
 }
 
@@ -80,35 +79,37 @@ static bool ready(tr_wait *wait) {
     return tr_rounds_done(wait->object, &wait->missing);
 }
 
-/* Ends the round that `begin` began: releases the lock and waits for all its messages. */
+/* Ends the round that `begin` began: releases the lock and waits for all its messages. After a
+ * failure withdraws them. */
 static tr_status end(tr_rounds *r, const char *what) {
     tr_world *w = r->world;
     pthread_mutex_unlock(&w->lock);
     tr_wait wait = {.ready = ready, .object = r, .what = what, .peer = -1, .group = r->id};
     tr_status status = tr_poller_wait(w, &wait);
     if (status == TR_OK) return TR_OK;
-    /* The world has failed; buffers must not be written after this returns. */
     pthread_mutex_lock(&w->lock);
     tr_rounds_cancel(r);
     pthread_mutex_unlock(&w->lock);
     return tr_trace_at(__FILE__, __LINE__, status);
 }
 
-tr_status tr_rounds_gather(tr_rounds *r, void *all, const size_t *offsets, const size_t *sizes,
-                           const char *what) {
-    unsigned char *to = all;
+tr_status tr_rounds_gather(tr_rounds *r, void *all, const size_t *sizes, const char *what) {
+    unsigned char *at = all, *own = at;
     begin(r);
-    for (int i = 0; i < r->n; i++)
-        if (i != r->rank) tr_rounds_receive(r, i, to + offsets[i], sizes[i]);
+    for (int i = 0; i < r->n; i++) {
+        if (i == r->rank) own = at;
+        else tr_rounds_receive(r, i, at, sizes[i]);
+        at += sizes[i];
+    }
     for (int k = 0; k < r->n - 1; k++)
-        tr_rounds_send(r, tr_rounds_other(r, k), to + offsets[r->rank], sizes[r->rank]);
+        tr_rounds_send(r, tr_rounds_other(r, k), own, sizes[r->rank]);
     TR_TRY(end(r, what));
     return TR_OK;
 }
 
 /* Runs along a binomial tree: a rank at distance d of the root receives from d without its lowest
  * bit, then sends to d + 1, d + 2, d + 4, ... below that bit, the farthest first. */
-tr_status tr_rounds_broadcast(tr_rounds *r, int root, void *buffer, size_t bytes) {
+static tr_status pass_on(tr_rounds *r, int root, void *buffer, size_t bytes) {
     int distance = (r->rank - root + r->n) % r->n;
     int bit = 1;
     while (bit < r->n && !(distance & bit)) bit <<= 1;
@@ -124,13 +125,27 @@ tr_status tr_rounds_broadcast(tr_rounds *r, int root, void *buffer, size_t bytes
     return TR_OK;
 }
 
+/* The messages do not use the caller's memory, which may be on its stack. */
+tr_status tr_rounds_broadcast(tr_rounds *r, int root, void *buffer, size_t bytes) {
+    void *memory;
+    if (r->n == 1) return TR_OK;
+    tr_status status = tr_calloc(1, bytes, &memory);
+    if (status != TR_OK) tr_world_give_up(r->world, status); /* so that the others do not wait */
+    TR_TRY(status);
+    if (r->rank == root && bytes > 0) memcpy(memory, buffer, bytes);
+    status = pass_on(r, root, memory, bytes);
+    if (status == TR_OK && bytes > 0) memcpy(buffer, memory, bytes);
+    if (!tr_world_keeps_memory(r->world)) free(memory);
+    TR_TRY(status);
+    return TR_OK;
+}
+
 /* Dissemination barrier (Hensgen, Finkel, Manber 1988): in round k a rank notifies rank + 2^k. */
 tr_status tr_rounds_barrier(tr_rounds *r) {
-    unsigned char in, out = 0;
     for (int step = 1; step < r->n; step <<= 1) {
         begin(r);
-        tr_rounds_receive(r, (r->rank - step + r->n) % r->n, &in, 1);
-        tr_rounds_send(r, (r->rank + step) % r->n, &out, 1);
+        tr_rounds_receive(r, (r->rank - step + r->n) % r->n, &r->signal[0], 1);
+        tr_rounds_send(r, (r->rank + step) % r->n, &r->signal[1], 1);
         TR_TRY(end(r, "barrier"));
     }
     return TR_OK;
@@ -159,7 +174,7 @@ out:
 }
 
 void tr_rounds_close(tr_rounds *r) {
-    if (!r || r->lost) return;
+    if (!r || tr_world_keeps_memory(r->world)) return;
     free(r->request);
     free(r->expected);
     free(r->ranks);

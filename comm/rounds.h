@@ -14,7 +14,7 @@ struct tr_rounds {
     tr_message *request;  /* [2 n TR_ROUND_PIECES]: of this round */
     size_t *expected;     /* [2 n TR_ROUND_PIECES]: their sizes */
     int posted, finished;
-    bool lost; /* the transport may still write to memory of a round, so nothing is freed */
+    unsigned char signal[2]; /* of a barrier: received, sent */
 };
 
 /* Opens rounds of ranks[n] (NULL: all ranks of the world); messages use `tag`. */
@@ -32,7 +32,7 @@ void tr_rounds_send(tr_rounds *rounds, int rank, const void *buffer, size_t byte
  * that is not. A failure, also a message of another size than was posted, becomes the world's, and
  * the round is never done. */
 bool tr_rounds_done(tr_rounds *rounds, int *missing);
-/* Withdraws the messages of the round. */
+/* Withdraws the messages of the round. Their memory must stay if the world then keeps memory. */
 void tr_rounds_cancel(tr_rounds *rounds);
 /* Returns the k-th other rank in this rank's order of sending. It starts with the neighbour, so
  * that not all ranks send to rank 0 first. */
@@ -42,6 +42,6 @@ int tr_rounds_other(const tr_rounds *rounds, int k);
 
 tr_status tr_rounds_barrier(tr_rounds *rounds);
 tr_status tr_rounds_broadcast(tr_rounds *rounds, int root, void *buffer, size_t bytes);
-/* Gathers rank r's sizes[r] bytes at offsets[r] of `all`. This rank's are already in place. */
-tr_status tr_rounds_gather(tr_rounds *rounds, void *all, const size_t *offsets, const size_t *sizes,
-                           const char *what);
+/* Gathers sizes[r] bytes of every rank r in `all`, one rank after another. This rank's are already
+ * in place. After a failure `all` must stay if the world keeps memory. */
+tr_status tr_rounds_gather(tr_rounds *rounds, void *all, const size_t *sizes, const char *what);

@@ -175,6 +175,18 @@ void tr_world_give_up(tr_world *world, tr_status status) {
     pthread_mutex_unlock(&world->lock);
 }
 
+void tr_world_withdraw(tr_world *world, tr_message *message) {
+    tr_transport *t = world->transport;
+    if (!t->ops->cancel(t, message)) world->keeps_memory = true;
+}
+
+bool tr_world_keeps_memory(tr_world *world) {
+    pthread_mutex_lock(&world->lock);
+    const bool keeps = world->keeps_memory;
+    pthread_mutex_unlock(&world->lock);
+    return keeps;
+}
+
 tr_status tr_world_check(tr_world *world) {
     pthread_mutex_lock(&world->lock);
     tr_status status = world->failure != TR_OK ? tr_world_failed(world) : TR_OK;
@@ -327,46 +339,46 @@ static tr_status take_memory(tr_world *world, size_t count, size_t size, void *o
     return status;
 }
 
-/* Gathers all[size][bytes]; this rank's block is in place. */
-static tr_status gather_equal(tr_world *world, void *all, size_t bytes) {
-    size_t *place;
-    TR_TRY(take_memory(world, 2 * (size_t)world->size, sizeof *place, &place));
-    for (int r = 0; r < world->size; r++) {
-        place[r] = (size_t)r * bytes;
-        place[world->size + r] = bytes;
-    }
-    tr_status status = tr_rounds_gather(world->control, all, place, place + world->size, "gather");
-    free(place);
-    return status;
+/* Releases the memory of a collective call's messages. */
+static void release_memory(tr_world *world, void *memory) {
+    if (!tr_world_keeps_memory(world)) free(memory);
 }
 
+/* The messages do not use the caller's memory, which may be on its stack. */
 tr_status tr_world_gather_all(tr_world *world, const void *mine, void *all, size_t bytes) {
-    unsigned char *own = (unsigned char *)all + (size_t)world->rank * bytes;
-    if (own != mine && bytes > 0) memmove(own, mine, bytes);
-    TR_TRY(gather_equal(world, all, bytes));
+    const size_t ranks = (size_t)world->size, own = (size_t)world->rank * bytes;
+    size_t *sizes;
+    unsigned char *data;
+    TR_TRY(take_memory(world, ranks, sizeof *sizes, &sizes));
+    tr_status status = take_memory(world, ranks, bytes, &data);
+    if (status == TR_OK) {
+        for (size_t r = 0; r < ranks; r++) sizes[r] = bytes;
+        if (bytes > 0) memcpy(data + own, mine, bytes);
+        status = tr_rounds_gather(world->control, data, sizes, "gather");
+        if (status == TR_OK && bytes > 0) memcpy(all, data, ranks * bytes);
+        release_memory(world, data);
+    }
+    free(sizes);
+    TR_TRY(status);
     return TR_OK;
 }
 
 tr_status tr_world_gather_all_v(tr_world *world, const void *mine, size_t bytes, void **all,
                                 size_t *sizes) {
     TR_TRY(tr_world_gather_all(world, &bytes, sizes, sizeof bytes));
-    size_t *offsets, total = 0;
-    unsigned char *data = NULL;
-    TR_TRY(take_memory(world, (size_t)world->size, sizeof *offsets, &offsets));
-    tr_status status = TR_OK;
+    size_t before = 0, total = 0;
+    unsigned char *data;
     for (int r = 0; r < world->size; r++) {
-        offsets[r] = total;
+        if (r < world->rank) before += sizes[r];
         total += sizes[r];
     }
-    TR_TRY_OUT(take_memory(world, total, 1, &data));
-    if (bytes > 0) memcpy(data + offsets[world->rank], mine, bytes);
-    TR_TRY_OUT(tr_rounds_gather(world->control, data, offsets, sizes, "gather"));
-    *all = data;
-    data = NULL;
-out:
-    free(data);
-    free(offsets);
-    return status;
+    TR_TRY(take_memory(world, total, 1, &data));
+    if (bytes > 0) memcpy(data + before, mine, bytes);
+    tr_status status = tr_rounds_gather(world->control, data, sizes, "gather");
+    if (status == TR_OK) *all = data;
+    else release_memory(world, data);
+    TR_TRY(status);
+    return TR_OK;
 }
 
 tr_status tr_world_agree(tr_world *world, tr_status mine) {
@@ -374,8 +386,7 @@ tr_status tr_world_agree(tr_world *world, tr_status mine) {
     (void)snprintf(message, sizeof message, "%s", mine == TR_OK ? "" : tr_error_message());
     tr_status *all;
     TR_TRY(take_memory(world, (size_t)world->size, sizeof *all, &all));
-    all[world->rank] = mine;
-    tr_status status = gather_equal(world, all, sizeof *all);
+    tr_status status = tr_world_gather_all(world, &mine, all, sizeof *all);
     int first = 0;
     while (status == TR_OK && first < world->size && all[first] == TR_OK) first++;
     tr_status code = status == TR_OK && first < world->size ? all[first] : TR_OK;

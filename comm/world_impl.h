@@ -42,6 +42,7 @@ struct tr_world {
     void *delay_context;
     tr_status failure; /* the first failure, which every later wait returns */
     char failure_message[1024];
+    bool keeps_memory; /* see tr_world_keeps_memory */
     tr_task *free_tasks;
     tr_task_chunk *task_chunks;
     tr_rounds *control; /* all ranks */
@@ -110,6 +111,10 @@ bool tr_world_by_nccl(const tr_world *world, const tr_device *device);
 tr_status tr_world_fail(tr_world *world, tr_status status, const char *message);
 /* Returns the stored failure, as this thread's error. Under the lock. */
 tr_status tr_world_failed(const tr_world *world);
+
+/* Withdraws a message that is not done. From then on the world keeps memory if the transport may
+ * still access the message's. Under the lock. */
+void tr_world_withdraw(tr_world *world, tr_message *message);
 
 /* --- stream order (world.c) ------------------------------------------------------------------- */
 

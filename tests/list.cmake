@@ -64,7 +64,8 @@ target_link_options(test_save_step PRIVATE
   -Wl,--wrap=tr_recorder_write_report,--wrap=tr_recorder_warn)
 
 # A rank that cannot open a group or a channel.
-target_link_options(test_engine PRIVATE -Wl,--wrap=tr_group_open,--wrap=tr_channel_open)
+target_link_options(test_engine PRIVATE -Wl,--wrap=tr_group_open,--wrap=tr_channel_open
+  -Wl,--wrap=tr_world_keeps_memory)
 
 # Ranks that are stopped for a while.
 target_link_options(test_comm_local PRIVATE

@@ -136,6 +136,8 @@ tr_status tr_decoder_create(const tr_decoder_desc *desc, tr_decoder **out) {
     tr_decoder *d = NULL;
     const tr_model_shape *shape = &desc->model->shape;
     tr_status status = tr_calloc(1, sizeof *d, &d);
+    /* Ranks open their group and channels together, so they agree before each. */
+    if (!desc->links) status = tr_world_agree(desc->world, status);
     if (status == TR_OK) {
         d->desc = *desc;
         d->columns = tr_range_part(desc->model->config.vocab, shape->tp_size, shape->tp_rank);
@@ -143,7 +145,7 @@ tr_status tr_decoder_create(const tr_decoder_desc *desc, tr_decoder **out) {
         status = prepare(d);
     }
     if (!desc->links) {
-        status = tr_world_agree(desc->world, status); /* before ranks open channels together */
+        status = tr_world_agree(desc->world, status);
         if (status == TR_OK) status = open_links(d);
     }
     if (status != TR_OK) tr_decoder_destroy(d);

@@ -329,13 +329,14 @@ void tr_engine_destroy(tr_engine *e) {
     for (int k = 0; e->size && k <= e->desc.smaller_count; k++) destroy_stages(e, &e->size[k]);
     free(e->size);
     tr_mesh_groups_destroy(e->groups); /* before the memory that they may still reduce */
+    tr_feed_destroy(e->feed);
+    if (tr_world_keeps_memory(e->desc.world)) return; /* that of messages is among the rest */
     tr_optimizer_destroy(e->optimizer);
     tr_values_destroy(e->values);
     tr_store_destroy(e->store);
     tr_layout_destroy(e->layout);
     tr_device_free(e->desc.device, e->arena);
     tr_device_kept_free(e->desc.device, e->host);
-    tr_feed_destroy(e->feed);
     tr_device_free(e->desc.device, e->state);
     tr_device_staging_free(e->desc.device, e->given);
     tr_device_staging_free(e->desc.device, e->result);

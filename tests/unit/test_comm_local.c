@@ -6,6 +6,7 @@
 
 #include <math.h>
 #include <pthread.h>
+#include <sched.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdatomic.h>
@@ -113,7 +114,7 @@ static void progress(void **state) {
 /* --- sums that travel in BF16 ----------------------------------------------------------------- */
 
 /* Counts the bytes of all ranks' messages of groups. */
-static const tr_transport_ops *carried;
+static const tr_transport_ops *carried; /* the transport's own */
 static atomic_size_t sent;
 
 static tr_status count_send(tr_transport *transport, int peer, int tag, const void *buffer,
@@ -467,6 +468,74 @@ static void deadlines(void **state) {
     }
 }
 
+/* --- messages that cannot be withdrawn -------------------------------------------------------- */
+
+/* What rank 0 does not free, for tools that look for lost memory: of each call. */
+static struct {
+    tr_rounds *rounds;
+    const int64_t *sent_from;
+} kept[2];
+static int call;         /* the one in progress */
+static atomic_bool over; /* rank 0's call is */
+
+static tr_status note_send(tr_transport *transport, int peer, int tag, const void *buffer,
+                           size_t bytes, tr_message *request) {
+    kept[call].sent_from = buffer;
+    return carried->post_send(transport, peer, tag, buffer, bytes, request);
+}
+
+/* A transport that does not know when it has accessed the message's memory last. */
+static bool withdraw_in_vain(tr_transport *transport, tr_message *request) {
+    (void)carried->cancel(transport, request);
+    return false;
+}
+
+/* The memory of rank 0's messages is not the caller's, and stays after the call has failed. */
+static bool outlives_call(tr_world *w, bool gathers) {
+    if (tr_world_rank(w) == 1) {
+        while (!over) (void)sched_yield();
+        return true;
+    }
+    static tr_transport_ops noting;
+    int64_t value[2] = {42, 0};
+    carried = w->transport->ops;
+    noting = *carried;
+    noting.post_send = note_send;
+    noting.cancel = withdraw_in_vain;
+    pthread_mutex_lock(&w->lock);
+    w->transport->ops = &noting;
+    pthread_mutex_unlock(&w->lock);
+    tr_world_set_hook(w, &(tr_world_hook){.deadline_s = 0.1});
+    const bool before = tr_world_keeps_memory(w);
+    const tr_status status = gathers ? tr_world_gather_all(w, value, value, sizeof *value)
+                                     : tr_world_broadcast(w, 0, value, sizeof *value);
+    over = true;
+    kept[call].rounds = w->control;
+    CHECK(status == TR_ERR_RANK);
+    CHECK(!before && tr_world_keeps_memory(w));
+    CHECK(kept[call].sent_from != value && *kept[call].sent_from == 42);
+    return true;
+}
+
+static bool outlives_gather(tr_world *w, uint32_t seed) {
+    (void)seed;
+    return outlives_call(w, true);
+}
+
+static bool outlives_broadcast(tr_world *w, uint32_t seed) {
+    (void)seed;
+    return outlives_call(w, false);
+}
+
+static void memory_of_messages(void **state) {
+    (void)state;
+    static const body bodies[] = {outlives_gather, outlives_broadcast};
+    for (call = 0; call < 2; call++) {
+        over = false;
+        run_ranks(2, bodies[call]);
+    }
+}
+
 /* --- a job that is stopped -------------------------------------------------------------------- */
 
 static atomic_int ahead;   /* seconds that the clock is ahead */
@@ -564,6 +633,7 @@ int main(void) {
         cmocka_unit_test_prestate(progress, "guarded"),
         cmocka_unit_test_prestate(aborts, "guarded"),
         cmocka_unit_test_prestate(deadlines, "guarded"),
+        cmocka_unit_test(memory_of_messages),
         cmocka_unit_test(time_while_stopped_does_not_count),
         cmocka_unit_test(sizes),
         cmocka_unit_test(launchers),

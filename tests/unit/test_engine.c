@@ -407,6 +407,39 @@ static void test_reads_what_layers_ask_for(void **state) {
 enum { SIZED = 2, SIZED_STEPS = 4 };
 
 /* What a data rank takes steps with. */
+/* --- messages that cannot be withdrawn -------------------------------------------------------- */
+
+static bool keeps_memory;
+static tr_engine *kept; /* for tools that look for lost memory */
+
+bool __real_tr_world_keeps_memory(tr_world *world);
+bool __wrap_tr_world_keeps_memory(tr_world *world);
+bool __wrap_tr_world_keeps_memory(tr_world *world) {
+    return keeps_memory || __real_tr_world_keeps_memory(world);
+}
+
+/* Tensors that the transport may still access stay when the engine is destroyed. */
+static void test_keeps_what_messages_access(void **state) {
+    (void)state;
+    tr_world *world;
+    tr_device *device;
+    tr_schedule *schedule = schedule_of("1f1b", 1, 4);
+    assert_int_equal(tr_world_open_local(1, &world), TR_OK);
+    assert_int_equal(tr_device_open("cpu", &(tr_device_options){.threads = 1}, &device), TR_OK);
+    tr_engine_desc desc = small(world, device, schedule);
+    for (int keeps = 0; keeps < 2; keeps++) {
+        assert_int_equal(tr_engine_create(&desc, &kept), TR_OK);
+        keeps_memory = keeps;
+        tr_engine_destroy(kept);
+        keeps_memory = false;
+        for (int k = TR_MEMORY_PARAMETERS; k <= TR_MEMORY_ACTIVATIONS; k++)
+            assert_true((device->live[k] > 0) == keeps);
+    }
+    tr_schedule_destroy(schedule);
+    tr_device_close(device);
+    tr_world_close(world);
+}
+
 typedef struct sizer {
     tr_schedule *schedule, *less; /* of 4 and of 2 micro-batches */
     bool foresees;                /* reads ahead for the batch that comes */
@@ -475,6 +508,7 @@ int main(void) {
         cmocka_unit_test(test_enqueues_ahead),
         cmocka_unit_test(test_a_rank_without_samples_changes_nothing),
         cmocka_unit_test(test_a_rank_that_fails_alone_gives_up),
+        cmocka_unit_test(test_keeps_what_messages_access),
         cmocka_unit_test(test_reads_what_layers_ask_for),
         cmocka_unit_test(test_batches_of_several_sizes),
     };
