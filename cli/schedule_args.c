@@ -109,7 +109,7 @@ static tr_status open_file(const cli_schedule_args *args, const char *path, tr_s
     TR_TRY(tr_schedule_load(path, &s));
     tr_status status = check_size(args, path, "-p", r->ranks, s->ranks);
     if (status == TR_OK) status = check_size(args, path, "-m", r->micro_batches, s->micro_batches);
-    if (status == TR_OK && r->chunks && r->chunks * s->ranks != s->stages)
+    if (status == TR_OK && r->chunks && (int64_t)r->chunks * s->ranks != s->stages)
         status = cli_usage(args->command,
                            "-v %d contradicts %s, which has %d stages on %d ranks: leave -v out",
                            r->chunks, path, s->stages, s->ranks);
