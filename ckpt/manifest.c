@@ -76,24 +76,33 @@ uint64_t tr_ckpt_block_seed(const tr_manifest *manifest, const tr_ckpt_part *par
 }
 
 typedef struct place {
-    int64_t offset, part;
+    int64_t file, offset, part;
 } place;
 
-static int by_offset(const void *a, const void *b) {
+static int by_place(const void *a, const void *b) {
     const place *x = a, *y = b;
-    return x->offset != y->offset ? (x->offset < y->offset ? -1 : 1)
-                                  : (x->part < y->part ? -1 : x->part > y->part);
+    if (x->file != y->file) return x->file < y->file ? -1 : 1;
+    if (x->offset != y->offset) return x->offset < y->offset ? -1 : 1;
+    return x->part < y->part ? -1 : x->part > y->part;
+}
+
+/* Lists the parts of one shard, or of all (-1), by shard and offset. The caller frees *out. */
+static tr_status list_places(const tr_manifest *m, int64_t file, place **out, int64_t *count) {
+    int64_t n = 0;
+    *count = 0;
+    for (int64_t p = 0; p < m->parts; p++) *count += file < 0 || m->part[p].file == file;
+    TR_TRY(tr_calloc((size_t)*count, sizeof **out, out));
+    for (int64_t p = 0; p < m->parts; p++)
+        if (file < 0 || m->part[p].file == file)
+            (*out)[n++] = (place){m->part[p].file, m->part[p].offset, p};
+    qsort(*out, (size_t)n, sizeof **out, by_place);
+    return TR_OK;
 }
 
 tr_status tr_manifest_parts_of(const tr_manifest *manifest, int64_t file, int64_t **out,
                                int64_t *count) {
     place *places;
-    TR_TRY(tr_calloc((size_t)manifest->parts, sizeof *places, &places));
-    *count = 0;
-    for (int64_t p = 0; p < manifest->parts; p++)
-        if (manifest->part[p].file == file)
-            places[(*count)++] = (place){manifest->part[p].offset, p};
-    qsort(places, (size_t)*count, sizeof *places, by_offset);
+    TR_TRY(list_places(manifest, file, &places, count));
     tr_status status = tr_calloc((size_t)*count, sizeof **out, out);
     for (int64_t i = 0; status == TR_OK && i < *count; i++) (*out)[i] = places[i].part;
     free(places);
@@ -119,43 +128,69 @@ static bool part_good(const tr_manifest *m, const tr_ckpt_part *part, int64_t fi
            part->blocks == tr_ckpt_blocks(tr_part_elements(m, part));
 }
 
+/* Orders by the first dimension of a tensor that has parts. */
+static int by_row(const void *a, const void *b) {
+    const tr_box4 *x = a, *y = b;
+    for (int d = 0; d < 4; d++)
+        if (x->from[d] != y->from[d]) return x->from[d] < y->from[d] ? -1 : 1;
+    return 0;
+}
+
+/* Returns true when no two of box[count] have a common element. Ordered by rows, a box can meet
+ * only those that begin before it ends: a few, however many ranks have saved a part. */
+static bool are_disjoint(tr_box4 *box, int64_t count, int64_t rank) {
+    const int64_t d = rank > 0 ? 4 - rank : 3;
+    qsort(box, (size_t)count, sizeof *box, by_row);
+    for (int64_t i = 0; i < count; i++)
+        for (int64_t j = i + 1; j < count && box[j].from[d] < box[i].from[d] + box[i].extent[d];
+             j++)
+            if (tr_box4_intersects(&box[i], &box[j])) return false;
+    return true;
+}
+
 /* Checks that parts [first, end) of one tensor are disjoint and have all of its elements. */
 static tr_status check_cover(const tr_manifest *m, int64_t first, int64_t end, const char *where,
                              tr_status code) {
     const tr_ckpt_entry *tensor = &m->tensor[m->part[first].tensor];
+    const int64_t count = end - first;
     int64_t whole = 0, sum = 0;
+    tr_box4 *box;
+    TR_TRY(tr_calloc((size_t)count, sizeof *box, &box));
+    for (int64_t i = 0; i < count; i++)
+        box[i] = tr_box4_make(tensor->rank, m->part[first + i].from, m->part[first + i].extent);
+    const bool disjoint = are_disjoint(box, count, tensor->rank);
+    for (int64_t i = 0; i < count && disjoint; i++) /* no overflow: they are inside the tensor */
+        sum += tr_box4_volume(&box[i]);
+    free(box);
+    if (!disjoint)
+        return TR_FAIL(code, "%s: elements of tensor %s occur twice", where, tensor->name);
     (void)volume(tensor->rank, tensor->shape, &whole);
-    for (int64_t i = first; i < end; i++) {
-        tr_box4 a = tr_box4_make(tensor->rank, m->part[i].from, m->part[i].extent);
-        sum += tr_box4_volume(&a); /* no overflow: parts so far are disjoint and inside */
-        for (int64_t j = first; j < i; j++) {
-            tr_box4 b = tr_box4_make(tensor->rank, m->part[j].from, m->part[j].extent);
-            if (tr_box4_intersects(&a, &b))
-                return TR_FAIL(code, "%s: elements of tensor %s occur twice", where, tensor->name);
-        }
-    }
     if (sum != whole)
         return TR_FAIL(code, "%s: tensor %s has %" PRId64 " elements, but its parts have %" PRId64,
                        where, tensor->name, whole, sum);
     return TR_OK;
 }
 
+/* Checks that every shard has parts, which are disjoint and inside its file. */
 static tr_status check_places(const tr_manifest *m, const char *where, tr_status code) {
-    for (int64_t f = 0; f < m->files; f++) {
-        int64_t *part, count, free_from = 0;
-        TR_TRY(tr_manifest_parts_of(m, f, &part, &count));
-        bool good = count > 0 && m->file[f].bytes > 0;
-        for (int64_t i = 0; good && i < count; i++) {
-            const tr_ckpt_part *p = &m->part[part[i]];
-            int64_t bytes = tr_part_bytes(m, p);
-            good = p->offset >= free_from && p->offset <= m->file[f].bytes &&
-                   bytes <= m->file[f].bytes - p->offset;
+    place *places;
+    int64_t count, at = 0, file = 0;
+    TR_TRY(list_places(m, -1, &places, &count));
+    for (; file < m->files; file++) {
+        const int64_t first = at, all = m->file[file].bytes;
+        int64_t free_from = 0;
+        bool good = all > 0;
+        for (; good && at < count && places[at].file == file; at++) {
+            const tr_ckpt_part *p = &m->part[places[at].part];
+            const int64_t bytes = tr_part_bytes(m, p);
+            good = p->offset >= free_from && p->offset <= all && bytes <= all - p->offset;
             free_from = p->offset + bytes;
         }
-        free(part);
-        if (!good) return TR_FAIL(code, "%s: the offsets in shard %" PRId64 " are wrong", where, f);
+        if (!good || at == first) break;
     }
-    return TR_OK;
+    free(places);
+    if (file == m->files) return TR_OK;
+    return TR_FAIL(code, "%s: the offsets in shard %" PRId64 " are wrong", where, file);
 }
 
 tr_status tr_manifest_check(const tr_manifest *m, bool placed, const char *where, tr_status code) {
