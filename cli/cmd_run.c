@@ -54,23 +54,17 @@ static tr_status parse_options(int argc, char **argv, tr_launch *launch, size_t 
 typedef struct again {
     char **command; /* of the ranks, as given */
     int ranks;
-    char **words; /* NULL-terminated, with room for one more */
+    char **words; /* NULL-terminated, with room for one more: the same, and perhaps `dp` */
     int count;
     char dp[48]; /* a setting, for fewer hosts */
 } again;
 
-/* Makes the arguments of a restart: those of the command, but it resumes where something is saved.
- * The caller frees the list, not the words. */
+/* Copies the arguments of the command for a restart. The caller frees the list, not the words. */
 static tr_status make_again(tr_launch *launch, again *out) {
-    static char resume[] = "--resume=auto";
-    int count = 0;
-    while (launch->command[count]) count++;
     *out = (again){.command = launch->command, .ranks = launch->ranks};
-    TR_TRY(tr_calloc((size_t)count + 3, sizeof *out->words, &out->words));
-    for (int i = 0; i < count; i++)
-        if (strncmp(launch->command[i], "--resume", strlen("--resume")) != 0)
-            out->words[out->count++] = launch->command[i];
-    out->words[out->count++] = resume;
+    while (launch->command[out->count]) out->count++;
+    TR_TRY(tr_calloc((size_t)out->count + 2, sizeof *out->words, &out->words));
+    memcpy(out->words, launch->command, (size_t)out->count * sizeof *out->words);
     launch->again = out->words;
     return TR_OK;
 }

@@ -105,12 +105,14 @@ static tr_status train(cli_context *cli, tr_rank_process *process, tr_world *wor
     if (status == TR_OK) status = tr_rank_process_begin(process, world, config.parallel.deadline);
     if (status == TR_OK) {
         tr_board *board = tr_rank_process_board(process);
+        const char *restarted = getenv(TR_RESTART_VARIABLE);
         tr_train_options options = {.resume = r.resume,
                                     .trace = r.trace,
                                     .debug_nan = r.debug_nan,
                                     .time_limit = r.time_limit,
                                     .time_end_s = tr_now_s() + r.time_limit_s - age_s(board),
-                                    .patience_s = getenv(TR_RESTART_VARIABLE) ? PATIENCE_S : 0,
+                                    .patience_s = restarted ? PATIENCE_S : 0,
+                                    .job = restarted ? restarted : getenv(TR_BOARD_VARIABLE),
                                     .board = board,
                                     .out = stdout,
                                     .warnings = stderr};

@@ -365,16 +365,9 @@ static tr_status open_board(job *j) {
     return TR_OK;
 }
 
-/* Returns false when no rank has begun or continued the run. Ranks of other hosts may have done so
- * unseen. */
-static bool may_have_begun(const job *j) {
-    int64_t step;
-    return tr_launch_spans_hosts(j->launch) || (j->board && tr_board_saved(j->board, &step));
-}
-
-/* Runs the job once. *ends: it is not to be started again, whatever the code. Sets *begun if the
- * run may have begun. */
-static int run_once(const tr_launch *launch, const sigset_t *handled, bool *ends, bool *begun) {
+/* Runs the job once. *ends: it is not to be started again, whatever the code. name[64]: its board's
+ * name. */
+static int run_once(const tr_launch *launch, const sigset_t *handled, bool *ends, char *name) {
     job j = {.launch = launch, .refreshes = tr_signal_refreshes()};
     j.log = (tr_mpirun_log){.fd = -1, .rank = -1};
     int code = (int)open_board(&j);
@@ -395,7 +388,7 @@ static int run_once(const tr_launch *launch, const sigset_t *handled, bool *ends
         tr_signal_say(TR_STDOUT_LOST, false);
     }
     *ends = code != TR_ERR_RANK || j.stopping || launch->restarts == 0 || !ranks_end(&j);
-    *begun = *begun || may_have_begun(&j);
+    memcpy(name, j.name, sizeof j.name);
     drop_name(&j);
     tr_board_close(j.board);
     tr_mpirun_log_close(&j.log);
@@ -436,21 +429,22 @@ static bool find_hosts(const tr_launch *launch, tr_launch *next, char *path, siz
 int tr_launch_run(const tr_launch *launch) {
     tr_launch next = *launch;
     sigset_t handled, before;
-    bool ends = false, begun = false;
+    char first[64], name[64];
+    bool ends = false;
     handled_signals(&handled);
     (void)sigprocmask(SIG_BLOCK, &handled, &before);
     void (*pipe_before)(int) = signal(SIGPIPE, SIG_IGN);
-    int code = run_once(&next, &handled, &ends, &begun);
+    int code = run_once(&next, &handled, &ends, first);
     while (!ends) {
         char text[96], hostfile[4096];
         next.restarts--;
-        next.restarted = true;
-        if (begun) next.command = launch->again;
+        next.first = first;
+        next.command = launch->again;
         if (!find_hosts(launch, &next, hostfile, sizeof hostfile)) break;
         (void)snprintf(text, sizeof text, "the job starts again (restart %d of %d)",
                        launch->restarts - next.restarts, launch->restarts);
         tr_signal_say(text, false);
-        code = run_once(&next, &handled, &ends, &begun);
+        code = run_once(&next, &handled, &ends, name);
         if (hostfile[0]) (void)unlink(hostfile);
     }
     (void)signal(SIGPIPE, pipe_before);

@@ -4,7 +4,8 @@
 
 #include "job/board.h"
 
-#define TR_RESTART_VARIABLE "TRIREME_RESTARTED" /* set for the ranks of a restart */
+/* Set for the ranks of a restart: the name of the board of the job that was started first. */
+#define TR_RESTART_VARIABLE "TRIREME_RESTARTED"
 
 typedef struct tr_launch {
     int ranks;
@@ -15,8 +16,8 @@ typedef struct tr_launch {
     bool shows;            /* its results go to stdout: it ends when no process reads that */
     bool reads;            /* rank 0 reads this process's stdin */
     int restarts;          /* how often the job is started again after a lost rank (77) */
-    char **again;          /* the arguments of every rank then, once the run has begun */
-    bool restarted;        /* this is a restart: a rank of the earlier job may hold a lock yet */
+    char **again;          /* the arguments of every rank then; unused without restarts */
+    const char *first;     /* of a restart: the name of the first job's board; else NULL */
     /* Chooses the ranks of a restart on hosts with `slots` slots, maybe fewer than before: sets
      * *ranks and changes `again`, and writes what is different to text[size], or "". Returns false,
      * with a reason in text, when no number fits. */

@@ -19,8 +19,8 @@
 static const int held_signals[] = {SIGTERM, SIGINT, SIGHUP};
 
 /* Sets the environment for mpirun; variables that the user has set stay. */
-static void set_environment(const char *board, bool restarted) {
-    if (restarted) (void)setenv(TR_RESTART_VARIABLE, "1", 1);
+static void set_environment(const char *board, const char *first) {
+    if (first) (void)setenv(TR_RESTART_VARIABLE, first, 1);
     if (geteuid() == 0) {
         (void)setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 0);
         (void)setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 0);
@@ -47,7 +47,7 @@ static tr_status make_arguments(const tr_launch *launch, const char *exe, char *
         "-x",     TR_TERMINAL_VARIABLE};
     char *const restart[] = {"-x", TR_RESTART_VARIABLE};
     for (size_t i = 0; i < sizeof fixed / sizeof *fixed; i++) argv[used++] = fixed[i];
-    for (size_t i = 0; i < 2 && launch->restarted; i++) argv[used++] = restart[i];
+    for (size_t i = 0; i < 2 && launch->first; i++) argv[used++] = restart[i];
     /* On several hosts the launcher reads what mpirun says (job/mpirun_log.h). */
     if (!tr_launch_spans_hosts(launch)) argv[used++] = "-q";
     if (launch->hostfile) {
@@ -152,7 +152,7 @@ tr_status tr_mpirun_start(const tr_launch *launch, const char *exe, const char *
                           tr_relay *relay[2]) {
     char count[16], **argv = NULL;
     int input = -1, output[2] = {-1, -1}, error = 0;
-    set_environment(board, launch->restarted);
+    set_environment(board, launch->first);
     tr_status status = tr_relay_open(STDOUT_FILENO, NULL, &output[0], &relay[0]);
     const tr_relay *line_of = tr_signal_refreshes() ? relay[0] : NULL;
     if (status == TR_OK) status = tr_relay_open(STDERR_FILENO, line_of, &output[1], &relay[1]);

@@ -213,7 +213,7 @@ static tr_status take_directory(import *m) {
     TR_TRY(check_other(m->run, m->folder));
     (void)snprintf(m->lock, sizeof m->lock, "%s/lock", m->run);
     m->locks = lstat(m->lock, &info) != 0;
-    TR_TRY(tr_rundir_take(m->run, true, true, &m->dir, note));
+    TR_TRY(tr_rundir_take(m->run, true, true, NULL, &m->dir, note));
     if (tr_rundir_has_checkpoints(&m->dir))
         return TR_FAIL(TR_ERR_USAGE, "'%s' contains another run: name a folder without checkpoints",
                        m->run);

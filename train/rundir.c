@@ -13,7 +13,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { PATH_SIZE = TR_CONFIG_PATH + 8, HOST = 65 };
+enum { PATH_SIZE = TR_CONFIG_PATH + 8, HOST = 65, JOB = 64, TEXT = HOST + JOB + 64 };
 
 static void lock_path(const char *dir, char path[PATH_SIZE]) {
     (void)snprintf(path, PATH_SIZE, "%s/lock", dir);
@@ -62,26 +62,34 @@ static tr_status make_directory(const char *path, tr_rundir *dir) {
 
 typedef struct holder {
     char host[HOST];
-    long pid; /* 0: not known */
+    long pid;      /* 0: not known */
+    char job[JOB]; /* the one with a run that has begun in the directory; "": not known */
 } holder;
 
-/* Writes the host and process of the lock's holder, for messages. */
-static void write_holder(int fd) {
-    char host[HOST] = "", text[HOST + 64];
+/* Writes the host and process of the lock's holder, for messages, and which job's run has begun. */
+static void write_holder(int fd, const char *job) {
+    char host[HOST] = "", text[TEXT];
     (void)gethostname(host, sizeof host - 1);
     int n = snprintf(text, sizeof text, "host %s\nprocess %ld\n", host, (long)getpid());
-    if (ftruncate(fd, 0) || pwrite(fd, text, (size_t)n, 0) != n) return; /* a full disk */
+    if (*job) n += snprintf(text + n, sizeof text - (size_t)n, "job %.*s\n", JOB - 1, job);
+    /* In this order, so that a note which stays is there at all times. */
+    if (pwrite(fd, text, (size_t)n, 0) != n || ftruncate(fd, n)) return; /* a full disk */
     (void)fsync(fd); /* so that other hosts see it */
 }
 
-static holder read_holder(const char *path) {
+static holder read_holder(int fd) {
     holder h = {.pid = 0};
-    char text[HOST + 64] = "";
+    char text[TEXT] = "";
+    if (pread(fd, text, sizeof text - 1, 0) <= 0 ||
+        sscanf(text, "host %64s process %ld job %63s", h.host, &h.pid, h.job) < 2)
+        h = (holder){.pid = 0};
+    return h;
+}
+
+static holder holder_of(const char *path) {
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (fd < 0) return h;
-    if (read(fd, text, sizeof text - 1) <= 0 ||
-        sscanf(text, "host %64s process %ld", h.host, &h.pid) != 2)
-        h.pid = 0;
+    if (fd < 0) return (holder){.pid = 0};
+    const holder h = read_holder(fd);
     (void)close(fd);
     return h;
 }
@@ -95,7 +103,7 @@ static tr_status held(const tr_rundir *dir, const char *path) {
     holder h;
     (void)gethostname(here, sizeof here - 1);
     for (int tries = 0;; tries++) {
-        h = read_holder(path);
+        h = holder_of(path);
         bool dead = !strcmp(h.host, here) && h.pid > 0 && kill((pid_t)h.pid, 0) && errno == ESRCH;
         if ((h.pid > 0 && !dead) || tries == 100) break;
         (void)nanosleep(&(struct timespec){.tv_nsec = 10 * 1000000}, NULL);
@@ -191,11 +199,18 @@ static tr_status check_checkpoints(const tr_rundir *dir) {
                    key_of(dir));
 }
 
-tr_status tr_rundir_take(const char *dir, bool make, bool argument, tr_rundir *out,
+/* Sets out->begun, and becomes the holder of the lock. */
+static void take_over(tr_rundir *out) {
+    const holder before = read_holder(out->fd);
+    out->begun = out->job && *out->job && !strcmp(before.job, out->job);
+    write_holder(out->fd, out->begun ? out->job : "");
+}
+
+tr_status tr_rundir_take(const char *dir, bool make, bool argument, const char *job, tr_rundir *out,
                          char note[TR_RUNDIR_NOTE]) {
     char path[PATH_SIZE];
     note[0] = '\0';
-    *out = (tr_rundir){.fd = -1, .argument = argument};
+    *out = (tr_rundir){.fd = -1, .argument = argument, .job = job};
     (void)snprintf(out->path, sizeof out->path, "%s", dir);
     lock_path(dir, path);
     /* A run that ends may remove the directory between two of these calls; then they are
@@ -214,8 +229,8 @@ tr_status tr_rundir_take(const char *dir, bool make, bool argument, tr_rundir *o
                 (void)close(fd);
                 TR_TRY(status);
             }
-            write_holder(fd);
             out->fd = fd;
+            take_over(out);
             return TR_OK;
         }
         (void)close(fd);
@@ -224,6 +239,10 @@ tr_status tr_rundir_take(const char *dir, bool make, bool argument, tr_rundir *o
     }
     return TR_FAIL(TR_ERR_IO, "'%s' is removed again and again: choose another directory%s", dir,
                    key_of(out));
+}
+
+void tr_rundir_begin(const tr_rundir *dir) {
+    if (dir->fd >= 0 && dir->job) write_holder(dir->fd, dir->job);
 }
 
 bool tr_rundir_in_place(const tr_rundir *dir) {
@@ -263,7 +282,7 @@ void tr_rundir_release(tr_rundir *dir) {
 tr_status tr_rundir_restore(tr_rundir *dir) {
     char note[TR_RUNDIR_NOTE];
     tr_rundir again;
-    tr_status status = tr_rundir_take(dir->path, true, dir->argument, &again, note);
+    tr_status status = tr_rundir_take(dir->path, true, dir->argument, dir->job, &again, note);
     if (status == TR_OK && tr_rundir_has_checkpoints(&again)) {
         tr_rundir_release(&again);
         status = TR_FAIL(TR_ERR_IO, "'%s' now contains another run", dir->path);
@@ -271,5 +290,6 @@ tr_status tr_rundir_restore(tr_rundir *dir) {
     if (status != TR_OK) return TR_FAIL(TR_ERR_IO, "%s", tr_error_message());
     (void)close(dir->fd);
     dir->fd = again.fd;
+    tr_rundir_begin(dir);
     return TR_OK;
 }

@@ -7,20 +7,26 @@
  * ends, however it ends, and an NFS server sees it too. */
 typedef struct tr_rundir {
     char path[TR_CONFIG_PATH];
-    int fd;        /* of the lock file; -1: not held */
-    size_t made;   /* bytes of the path to the first folder that this run created; 0: none */
-    bool argument; /* the path is an argument: messages do not name log.dir */
+    int fd;          /* of the lock file; -1: not held */
+    size_t made;     /* bytes of the path to the first folder that this run created; 0: none */
+    bool argument;   /* the path is an argument: messages do not name log.dir */
+    const char *job; /* as given */
+    bool begun;      /* the job's run had begun there when the directory was locked */
 } tr_rundir;
 
 enum { TR_RUNDIR_NOTE = 256 };
 /* Locks the directory. `make`: creates it, with its parents, if it is missing. argument: messages
- * do not name log.dir, because the user gave the path as an argument. Fails with TR_ERR_CONFIG,
+ * do not name log.dir, because the user gave the path as an argument. job: a name of the launcher's
+ * job, which its restarts share; NULL: none. Fails with TR_ERR_CONFIG,
  * which names host and process, when another run has locked it; with TR_ERR_NOFILE when it is
  * missing and `make` is false; with TR_ERR_DATA when it or a parent is not a directory; with
  * TR_ERR_IO when it cannot be made or opened, or its ckpt cannot be written to. note: a sentence
  * when the file system cannot lock, so that another job may not be noticed; else it is empty. */
-tr_status tr_rundir_take(const char *path, bool make, bool argument, tr_rundir *out,
-                         char note[TR_RUNDIR_NOTE]);
+tr_status tr_rundir_take(const char *path, bool make, bool argument, const char *job,
+                         tr_rundir *out, char note[TR_RUNDIR_NOTE]);
+/* Notes in the lock file that the job's run has begun in the directory, so that a restart of the
+ * job continues it, and no other run. A full disk leaves the note out. */
+void tr_rundir_begin(const tr_rundir *dir);
 /* Returns false when the directory was removed, moved or replaced since it was locked. */
 bool tr_rundir_in_place(const tr_rundir *dir);
 /* Makes and locks the path again after that. Fails with TR_ERR_IO when it cannot be made, or

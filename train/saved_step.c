@@ -4,8 +4,15 @@
 
 #include <stdlib.h>
 
+/* A restart continues the run that its job has begun, however the job was started. */
+static tr_resume resume_of(const tr_session *s) {
+    const tr_resume given = s->options->resume;
+    return given == TR_RESUME_NO && s->dir.begun ? TR_RESUME_AUTO : given;
+}
+
 tr_status tr_saved_step_find(tr_session *s) {
-    if (s->options->resume == TR_RESUME_NO) {
+    const tr_resume resume = resume_of(s);
+    if (resume == TR_RESUME_NO) {
         if (!tr_rundir_has_checkpoints(&s->dir)) return TR_OK;
         return TR_FAIL(TR_ERR_CONFIG,
                        "'%s' contains another run: continue it with --resume, or choose another "
@@ -23,7 +30,7 @@ tr_status tr_saved_step_find(tr_session *s) {
         s->resumes = true;
         return TR_OK;
     }
-    if (s->options->resume == TR_RESUME_AUTO) return TR_OK;
+    if (resume == TR_RESUME_AUTO) return TR_OK;
     return TR_FAIL(TR_ERR_NOFILE,
                    "there is no checkpoint under '%s' to resume from: start the run without "
                    "--resume, or with --resume=auto",

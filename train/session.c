@@ -245,18 +245,21 @@ static tr_status open_saver(tr_session *s) {
 /* On rank 0: locks log.dir before anything in it is read or written. */
 static tr_status take_directory(tr_session *s) {
     char note[TR_RUNDIR_NOTE];
+    const char *job = s->options->job;
     bool make = s->options->resume != TR_RESUME_YES;
     if (s->dir.fd >= 0)
         return tr_saved_step_find(s); /* it is locked since a checkpoint was tried */
     const double end_s = tr_now_s() + s->options->patience_s;
-    tr_status status = tr_rundir_take(s->config->log.dir, make, false, &s->dir, note);
+    tr_status status = tr_rundir_take(s->config->log.dir, make, false, job, &s->dir, note);
     while (status == TR_ERR_CONFIG && tr_now_s() < end_s) {
         (void)nanosleep(&(struct timespec){.tv_nsec = 100 * 1000000}, NULL);
-        status = tr_rundir_take(s->config->log.dir, make, false, &s->dir, note);
+        status = tr_rundir_take(s->config->log.dir, make, false, job, &s->dir, note);
     }
     if (status != TR_OK && (make || status != TR_ERR_NOFILE)) return status;
     if (note[0]) tr_recorder_warn(&s->recorder, "%s", note);
-    return tr_saved_step_find(s);
+    TR_TRY(tr_saved_step_find(s));
+    tr_rundir_begin(&s->dir);
+    return TR_OK;
 }
 
 /* Tells every rank whether a saved run is continued, and its state. Collective. */

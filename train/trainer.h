@@ -19,6 +19,8 @@ typedef struct tr_train_options {
     const char *time_limit; /* the user's text; NULL: no limit */
     double time_end_s;      /* of the steady clock (base/clock.h) */
     double patience_s;      /* how long to wait for a log.dir that another run has locked */
+    const char *job;        /* of the launcher; its restarts, which continue the run that it has
+                               begun, have the same name. NULL: none */
     tr_board *board;        /* shows what this rank does, and has the stop request */
     FILE *out, *warnings;   /* rank 0 writes the lines for people to them */
 } tr_train_options;

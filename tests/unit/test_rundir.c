@@ -78,7 +78,7 @@ static void touch(const char *name) {
 }
 
 static tr_status take(tr_rundir *out) {
-    return tr_rundir_take(path, true, false, out, note);
+    return tr_rundir_take(path, true, false, NULL, out, note);
 }
 
 static void a_second_run_names_the_holder(void **state) {
@@ -100,6 +100,26 @@ static void a_second_run_names_the_holder(void **state) {
     tr_rundir_release(&b);
 }
 
+/* A directory in which a job's run has begun is known to the job's restarts, and to them only. */
+static void a_restart_knows_its_run(void **state) {
+    (void)state;
+    static const struct {
+        const char *job;
+        bool begun, begins;
+    } turn[] = {{"/one", false, false}, {"/one", false, true}, {"/one", true, false},
+                {"/one", true, false},  {"/on", false, false}, {"/one", false, true},
+                {NULL, false, true},    {"/one", false, true}, {"/one", true, true}};
+    (void)in_root("begun");
+    for (size_t i = 0; i < sizeof turn / sizeof *turn; i++) {
+        tr_rundir dir;
+        assert_int_equal(tr_rundir_take(path, true, false, turn[i].job, &dir, note), TR_OK);
+        if (i == 0) touch("/file"); /* otherwise the directory is removed */
+        assert_int_equal(dir.begun, turn[i].begun);
+        if (turn[i].begins) tr_rundir_begin(&dir);
+        tr_rundir_release(&dir);
+    }
+}
+
 /* Starts a child that takes the directory and waits; *child is its process. */
 static int hold_in_child(pid_t *child) {
     int ready[2];
@@ -110,7 +130,8 @@ static int hold_in_child(pid_t *child) {
         tr_rundir dir;
         char own[256];
         (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
-        if (tr_rundir_take(path, true, false, &dir, own) == TR_OK) (void)!write(ready[1], "x", 1);
+        if (tr_rundir_take(path, true, false, NULL, &dir, own) == TR_OK)
+            (void)!write(ready[1], "x", 1);
         (void)pause();
         _exit(0);
     }
@@ -236,7 +257,7 @@ static void a_missing_directory_is_not_made_to_resume(void **state) {
     (void)state;
     tr_rundir dir;
     (void)in_root("missing");
-    assert_int_equal(tr_rundir_take(path, false, false, &dir, note), TR_ERR_NOFILE);
+    assert_int_equal(tr_rundir_take(path, false, false, NULL, &dir, note), TR_ERR_NOFILE);
     assert_false(exists(""));
     tr_rundir_release(&dir);
 }
@@ -287,7 +308,7 @@ static void a_file_is_not_taken_for_a_directory(void **state) {
     (void)snprintf(words, sizeof words, "'%s' (log.dir) is not a directory", path);
     assert_int_equal(take(&dir), TR_ERR_DATA);
     assert_non_null(strstr(tr_error_message(), words));
-    assert_int_equal(tr_rundir_take(below, true, false, &dir, note), TR_ERR_DATA);
+    assert_int_equal(tr_rundir_take(below, true, false, NULL, &dir, note), TR_ERR_DATA);
     assert_non_null(strstr(tr_error_message(), words));
     assert_int_equal(unlink(path), 0);
 }
@@ -307,7 +328,7 @@ static void directories_that_vanish_are_held_by_one(void **state) {
         for (int i = 0; i < ROUNDS; i++) {
             tr_rundir dir;
             char own[256];
-            tr_status status = tr_rundir_take(path, true, false, &dir, own);
+            tr_status status = tr_rundir_take(path, true, false, NULL, &dir, own);
             if (status == TR_ERR_CONFIG) continue;
             if (status != TR_OK || !tr_rundir_in_place(&dir)) failures++;
             int fd = open(owner, O_CREAT | O_EXCL | O_WRONLY, 0644);
@@ -332,7 +353,7 @@ static void long_paths_are_refused(void **state) {
     tr_rundir dir;
     int length = snprintf(longest, sizeof longest, "/tmp/trireme-long-%ld", (long)getpid());
     for (; length < TR_CONFIG_PATH + 100; length += 2) memcpy(longest + length, "/x", 3);
-    assert_int_equal(tr_rundir_take(longest, true, false, &dir, note), TR_ERR_USAGE);
+    assert_int_equal(tr_rundir_take(longest, true, false, NULL, &dir, note), TR_ERR_USAGE);
     (void)snprintf(longest, sizeof longest, "/tmp/trireme-long-%ld", (long)getpid());
     assert_int_equal(access(longest, F_OK), -1);
 }
@@ -342,6 +363,7 @@ int main(void) {
         cmocka_unit_test(long_paths_are_refused),
         cmocka_unit_test(a_file_is_not_taken_for_a_directory),
         cmocka_unit_test(a_second_run_names_the_holder),
+        cmocka_unit_test(a_restart_knows_its_run),
         cmocka_unit_test(the_death_of_the_holder_frees_it),
         cmocka_unit_test(a_dead_holder_is_not_named),
         cmocka_unit_test(what_cannot_be_locked_is_said),
