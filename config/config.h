@@ -168,6 +168,11 @@ tr_status tr_config_check_same(const tr_config *config, int rank, const tr_confi
  * `where` were saved. The message names the first key that differs. Dropout may change. */
 tr_status tr_config_check_model(const tr_config *config, const tr_config *saved, const char *where);
 
+/* Fails with TR_ERR_CONFIG when a key of the model differs from `saved`, the config of `run`, the
+ * directory of the run that is sampled or evaluated. Dropout may differ, and as with a folder of
+ * transformers model.context, and model.rope_scaling of a model that has none. */
+tr_status tr_config_check_fixed(const tr_config *config, const tr_config *saved, const char *run);
+
 /* Returns true with data.documents packed: documents end within a sequence. */
 bool tr_config_packed(const tr_config *config);
 /* Returns data.document_end with data.documents packed, otherwise -1. */

@@ -55,30 +55,51 @@ static bool model_is_set(const tr_config *c) {
     return true;
 }
 
+/* Returns true for a key that may differ from the model that exists. */
+static bool free_choice(const tr_key *key, const tr_config *origin) {
+    return !strcmp(key->name, "model.dropout") || !strcmp(key->name, "model.context") ||
+           (!strcmp(key->name, "model.rope_scaling") &&
+            !strcmp(origin->model.rope_scaling, "none"));
+}
+
+/* Fails because the key differs from the model of `origin`, which `where` names. */
+static tr_status contradicts(const tr_config *c, const tr_key *key, const tr_config *origin,
+                             const char *where) {
+    char *ours, *theirs, text[512] = "";
+    TR_TRY(tr_key_text(key, c, &ours));
+    tr_status status = tr_key_text(key, origin, &theirs);
+    if (status == TR_OK)
+        (void)snprintf(text, sizeof text, "%s is %.80s, but %.200s says %.80s: leave the key out",
+                       key->name, ours, where, theirs);
+    if (status == TR_OK) free(theirs);
+    free(ours);
+    TR_TRY(status);
+    REFUSE(key->name, "%s", text);
+}
+
 /* Fails when a key that is set differs from config.json. */
 static tr_status compare_origin(const tr_config *c, const tr_config *origin, const char *path) {
+    char where[192];
+    (void)snprintf(where, sizeof where, "%.120s, which model.init_from names,", path);
     for (int i = 0; i < tr_schema_count; i++) {
         const tr_key *key = &tr_schema[i];
-        const bool free_choice = !strcmp(key->name, "model.dropout") ||
-                                 !strcmp(key->name, "model.context") ||
-                                 (!strcmp(key->name, "model.rope_scaling") &&
-                                  !strcmp(origin->model.rope_scaling, "none"));
-        if (!tr_config_is_of_model(key) || c->place[i].line == 0 || free_choice) continue;
-        if (tr_config_same_value(key, c, origin)) continue;
-        char *ours, *theirs;
-        TR_TRY(tr_key_text(key, c, &ours));
-        tr_status status = tr_key_text(key, origin, &theirs);
-        char text[384] = "";
-        if (status == TR_OK)
-            (void)snprintf(
-                text, sizeof text,
-                "%s is %.80s, but %.120s, which model.init_from names, says %.80s: leave "
-                "the key out",
-                key->name, ours, path, theirs);
-        if (status == TR_OK) free(theirs);
-        free(ours);
-        TR_TRY(status);
-        REFUSE(key->name, "%s", text);
+        if (!tr_config_is_of_model(key) || c->place[i].line == 0 || free_choice(key, origin))
+            continue;
+        if (!tr_config_same_value(key, c, origin)) return contradicts(c, key, origin, where);
+    }
+    return TR_OK;
+}
+
+tr_status tr_config_check_fixed(const tr_config *c, const tr_config *saved, const char *run) {
+    char where[192];
+    (void)snprintf(where, sizeof where, "the run '%.160s'", run);
+    for (int i = 0; i < tr_schema_count; i++) {
+        const tr_key *key = &tr_schema[i];
+        if (strncmp(key->name, "model.", strlen("model.")) || free_choice(key, saved)) continue;
+        const bool same = strcmp(key->name, "model.lora.targets")
+                              ? tr_config_same_value(key, c, saved)
+                              : tr_lora_same_targets(&c->model, &saved->model);
+        if (!same) return contradicts(c, key, saved, where);
     }
     return TR_OK;
 }

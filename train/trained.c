@@ -43,6 +43,19 @@ static tr_status check_path(const char *path, const char *root) {
                    path);
 }
 
+/* Reads the config of a saved state with other keys, which must not change its model. */
+static tr_status read_saved(const tr_trained *r, const tr_ckpt_state *state,
+                            const char *const *overrides, int count, tr_config *config) {
+    const size_t length = strlen(state->config);
+    tr_config *saved;
+    TR_TRY(tr_config_parse(state->config, length, r->path, overrides, count, config));
+    TR_TRY(tr_calloc(1, sizeof *saved, &saved));
+    tr_status status = tr_config_parse(state->config, length, r->path, NULL, 0, saved);
+    if (status == TR_OK) status = tr_config_check_fixed(config, saved, r->path);
+    free(saved);
+    return status;
+}
+
 /* Reads the recorded config of the run, with other keys. */
 static tr_status read_run(const tr_trained *r, const char *const *overrides, int count,
                           tr_config *config) {
@@ -52,9 +65,7 @@ static tr_status read_run(const tr_trained *r, const char *const *overrides, int
     TR_TRY(check_path(r->path, root));
     TR_TRY(tr_calloc(1, sizeof *state, &state));
     tr_status status = tr_ckpt_read_state(root, r->step, state);
-    if (status == TR_OK)
-        status = tr_config_parse(state->config, strlen(state->config), r->path, overrides, count,
-                                 config);
+    if (status == TR_OK) status = read_saved(r, state, overrides, count, config);
     free(state);
     return status;
 }

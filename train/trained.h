@@ -24,8 +24,9 @@ bool tr_trained_sets(const tr_trained *from, const char *key);
 
 /* Reads the config of the model, and checks its layout of `ranks` ranks; data_ranks: parallel.dp
  * may be above 1. Not collective. Fails with TR_ERR_NOFILE when `path` does not exist, with
- * TR_ERR_DATA when it is neither a run with a checkpoint nor a folder with config.json, and with
- * TR_ERR_USAGE when `step` names a step of a folder. */
+ * TR_ERR_DATA when it is neither a run with a checkpoint nor a folder with config.json, with
+ * TR_ERR_CONFIG when an override contradicts its model, and with TR_ERR_USAGE when `step` names a
+ * step of a folder. */
 tr_status tr_trained_config(const tr_trained *from, int ranks, bool data_ranks, tr_config *config);
 /* Opens the tokenizer that the override data.tokenizer names, otherwise that of the run or folder;
  * that of an adapter without one is the tokenizer of its model. *out is NULL when there is none.

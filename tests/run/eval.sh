@@ -208,6 +208,7 @@ refuses 66 'none.txt' 1 run --data none.txt
 refuses 66 'nothing' 1 nothing
 refuses 78 'but there are 2 ranks' 2 run parallel.pp=3
 refuses 78 'trained with 32' 1 run model.context=64
+refuses 78 "model.norm_eps is 0.1, but the run 'run' says 1e-05: leave the key out" 1 run model.norm_eps=0.1
 refuses 78 'has only 4 layers' 8 run parallel.pp=8
 echo '{"context":"a","choices":["b","c"],"label":2}' >bad.jsonl
 refuses 65 'bad.jsonl:1: the label is 2' 2 run --data bad.jsonl
