@@ -146,6 +146,19 @@ enum {
     TR_MATMUL_AUX,
     TR_MATMUL_DBIAS
 };
+/* Return the elements from one row to the next of A, B and C as they are stored: the leading
+ * dimension, of which 0 means that the matrix is dense. */
+static inline int64_t tr_matmul_lda(const tr_matmul_desc *d) {
+    if (d->lda) return d->lda;
+    return d->trans_a ? d->m : d->k;
+}
+static inline int64_t tr_matmul_ldb(const tr_matmul_desc *d) {
+    if (d->ldb) return d->ldb;
+    return d->trans_b ? d->k : d->n;
+}
+static inline int64_t tr_matmul_ldc(const tr_matmul_desc *d) {
+    return d->ldc ? d->ldc : d->n;
+}
 
 /* Two-dimensional element-wise and row-wise operators: rows x width.
  * BIAS_GRAD: DBIAS[width] (f32) (+)= column sums of DY.

@@ -401,17 +401,9 @@ static tr_status create(const tr_op_context *context, const tr_op_desc *desc, cp
     base->release = release_matmul;
     cpu_matmul *op = (cpu_matmul *)base;
     const matrix given[OPERANDS] = {
-        [SRC] = {d->m, d->k,
-                 d->lda       ? d->lda
-                 : d->trans_a ? d->m
-                              : d->k,
-                 d->trans_a, d->a},
-        [WEIGHTS] = {d->k, d->n,
-                     d->ldb       ? d->ldb
-                     : d->trans_b ? d->k
-                                  : d->n,
-                     d->trans_b, d->b},
-        [DST] = {d->m, d->n, d->ldc ? d->ldc : d->n, false, d->c},
+        [SRC] = {d->m, d->k, tr_matmul_lda(d), d->trans_a, d->a},
+        [WEIGHTS] = {d->k, d->n, tr_matmul_ldb(d), d->trans_b, d->b},
+        [DST] = {d->m, d->n, tr_matmul_ldc(d), false, d->c},
         [BIAS] = {1, d->n, d->n, false, d->b},
         [RESIDUAL] = {d->m, d->n, d->n, false, d->c},
     };

@@ -22,11 +22,6 @@ static int64_t words_of(tr_dtype dtype, int64_t n) {
     return dtype == TR_F32 ? n : (n + 1) / 2;
 }
 
-/* Elements from one row of B to the next. */
-static int64_t row_of_b(const tr_matmul_desc *d) {
-    return d->ldb ? d->ldb : d->trans_b ? d->k : d->n;
-}
-
 /* c[count] = elements at .. at + count - 1 of the product; count <= TR_BLOCK, at even. */
 static void multiply(const row_product *x, int64_t at, int64_t count, float *c) {
     const tr_matmul_desc *d = x->desc;
@@ -77,7 +72,7 @@ static tr_status run_matmul_row(tr_op *op, const tr_op_args *args) {
                      .kernels = tr_cpu_kernels_of(op),
                      .a = args->t[TR_MATMUL_A].data,
                      .b = args->t[TR_MATMUL_B].data,
-                     .step = words_of(d->b, row_of_b(d))};
+                     .step = words_of(d->b, tr_matmul_ldb(d))};
     if (!d->trans_b) x.wide = tr_row_load(d->a, x.a, 0, d->k, args->scratch);
     const int threads = tr_cpu_threads(op, d->n * d->k);
     const int64_t block = tr_min_i64(TR_BLOCK, tr_panel_up((d->n + threads - 1) / threads));
@@ -95,10 +90,10 @@ tr_status tr_cpu_prepare_matmul_row(const tr_op_context *context, const tr_op_de
                                     tr_op **out) {
     const tr_matmul_desc *d = &desc->matmul;
     const bool whole_words =
-        d->b == TR_F32 || (row_of_b(d) % 2 == 0 && (d->trans_b ? d->k : d->n) % 2 == 0);
+        d->b == TR_F32 || (tr_matmul_ldb(d) % 2 == 0 && (d->trans_b ? d->k : d->n) % 2 == 0);
     const bool aligned = d->align == 0 || d->align % (int64_t)sizeof(tr_word) == 0;
-    if (d->m != 1 || d->a != d->b || d->accumulate || (d->trans_a && d->lda > 1) || !whole_words ||
-        !aligned)
+    if (d->m != 1 || d->a != d->b || d->accumulate || (d->trans_a && tr_matmul_lda(d) > 1) ||
+        !whole_words || !aligned)
         return TR_OK;
     const bool widens = d->a != TR_F32 && !d->trans_b;
     TR_TRY(tr_host_op_create(context, desc, 0, widens ? (size_t)d->k * sizeof(float) : 0,

@@ -70,7 +70,7 @@ static void clear_ends(int64_t count, int64_t step, int64_t words, int64_t depth
 static void pack_right(const tiled_matmul *op, const void *b, range depth, range columns,
                        tr_word *out) {
     const tr_matmul_desc *d = &op->host.base.desc.matmul;
-    const int64_t ld = d->ldb ? d->ldb : d->trans_b ? d->k : d->n;
+    const int64_t ld = tr_matmul_ldb(d);
     const int64_t deep = depth.end - depth.begin, wide = columns.end - columns.begin;
     if (d->trans_b) {
         const tr_stored_rows x = {TR_BF16, b, columns.begin * ld + depth.begin, ld};
@@ -85,14 +85,11 @@ static void pack_right(const tiled_matmul *op, const void *b, range depth, range
                TR_PANEL, out);
 }
 
-static int64_t row_of_a(const tr_matmul_desc *d) {
-    return d->lda ? d->lda : d->trans_a ? d->m : d->k;
-}
-
 static void pack_left(const tiled_matmul *op, const void *a, range rows, range depth,
                       tr_word *out) {
     const tr_matmul_desc *d = &op->host.base.desc.matmul;
-    const int64_t ld = row_of_a(d), deep = depth.end - depth.begin, high = rows.end - rows.begin;
+    const int64_t ld = tr_matmul_lda(d), deep = depth.end - depth.begin,
+                  high = rows.end - rows.begin;
     if (d->trans_a) {
         const tr_stored_rows x = {TR_BF16, a, depth.begin * ld + rows.begin, ld};
         tr_pack_left_transposed(tr_cpu_kernels_of(&op->host.base), &x, deep, high, op->left_step,
@@ -149,7 +146,7 @@ static void multiply_packed(const tiled_matmul *op, const tr_op_args *args, bool
                             range columns, int64_t words, left_rows left, const tr_word *right) {
     const tr_matmul_desc *d = &op->host.base.desc.matmul;
     const tr_cpu_kernels *kernels = tr_cpu_kernels_of(&op->host.base);
-    const int64_t ldc = d->ldc ? d->ldc : d->n, panel_step = op->right_depth * TR_PANEL;
+    const int64_t ldc = tr_matmul_ldc(d), panel_step = op->right_depth * TR_PANEL;
     for (int64_t c = columns.begin; c < columns.end; c += COLUMNS) {
         const int64_t wide = tr_min_i64(COLUMNS, columns.end - c);
         const tr_word *panels = right + (c - columns.begin) / TR_PANEL * panel_step;
@@ -180,7 +177,7 @@ static void multiply_rows(const tiled_matmul *op, const tr_op_args *args, bool a
     tr_word *packed = (tr_word *)memory, *right = (tr_word *)(memory + op->left_bytes);
     left_rows left = {packed, op->left_step};
     if (op->in_place) {
-        left.step = row_of_a(&op->host.base.desc.matmul) / 2;
+        left.step = tr_matmul_lda(&op->host.base.desc.matmul) / 2;
         left.words = (const tr_word *)a + rows.begin * left.step + depth.begin / 2;
     }
     for (int64_t c = columns.begin; c < columns.end; c += op->width) {
@@ -251,7 +248,7 @@ tr_status tr_cpu_prepare_matmul_tiles(const tr_op_context *context, const tr_op_
     op->depth = tr_min_i64(d->k, DEEPEST);
     op->width = tr_max_i64(BLOCK_BYTES / (2 * op->depth) / COLUMNS, 1) * COLUMNS;
     op->rows = tr_max_i64(LEFT_BYTES / (2 * op->depth) / GROUP, 1) * GROUP;
-    op->in_place = !d->trans_a && d->k % (2 * TR_PANEL) == 0 && row_of_a(d) % 2 == 0 &&
+    op->in_place = !d->trans_a && d->k % (2 * TR_PANEL) == 0 && tr_matmul_lda(d) % 2 == 0 &&
                    d->align % (int64_t)sizeof(tr_word) == 0;
     /* Odd numbers of cache lines, so that rows and panels lie in all sets of the caches. */
     const int64_t words = tr_panel_up(tr_panel_words(TR_BF16, op->depth));

@@ -44,9 +44,7 @@ static inline tr_blas_epilogue tr_blas_epilogue_of(const tr_fusion *f) {
 }
 
 static inline tr_blas_layout tr_blas_layout_of(const tr_matmul_desc *d) {
-    int64_t lda = d->lda ? d->lda : (d->trans_a ? d->m : d->k);
-    int64_t ldb = d->ldb ? d->ldb : (d->trans_b ? d->k : d->n);
-    int64_t ldc = d->ldc ? d->ldc : d->n;
+    int64_t lda = tr_matmul_lda(d), ldb = tr_matmul_ldb(d), ldc = tr_matmul_ldc(d);
     return (tr_blas_layout){
         .first = {.rows = d->trans_b ? d->k : d->n,
                   .columns = d->trans_b ? d->n : d->k,

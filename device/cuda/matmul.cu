@@ -52,14 +52,13 @@ __global__ void matmul(int64_t m, int64_t n, int64_t k, matrix a, matrix b, matr
 
 cudaError_t tr_cuda_launch_matmul(cudaStream_t stream, const tr_matmul_desc *d, const tr_tensor *t,
                                   bool adds) {
-    int64_t lda = d->lda ? d->lda : (d->trans_a ? d->m : d->k);
-    int64_t ldb = d->ldb ? d->ldb : (d->trans_b ? d->k : d->n);
+    int64_t lda = tr_matmul_lda(d), ldb = tr_matmul_ldb(d);
     matrix a = {t[TR_MATMUL_A].data, d->trans_a ? 1 : lda, d->trans_a ? lda : 1, d->a};
     matrix b = {t[TR_MATMUL_B].data, d->trans_b ? 1 : ldb, d->trans_b ? ldb : 1, d->b};
     matrix bias = {t[TR_MATMUL_BIAS].data, 0, 1, d->b};
     int64_t blocks = (d->m + TILE - 1) / TILE * ((d->n + TILE - 1) / TILE);
     if (blocks > INT32_MAX) return cudaErrorInvalidConfiguration;
     return tr_launch(stream, (unsigned)blocks, TILE * TILE, matmul, d->m, d->n, d->k, a, b, bias,
-                     t[TR_MATMUL_C].data, d->ldc ? d->ldc : d->n, d->c,
+                     t[TR_MATMUL_C].data, tr_matmul_ldc(d), d->c,
                      d->scale != 0 ? (float)d->scale : 1.0f, d->fused.bias, d->accumulate && adds);
 }

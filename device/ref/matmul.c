@@ -5,9 +5,7 @@ tr_status tr_ref_matmul(tr_op *op, const tr_op_args *args) {
     const void *a = args->t[TR_MATMUL_A].data, *b = args->t[TR_MATMUL_B].data,
                *bias = args->t[TR_MATMUL_BIAS].data;
     void *c = args->t[TR_MATMUL_C].data;
-    int64_t lda = d->lda ? d->lda : (d->trans_a ? d->m : d->k);
-    int64_t ldb = d->ldb ? d->ldb : (d->trans_b ? d->k : d->n);
-    int64_t ldc = d->ldc ? d->ldc : d->n;
+    const int64_t lda = tr_matmul_lda(d), ldb = tr_matmul_ldb(d), ldc = tr_matmul_ldc(d);
     for (int64_t i = 0; i < d->m; i++)
         for (int64_t j = 0; j < d->n; j++) {
             double sum = 0;
