@@ -55,6 +55,21 @@ bool tr_param_layout_takes_turn(const tr_param_layout *layout, const tr_mesh *me
     return mine;
 }
 
+tr_status tr_param_matrix_make(const tr_param *param, tr_param_matrix *out) {
+    const tr_global *global = &param->tensor[0];
+    const bool turned = global->box[0].local_stride[0] == 1 && param->local[1] != 1;
+    const int64_t rows = global->shape[turned], cols = global->shape[!turned];
+    *out = (tr_param_matrix){.rows = rows,
+                             .cols = cols,
+                             .turned = turned,
+                             .rows_whole = param->local[0] == rows,
+                             .cols_whole = param->local[1] == cols};
+    if (param->tensors == 1 && global->rank == 2 && (out->rows_whole || out->cols_whole))
+        return TR_OK;
+    return TR_FAIL(TR_ERR_INTERNAL, "%s is not a matrix that ranks divide along one axis",
+                   tr_param_name(param));
+}
+
 tr_range tr_param_portion_of(const tr_param *param, const tr_mesh *mesh, int place) {
     if (!mesh) return (tr_range){.extent = param->count};
     if (param->whole) return (tr_range){.extent = place == param->owner ? param->count : 0};

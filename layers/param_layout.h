@@ -25,6 +25,17 @@ typedef struct tr_param_layout {
  * an axis. */
 tr_status tr_param_layout_make(const tr_param *param, const tr_mesh *mesh, tr_param_layout *out);
 
+/* A parameter that is one matrix, as it is in memory. */
+typedef struct tr_param_matrix {
+    int64_t rows, cols;          /* of the whole matrix */
+    bool turned;                 /* its rows are the tensor's columns */
+    bool rows_whole, cols_whole; /* this rank's part has all of them: of at least one of the two */
+} tr_param_matrix;
+
+/* Fails with TR_ERR_INTERNAL when the parameter is not one matrix that is divided along one axis.
+ */
+tr_status tr_param_matrix_make(const tr_param *param, tr_param_matrix *out);
+
 /* A portion begins at a multiple of this from its parameter's first element: the blocks of the
  * gradient's norm (device/elementwise.h). */
 enum { TR_PARAM_BLOCK = 4096 };

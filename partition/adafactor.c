@@ -4,22 +4,17 @@
 
 tr_status tr_adafactor_make(const tr_param *param, const tr_param_layout *layout,
                             tr_adafactor *out) {
-    const tr_global *global = &param->tensor[0];
-    const bool turned = global->box[0].local_stride[0] == 1 && param->local[1] != 1;
-    const int64_t rows = global->shape[turned], cols = global->shape[!turned];
-    const bool rows_whole = param->local[0] == rows;
-    if (param->tensors > 1 || global->rank != 2 || !(rows_whole || param->local[1] == cols))
-        return TR_FAIL(TR_ERR_INTERNAL, "%s is not a matrix that ranks divide along one axis",
-                       tr_param_name(param));
+    tr_param_matrix m;
+    TR_TRY(tr_param_matrix_make(param, &m));
     *out = (tr_adafactor){.rows = param->local[0],
                           .cols = param->local[1],
-                          .all_rows = rows,
-                          .all_cols = cols,
-                          .turned = turned,
+                          .all_rows = m.rows,
+                          .all_cols = m.cols,
+                          .turned = m.turned,
                           .shared = layout->parts == 1 ? 0
-                                    : rows_whole       ? rows
-                                                       : cols,
-                          .shares_rows = rows_whole,
+                                    : m.rows_whole     ? m.rows
+                                                       : m.cols,
+                          .shares_rows = m.rows_whole,
                           .dtype = tr_dtype_acc(param->dtype)};
     return TR_OK;
 }

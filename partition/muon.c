@@ -10,22 +10,17 @@ static const double A = 3.4445, B = -4.7750, C = 2.0315;
 static const double RMS = 0.2;
 
 tr_status tr_muon_make(const tr_param *param, const tr_param_layout *layout, tr_muon *out) {
-    const tr_global *global = &param->tensor[0];
-    const bool turned = global->box[0].local_stride[0] == 1 && param->local[1] != 1;
-    const int64_t rows = global->shape[turned], cols = global->shape[!turned];
-    const bool rows_whole = param->local[0] == rows, cols_whole = param->local[1] == cols;
-    if (param->tensors > 1 || global->rank != 2 || !(rows_whole || cols_whole))
-        return TR_FAIL(TR_ERR_INTERNAL, "%s is not a matrix that ranks divide along one axis",
-                       tr_param_name(param));
-    const bool left = rows_whole && cols_whole ? rows <= cols : rows_whole;
-    *out =
-        (tr_muon){.rows = param->local[0],
-                  .cols = param->local[1],
-                  .side = left ? param->local[0] : param->local[1],
-                  .left = left,
-                  .sums = layout->parts > 1,
-                  .length = pow(A, TR_MUON_STEPS) * RMS * sqrt((double)(rows > cols ? rows : cols)),
-                  .dtype = tr_dtype_acc(param->dtype)};
+    tr_param_matrix m;
+    TR_TRY(tr_param_matrix_make(param, &m));
+    const bool left = m.rows_whole && m.cols_whole ? m.rows <= m.cols : m.rows_whole;
+    const double longer = (double)(m.rows > m.cols ? m.rows : m.cols);
+    *out = (tr_muon){.rows = param->local[0],
+                     .cols = param->local[1],
+                     .side = left ? param->local[0] : param->local[1],
+                     .left = left,
+                     .sums = layout->parts > 1,
+                     .length = pow(A, TR_MUON_STEPS) * RMS * sqrt(longer),
+                     .dtype = tr_dtype_acc(param->dtype)};
     return TR_OK;
 }
 
