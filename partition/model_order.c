@@ -7,6 +7,7 @@
 #include "partition/offload.h"
 #include "partition/owners.h"
 #include "partition/param_memory.h"
+#include "partition/request.h"
 #include "pipeline/orders/make.h"
 #include "pipeline/program/run.h"
 
@@ -74,17 +75,10 @@ static double largest_message(const tr_model *model) {
     return (double)largest;
 }
 
-static tr_mesh mesh_of(const tr_config *c) {
-    return (tr_mesh){.degree = {[TR_AXIS_PP] = (int)c->parallel.pp,
-                                [TR_AXIS_DP] = (int)c->parallel.dp,
-                                [TR_AXIS_TP] = (int)c->parallel.tp},
-                     .near = tr_config_near(c)};
-}
-
 /* Sets the costs of a rank's share, a p-th of the model, and of a message. */
 static void describe_costs(const tr_config *c, const tr_model *model, tr_schedule_request *r) {
     double share = 1.0 / r->ranks;
-    const tr_mesh mesh = mesh_of(c);
+    const tr_mesh mesh = tr_request_mesh(c);
     const tr_link link = tr_network_message(c, tr_network_is_far(c, &mesh, TR_AXIS_PP), 0);
     r->latency = link.latency + link.per_byte * largest_message(model);
     for (int k = 0; k < model->count; k++) {
@@ -203,7 +197,7 @@ out:
 static tr_status make_auto(const tr_config *c, tr_model *model, tr_schedule_request *request,
                            tr_schedule **out) {
     const double known = 0.95; /* the remaining part is for scratch, tokens and the norm */
-    const tr_mesh mesh = mesh_of(c);
+    const tr_mesh mesh = tr_request_mesh(c);
     const tr_optim_config optimizer = tr_optim_of(c);
     const int64_t most = c->model.layers / request->ranks;
     tr_config_offloads offload;
