@@ -327,7 +327,8 @@ typedef struct advice {
     int64_t ranks; /* the fewest of a change that needs more; INT64_MAX: there is none */
 } advice;
 
-/* Adds the keys in which `to` differs from `from`, and the number of ranks if it differs. */
+/* Adds the keys in which `to` differs from `from`, each after a blank, and the number of ranks if
+ * it differs. */
 static void add_change(advice *a, const tr_config *from, const tr_config *to) {
     const struct {
         const char *key;
@@ -338,31 +339,27 @@ static void add_change(advice *a, const tr_config *from, const tr_config *to) {
                   {"parallel.pp", from->parallel.pp, to->parallel.pp},
                   {"parallel.tp", from->parallel.tp, to->parallel.tp},
                   {"parallel.virtual", from->parallel.virtual_stages, to->parallel.virtual_stages}};
+    const struct {
+        const char *key, *from, *to;
+    } named[] = {{"parallel.schedule", from->parallel.schedule, to->parallel.schedule},
+                 {"parallel.cut", from->parallel.cut, to->parallel.cut},
+                 {"train.recompute", from->model.recompute, to->model.recompute},
+                 {"device.offload", from->device.offload, to->device.offload}};
     char text[TR_CONFIG_PATH + 160] = "";
-    size_t used = 0;
+    const size_t size = sizeof text;
     for (size_t i = 0; i < sizeof change / sizeof *change; i++)
         if (change[i].from != change[i].to)
-            used += (size_t)snprintf(text + used, sizeof text - used, "%s%s=%lld", used ? " " : "",
-                                     change[i].key, (long long)change[i].to);
-    if (strcmp(from->parallel.schedule, to->parallel.schedule) != 0)
-        used += (size_t)snprintf(text + used, sizeof text - used, "%sparallel.schedule=%s",
-                                 used ? " " : "", to->parallel.schedule);
-    if (strcmp(from->parallel.cut, to->parallel.cut) != 0)
-        used += (size_t)snprintf(text + used, sizeof text - used, "%sparallel.cut=%s",
-                                 used ? " " : "", to->parallel.cut);
-    if (strcmp(from->model.recompute, to->model.recompute) != 0)
-        used += (size_t)snprintf(text + used, sizeof text - used, "%strain.recompute=%s",
-                                 used ? " " : "", to->model.recompute);
-    if (strcmp(from->device.offload, to->device.offload) != 0)
-        used += (size_t)snprintf(text + used, sizeof text - used, "%sdevice.offload=%s",
-                                 used ? " " : "", to->device.offload);
+            tr_text_add(text, size, " %s=%lld", change[i].key, (long long)change[i].to);
+    for (size_t i = 0; i < sizeof named / sizeof *named; i++)
+        if (strcmp(named[i].from, named[i].to) != 0)
+            tr_text_add(text, size, " %s=%s", named[i].key, named[i].to);
     int64_t ranks = to->parallel.pp * to->parallel.tp * to->parallel.dp;
     if (ranks != from->parallel.pp * from->parallel.tp * from->parallel.dp) {
-        (void)snprintf(text + used, sizeof text - used, " on %lld ranks", (long long)ranks);
+        tr_text_add(text, size, " on %lld ranks", (long long)ranks);
         if (ranks < a->ranks) a->ranks = ranks;
     }
     int n = snprintf(a->text + a->used, a->size - a->used, "%s%s",
-                     a->changes ? ", or " : "it fits with ", text);
+                     a->changes ? ", or" : "it fits with", text);
     a->used += n > 0 && (size_t)n < a->size - a->used ? (size_t)n : 0;
     a->changes++;
 }
