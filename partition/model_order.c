@@ -46,20 +46,34 @@ static tr_status cut_open(const tr_config *c, const tr_model *model, const tr_sc
     return status;
 }
 
-/* The context of `describe`. */
+/* The context of `describe`: the model, and its cuts so far. auto asks several times for the same
+ * few numbers of stages. */
 typedef struct described {
     const tr_config *config;
     const tr_model *model;
+    struct known_cut {
+        int stages, *first; /* [stages + 1] */
+    } * known;
+    size_t count, room;
 } described;
+
+static void described_close(described *d) {
+    for (size_t k = 0; k < d->count; k++) free(d->known[k].first);
+    free(d->known);
+}
 
 /* A tr_schedule_request.describe. */
 static tr_status describe(void *context, int stages, tr_stage_table *out) {
-    const described *d = context;
+    described *d = context;
+    for (size_t k = 0; k < d->count; k++)
+        if (d->known[k].stages == stages)
+            return tr_layer_table_make(d->model, d->known[k].first, stages, out);
     cut x;
+    TR_TRY(tr_grow(&d->known, &d->room, d->count + 1, sizeof *d->known));
     TR_TRY(
         cut_open(d->config, d->model, NULL, (tr_optim_memory){.kind = TR_OPTIM_ADAMW}, stages, &x));
+    d->known[d->count++] = (struct known_cut){stages, x.first};
     *out = x.table;
-    free(x.first);
     return TR_OK;
 }
 
@@ -202,15 +216,18 @@ static tr_status make_auto(const tr_config *c, tr_model *model, tr_schedule_requ
     const int64_t most = c->model.layers / request->ranks;
     tr_config_offloads offload;
     (void)tr_config_offload(c, &offload); /* tr_config_check refuses a bad one */
-    described context = {c, model};
+    described context = {.config = c, .model = model};
     request->describe = describe;
     request->context = &context;
     request->most_chunks = most < 1 ? 1 : most > INT32_MAX ? INT32_MAX : (int)most;
     request->cap = request->ranks * fmax(1, request->share.m_w);
-    if (!c->device.memory) return tr_schedule_make(request, out);
-    return make_under(c, model, tr_memory_divided(&mesh, (int)c->parallel.zero),
-                      tr_optim_memory_of(&optimizer), &offload, known * (double)c->device.memory,
-                      request, out);
+    const tr_status status =
+        c->device.memory ? make_under(c, model, tr_memory_divided(&mesh, (int)c->parallel.zero),
+                                      tr_optim_memory_of(&optimizer), &offload,
+                                      known * (double)c->device.memory, request, out)
+                         : tr_schedule_make(request, out);
+    described_close(&context);
+    return status;
 }
 
 bool tr_order_is_made(const tr_config *c) {

@@ -4,6 +4,7 @@
 
 #include "base/memory.h"
 #include "pipeline/orders/auto_impl.h"
+#include "pipeline/orders/generate_best.h"
 #include "pipeline/orders/generate_impl.h"
 
 #include <math.h>
@@ -458,7 +459,9 @@ static tr_status run(search *x) {
 tr_status tr_schedule_auto(const tr_schedule_request *request, tr_auto_report *report,
                            tr_schedule **out) {
     search x = {.best = INFINITY, .draws.seed = 1};
+    tr_best_rules rules = {0};
     TR_TRY(tr_generate_complete(request, &x.request));
+    x.request.rules = &rules; /* searches with few micro-batches and with all share them */
     tr_status status = run(&x);
     const candidate *best = status == TR_OK ? best_of(&x) : NULL;
     if (best) status = tr_auto_schedule(&best->shape, "auto", best->order, out);
@@ -471,5 +474,6 @@ tr_status tr_schedule_auto(const tr_schedule_request *request, tr_auto_report *r
         memcpy(report->from, best->from, sizeof report->from);
     }
     close_search(&x);
+    tr_best_rules_free(&rules);
     return status == TR_OK ? TR_OK : tr_trace_at(__FILE__, __LINE__, status);
 }

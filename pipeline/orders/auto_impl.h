@@ -25,7 +25,7 @@ typedef struct tr_auto_shape {
     const double *down;    /* of every stage: when F of the first micro-batch can start */
     const double *back[2]; /* and its I; [1]: if I's output is sent after W */
     double bound;          /* lower bound of the makespan of this shape under the cap */
-    double *doubles;       /* memory of the arrays */
+    double *doubles;       /* memory of the arrays: [6 stages + ranks] */
 } tr_auto_shape;
 
 /* Returns the number of an action: (type * stages + stage) * m + micro-batch; type F, I or W. */
@@ -115,6 +115,9 @@ tr_status tr_auto_improve(const tr_auto_shape *shape, uint64_t seed, int64_t ste
 tr_status tr_auto_shape_open(const tr_schedule_request *request, int chunks, bool wave, bool whole,
                              tr_auto_shape *out);
 void tr_auto_shape_close(tr_auto_shape *shape);
+
+/* Returns true when list scheduling makes the same orders for both shapes. */
+bool tr_auto_shape_equal(const tr_auto_shape *a, const tr_auto_shape *b);
 
 /* Returns a lower bound of the makespan of the shape under that cap; `whole`: of orders that send
  * I's output after its W. */

@@ -5,6 +5,7 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 /* Returns the time of the stage's I; `whole`: of I and W, after which its output is sent. */
 static double input_of(const tr_auto_shape *s, int stage, bool whole) {
@@ -115,6 +116,27 @@ void tr_auto_shape_close(tr_auto_shape *s) {
     tr_graph_close(&s->graph);
     free(s->rank_of);
     free(s->doubles);
+}
+
+static bool same_graph(const tr_graph *a, const tr_graph *b) {
+    const size_t stages = (size_t)a->stages, edges = (size_t)a->edges;
+    if (a->stages != b->stages || a->edges != b->edges) return false;
+    for (int k = 0; k < 2; k++)
+        if (memcmp(a->first[k], b->first[k], (stages + 1) * sizeof *a->first[k]) != 0 ||
+            memcmp(a->list[k], b->list[k], edges * sizeof *a->list[k]) != 0)
+            return false;
+    return true;
+}
+
+/* rank_of follows from ranks, chunks and wave. */
+bool tr_auto_shape_equal(const tr_auto_shape *a, const tr_auto_shape *b) {
+    const size_t doubles = 6 * (size_t)a->stages + (size_t)a->ranks;
+    return a->ranks == b->ranks && a->chunks == b->chunks && a->wave == b->wave &&
+           a->micro_batches == b->micro_batches && a->whole == b->whole && a->span == b->span &&
+           a->mean.f == b->mean.f && a->mean.i == b->mean.i && a->mean.w == b->mean.w &&
+           a->mean.m_b == b->mean.m_b && a->mean.m_w == b->mean.m_w && a->latency == b->latency &&
+           a->cap == b->cap && a->bound == b->bound && same_graph(&a->graph, &b->graph) &&
+           memcmp(a->doubles, b->doubles, doubles * sizeof *a->doubles) == 0;
 }
 
 double tr_auto_bound(int ranks, int micro_batches, double chunks, const tr_stage_cost *share,

@@ -20,6 +20,7 @@ typedef struct tr_schedule_request {
     const int *rank_of; /* for auto: the ranks of all ranks * chunks stages; NULL: any */
     tr_status (*describe)(void *context, int stages, tr_stage_table *out);
     void *context;
+    struct tr_best_rules *rules; /* private to the generators; NULL outside */
 } tr_schedule_request;
 
 /* Sets what is not given: f, i, w all 0: 1, 1, 1; m_b 0: 1, with m_w 0. */

@@ -1,7 +1,6 @@
 #include "pipeline/orders/generate_best.h"
 
 #include "base/memory.h"
-#include "pipeline/orders/auto_impl.h"
 #include "pipeline/orders/estimate.h"
 #include "pipeline/orders/generate_impl.h"
 
@@ -73,36 +72,79 @@ static tr_status open_shape(const tr_best *best, int micro_batches, tr_auto_shap
     return TR_OK;
 }
 
-tr_status tr_best_list(tr_best *best) {
+/* Searches rules for the shape with six beginnings. */
+static tr_status search_rules(tr_best_rule *found) {
     static const double warm_ups[] = {0.5, 1, 0.25};
-    enum { TRIALS = 6 };
+    enum { UNLIMITED = 1 << 30 };
+    const tr_auto_shape *shape = &found->shape;
+    const int64_t actions = (int64_t)shape->ranks * tr_auto_row(shape);
+    const int64_t all = most_per_action * actions, steps = all < list_steps ? all : list_steps;
+    tr_auto_draws draws = {.seed = 1};
+    tr_status status = TR_OK;
+    int *order;
+    TR_TRY(tr_calloc((size_t)actions, sizeof *order, &order));
+    for (int k = 0; k < TR_BEST_TRIALS && status == TR_OK; k++) {
+        tr_auto_rule *rule = &found->rule[k];
+        *rule = tr_auto_first_rule(shape);
+        rule->admit = UNLIMITED;
+        rule->first = TR_AUTO_INPUTS;
+        if (shape->wave) rule->ahead[0] = rule->ahead[1] = UNLIMITED;
+        rule->guard = k % 2;
+        rule->warm_up = warm_ups[k / 2] * shape->mean.f;
+        status =
+            tr_auto_search(shape, &draws, steps / TR_BEST_TRIALS, order, &found->time[k], rule);
+    }
+    free(order);
+    return status;
+}
+
+/* Sets *out to the rules for orders of this many micro-batches: those of *rules, or new ones, which
+ * are added. */
+static tr_status find_rules(const tr_best *best, int micro_batches, tr_best_rules *rules,
+                            const tr_best_rule **out) {
+    tr_best_rule new = {0};
+    tr_status status = open_shape(best, micro_batches, &new.shape);
+    size_t at = 0;
+    while (at < rules->count && !tr_auto_shape_equal(&rules->rule[at].shape, &new.shape)) at++;
+    if (status == TR_OK && at == rules->count) {
+        status = tr_grow(&rules->rule, &rules->room, at + 1, sizeof *rules->rule);
+        if (status == TR_OK) status = search_rules(&new);
+        if (status == TR_OK) {
+            rules->rule[rules->count++] = new;
+            new.shape = (tr_auto_shape){0};
+        }
+    }
+    tr_auto_shape_close(&new.shape);
+    if (status == TR_OK) *out = &rules->rule[at];
+    return status;
+}
+
+void tr_best_rules_free(tr_best_rules *rules) {
+    for (size_t k = 0; k < rules->count; k++) tr_auto_shape_close(&rules->rule[k].shape);
+    free(rules->rule);
+    *rules = (tr_best_rules){0};
+}
+
+tr_status tr_best_list(tr_best *best) {
     tr_status status = TR_OK;
     const tr_schedule *s = best->s;
     int m = s->micro_batches, few = m % s->ranks + 2 * s->ranks;
     if ((int64_t)m * s->stages < most_listed || few > m) few = m;
     int *order = NULL;
-    tr_auto_shape shape = {0}, small = {0};
-    tr_auto_draws draws = {.seed = 1};
-    int64_t placed = 0, steps;
-    double time, end, least = INFINITY;
+    tr_auto_shape shape = {0};
+    tr_best_rules own = {0};
+    const tr_best_rule *found = NULL;
+    int64_t placed = 0;
+    double end, least = INFINITY;
     tr_schedule *made = NULL;
-    TR_TRY_OUT(open_shape(best, few, &small));
+    TR_TRY_OUT(find_rules(best, few, best->request->rules ? best->request->rules : &own, &found));
     TR_TRY_OUT(open_shape(best, m, &shape));
     TR_TRY_OUT(tr_calloc((size_t)s->ranks * (size_t)tr_auto_row(&shape), sizeof *order, &order));
-    steps = most_per_action * s->ranks * tr_auto_row(&small);
-    if (steps > list_steps) steps = list_steps;
-    tr_auto_rule rule = tr_auto_first_rule(&shape);
-    rule.admit = m;
-    rule.first = TR_AUTO_INPUTS;
-    if (shape.wave) rule.ahead[0] = rule.ahead[1] = m;
-    for (int k = 0; k < TRIALS; k++) {
-        tr_auto_rule best_rule = rule;
-        best_rule.guard = k % 2;
-        best_rule.warm_up = warm_ups[k / 2] * shape.mean.f;
-        TR_TRY_OUT(tr_auto_search(&small, &draws, steps / TRIALS, order, &time, &best_rule));
+    for (int k = 0; k < TR_BEST_TRIALS; k++) {
+        const double time = found->time[k];
         if (!(time < INFINITY)) continue;       /* no trial ended */
         if (few < m && time >= least) continue; /* no better rule for a large order */
-        TR_TRY_OUT(tr_auto_list(&shape, &best_rule, NULL, INFINITY, order, &end, &placed));
+        TR_TRY_OUT(tr_auto_list(&shape, &found->rule[k], NULL, INFINITY, order, &end, &placed));
         if (!(end < INFINITY)) continue; /* the rest of `order` is an older trial's */
         least = time;
         TR_TRY_OUT(tr_auto_schedule(&shape, s->name, order, &made));
@@ -113,8 +155,8 @@ tr_status tr_best_list(tr_best *best) {
 out:
     tr_schedule_destroy(made);
     free(order);
-    tr_auto_shape_close(&small);
     tr_auto_shape_close(&shape);
+    tr_best_rules_free(&own);
     return status;
 }
 

@@ -1,7 +1,27 @@
 /* The best of several orders under a memory cap. */
 #pragma once
 
-#include "pipeline/orders/generate.h"
+#include "pipeline/orders/auto_impl.h"
+
+enum { TR_BEST_TRIALS = 6 };
+
+/* The rules that list scheduling found for a shape, and the times of their orders; INFINITY: no
+ * order ended. */
+typedef struct tr_best_rule {
+    tr_auto_shape shape;
+    tr_auto_rule rule[TR_BEST_TRIALS];
+    double time[TR_BEST_TRIALS];
+} tr_best_rule;
+
+/* Rules of all shapes that a caller's requests had: an order of many micro-batches takes the rules
+ * of one with few, so a request that follows one with few need not search them again. The owner
+ * begins with {0}, and releases it with tr_best_rules_free. */
+typedef struct tr_best_rules {
+    tr_best_rule *rule;
+    size_t count, room;
+} tr_best_rules;
+
+void tr_best_rules_free(tr_best_rules *rules);
 
 typedef struct tr_best {
     tr_schedule *s; /* empty, or the best order so far */

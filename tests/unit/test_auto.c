@@ -5,6 +5,7 @@
 #include "pipeline/orders/check.h"
 #include "pipeline/orders/csv.h"
 #include "pipeline/orders/estimate.h"
+#include "pipeline/orders/generate_best.h"
 #include "pipeline/orders/generate_impl.h"
 #include "pipeline/program/lower.h"
 #include "support/pipeline_cases.h"
@@ -367,6 +368,66 @@ static void test_limits_stay_limits(void **state) {
     tr_auto_shape_close(&shape);
 }
 
+/* Makes the order of the request, with these rules or with its own, as text that the caller frees.
+ */
+static char *print_order(tr_schedule_request q, tr_best_rules *rules) {
+    tr_schedule *s = NULL;
+    char *text = NULL;
+    q.rules = rules;
+    if (tr_generate_order(&q, &s) != TR_OK) fail_msg("%s: %s", q.name, tr_error_message());
+    assert_int_equal(tr_schedule_print(s, false, &text), TR_OK);
+    tr_schedule_destroy(s);
+    return text;
+}
+
+/* Orders under a cap are the same with rules that other requests left, of which each differs from
+ * another one in a single field; and an order of many micro-batches takes those of one with few. */
+static void test_kept_rules_change_no_order(void **state) {
+    (void)state;
+    static const char *const names[] = {"zb-1p", "zb-2p", "v-half", "v-min", "1f1b-v"};
+    enum { NAMES = sizeof names / sizeof *names, MANY = 2504, FIELDS = 10 };
+    uint64_t seed[] = {1, 2};
+    tr_best_rules rules = {0};
+    for (int n = 0; n < NAMES * FIELDS; n++) {
+        tr_schedule_request q = {.name = names[n % NAMES],
+                                 .ranks = 4,
+                                 .micro_batches = 8,
+                                 .share = {.f = 1, .i = 1.2, .w = 0.8, .m_b = 1, .m_w = 0.6},
+                                 .latency = 0.1};
+        switch (n / NAMES) {
+        case 1: q.micro_batches = 9; break;
+        case 2: q.latency = 0.4; break;
+        case 3: q.share.f = 2; break;
+        case 4: q.share.w = 0.3; break;
+        case 5: q.share.m_w = 1.4; break;
+        case 6: q.cap = 1.5; break;
+        case 7:
+        case 8:
+            q.describe = describe_stages;
+            q.context = &seed[n / NAMES - 7];
+            break;
+        case 9: q.ranks = 3; break;
+        default: break;
+        }
+        char *own = print_order(q, NULL), *kept = print_order(q, &rules);
+        assert_string_equal(own, kept);
+        free(own);
+        free(kept);
+    }
+    const size_t count = rules.count;
+    tr_schedule_request q = {.name = "zb-1p",
+                             .ranks = 4,
+                             .micro_batches = MANY,
+                             .share = {.f = 1, .i = 1.2, .w = 0.8, .m_b = 1, .m_w = 0.6},
+                             .latency = 0.1};
+    char *own = print_order(q, NULL), *kept = print_order(q, &rules);
+    assert_string_equal(own, kept);
+    assert_int_equal(rules.count, count); /* none was searched for it */
+    free(own);
+    free(kept);
+    tr_best_rules_free(&rules);
+}
+
 static void test_errors_say_what_is_wrong(void **state) {
     (void)state;
     tr_schedule *s = NULL;
@@ -394,6 +455,7 @@ int main(void) {
         cmocka_unit_test(test_corners),
         cmocka_unit_test(test_same_request_same_order),
         cmocka_unit_test(test_limits_stay_limits),
+        cmocka_unit_test(test_kept_rules_change_no_order),
         cmocka_unit_test(test_errors_say_what_is_wrong),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
