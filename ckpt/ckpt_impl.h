@@ -52,11 +52,17 @@ typedef struct tr_manifest {
     tr_ckpt_file *file;
     tr_ckpt_part *part; /* ascending by (tensor, from) */
     uint64_t *block;    /* XXH3-64, seeded by tr_ckpt_block_seed */
+    /* The numbers of the parts in file f, ascending: of_file[first[f]] .. of_file[first[f + 1]-1];
+     * so that work on all files does not take the square of their number. */
+    int64_t *of_file; /* [parts] */
+    int64_t *first;   /* [files + 1] */
 } tr_manifest;
 
 void tr_manifest_free(tr_manifest *manifest);
 /* Returns the index of the tensor with this name, or -1. */
 int64_t tr_manifest_find(const tr_manifest *manifest, const char *name);
+/* Fills of_file and first of a manifest that was checked. */
+tr_status tr_manifest_list_files(tr_manifest *manifest);
 /* Lists the numbers of the parts in `file`, by ascending file offset, in *out (malloc'd). */
 tr_status tr_manifest_parts_of(const tr_manifest *manifest, int64_t file, int64_t **out,
                                int64_t *count);

@@ -405,6 +405,7 @@ tr_status tr_index_parse(const char *image, size_t bytes, const char *path, tr_m
     if (status == TR_OK) status = tr_manifest_check(&m, true, path, TR_ERR_DATA);
     else if (status == TR_ERR_DATA)
         status = TR_FAIL(TR_ERR_DATA, "%s: %s", path, tr_error_message());
+    if (status == TR_OK) status = tr_manifest_list_files(&m);
     if (status != TR_OK) tr_manifest_free(&m);
     else *out = m;
     return status;

@@ -321,12 +321,11 @@ tr_status tr_ckpt_verify(const char *root, int64_t step) {
     TR_TRY_OUT(tr_calloc(TR_CKPT_BLOCK, 1, &buffer));
     for (int64_t f = 0; f < m.files; f++) {
         TR_TRY_OUT(tr_shard_open(dir.text, &m, f, true, &path, &fd));
-        for (int64_t p = 0; p < m.parts; p++) {
+        for (int64_t k = m.first[f]; k < m.first[f + 1]; k++) {
+            const tr_ckpt_part *part = &m.part[m.of_file[k]];
             int64_t first, count;
-            if (m.part[p].file != f) continue;
-            for (int64_t b = 0; b < m.part[p].blocks; b++)
-                TR_TRY_OUT(
-                    tr_shard_read_block(fd, path.text, &m, &m.part[p], b, buffer, &first, &count));
+            for (int64_t b = 0; b < part->blocks; b++)
+                TR_TRY_OUT(tr_shard_read_block(fd, path.text, &m, part, b, buffer, &first, &count));
         }
         (void)close(fd);
         fd = -1;

@@ -184,11 +184,12 @@ static bool wants(const reader *r, const tr_ckpt_part *part) {
 
 /* Reads one shard; only one file is open at a time. */
 static tr_status read_shard(reader *r, const char *dir, int64_t file) {
+    const tr_manifest *m = r->manifest;
     tr_status status = TR_OK;
-    for (int64_t p = 0; p < r->manifest->parts && status == TR_OK; p++) {
-        const tr_ckpt_part *part = &r->manifest->part[p];
-        if (part->file != file || !wants(r, part)) continue;
-        if (r->fd < 0) status = tr_shard_open(dir, r->manifest, file, true, &r->path, &r->fd);
+    for (int64_t k = m->first[file]; k < m->first[file + 1] && status == TR_OK; k++) {
+        const tr_ckpt_part *part = &m->part[m->of_file[k]];
+        if (!wants(r, part)) continue;
+        if (r->fd < 0) status = tr_shard_open(dir, m, file, true, &r->path, &r->fd);
         if (status == TR_OK) status = read_part(r, part);
     }
     if (r->fd >= 0) (void)close(r->fd);

@@ -13,6 +13,8 @@ void tr_manifest_free(tr_manifest *manifest) {
     free(manifest->file);
     free(manifest->part);
     free(manifest->block);
+    free(manifest->of_file);
+    free(manifest->first);
     *manifest = (tr_manifest){0};
 }
 
@@ -86,23 +88,25 @@ static int by_place(const void *a, const void *b) {
     return x->part < y->part ? -1 : x->part > y->part;
 }
 
-/* Lists the parts of one shard, or of all (-1), by shard and offset. The caller frees *out. */
-static tr_status list_places(const tr_manifest *m, int64_t file, place **out, int64_t *count) {
-    int64_t n = 0;
-    *count = 0;
-    for (int64_t p = 0; p < m->parts; p++) *count += file < 0 || m->part[p].file == file;
-    TR_TRY(tr_calloc((size_t)*count, sizeof **out, out));
-    for (int64_t p = 0; p < m->parts; p++)
-        if (file < 0 || m->part[p].file == file)
-            (*out)[n++] = (place){m->part[p].file, m->part[p].offset, p};
-    qsort(*out, (size_t)n, sizeof **out, by_place);
+tr_status tr_manifest_list_files(tr_manifest *m) {
+    TR_TRY(tr_calloc((size_t)m->parts, sizeof *m->of_file, &m->of_file));
+    TR_TRY(tr_calloc((size_t)m->files + 1, sizeof *m->first, &m->first));
+    for (int64_t p = 0; p < m->parts; p++) m->first[m->part[p].file]++;
+    for (int64_t f = 0, end = 0; f <= m->files; f++) end = m->first[f] += end;
+    for (int64_t p = m->parts - 1; p >= 0; p--) /* backwards, from the ends to the beginnings */
+        m->of_file[--m->first[m->part[p].file]] = p;
     return TR_OK;
 }
 
 tr_status tr_manifest_parts_of(const tr_manifest *manifest, int64_t file, int64_t **out,
                                int64_t *count) {
+    const int64_t *part = manifest->of_file + manifest->first[file];
     place *places;
-    TR_TRY(list_places(manifest, file, &places, count));
+    *count = manifest->first[file + 1] - manifest->first[file];
+    TR_TRY(tr_calloc((size_t)*count, sizeof *places, &places));
+    for (int64_t i = 0; i < *count; i++)
+        places[i] = (place){file, manifest->part[part[i]].offset, part[i]};
+    qsort(places, (size_t)*count, sizeof *places, by_place);
     tr_status status = tr_calloc((size_t)*count, sizeof **out, out);
     for (int64_t i = 0; status == TR_OK && i < *count; i++) (*out)[i] = places[i].part;
     free(places);
@@ -174,13 +178,16 @@ static tr_status check_cover(const tr_manifest *m, int64_t first, int64_t end, c
 /* Checks that every shard has parts, which are disjoint and inside its file. */
 static tr_status check_places(const tr_manifest *m, const char *where, tr_status code) {
     place *places;
-    int64_t count, at = 0, file = 0;
-    TR_TRY(list_places(m, -1, &places, &count));
+    int64_t at = 0, file = 0;
+    TR_TRY(tr_calloc((size_t)m->parts, sizeof *places, &places));
+    for (int64_t p = 0; p < m->parts; p++)
+        places[p] = (place){m->part[p].file, m->part[p].offset, p};
+    qsort(places, (size_t)m->parts, sizeof *places, by_place);
     for (; file < m->files; file++) {
         const int64_t first = at, all = m->file[file].bytes;
         int64_t free_from = 0;
         bool good = all > 0;
-        for (; good && at < count && places[at].file == file; at++) {
+        for (; good && at < m->parts && places[at].file == file; at++) {
             const tr_ckpt_part *p = &m->part[places[at].part];
             const int64_t bytes = tr_part_bytes(m, p);
             good = p->offset >= free_from && p->offset <= all && bytes <= all - p->offset;

@@ -149,7 +149,8 @@ static tr_status fill(tr_manifest *m, const announced *all, size_t count, tr_par
         m->blocks += part->blocks;
     }
     TR_TRY(tr_calloc((size_t)m->blocks, sizeof *m->block, &m->block));
-    return tr_manifest_check(m, false, "saving", TR_ERR_INTERNAL);
+    TR_TRY(tr_manifest_check(m, false, "saving", TR_ERR_INTERNAL));
+    return tr_manifest_list_files(m);
 }
 
 tr_status tr_manifest_plan(tr_world *world, const tr_ckpt_state *state,

@@ -90,17 +90,17 @@ static tr_status begin(save *s) {
  * each part in manifest order. All words have 64 bits. */
 static tr_status pack(const save *s, uint64_t **out, size_t *words) {
     const tr_manifest *m = &s->manifest;
+    const int64_t first = s->mine < 0 ? 0 : m->first[s->mine];
+    const int64_t end = s->mine < 0 ? 0 : m->first[s->mine + 1];
     *words = 2;
-    for (int64_t p = 0; p < m->parts; p++)
-        if (m->part[p].file == s->mine) *words += 1 + (size_t)m->part[p].blocks;
+    for (int64_t k = first; k < end; k++) *words += 1 + (size_t)m->part[m->of_file[k]].blocks;
     TR_TRY(tr_calloc(*words, sizeof **out, out));
     if (s->mine < 0) return TR_OK;
     uint64_t *next = *out;
     *next++ = (uint64_t)m->file[s->mine].bytes;
     *next++ = m->file[s->mine].layout_hash;
-    for (int64_t p = 0; p < m->parts; p++) {
-        const tr_ckpt_part *part = &m->part[p];
-        if (part->file != s->mine) continue;
+    for (int64_t k = first; k < end; k++) {
+        const tr_ckpt_part *part = &m->part[m->of_file[k]];
         *next++ = (uint64_t)part->offset;
         memcpy(next, &m->block[part->first_block], (size_t)part->blocks * sizeof *next);
         next += part->blocks;
@@ -108,23 +108,26 @@ static tr_status pack(const save *s, uint64_t **out, size_t *words) {
     return TR_OK;
 }
 
-static const uint64_t *unpack(tr_manifest *m, int64_t file, const uint64_t *next) {
+static void unpack(tr_manifest *m, int64_t file, const uint64_t *next) {
     m->file[file].bytes = (int64_t)*next++;
     m->file[file].layout_hash = *next++;
-    for (int64_t p = 0; p < m->parts; p++) {
-        tr_ckpt_part *part = &m->part[p];
-        if (part->file != file) continue;
+    for (int64_t k = m->first[file]; k < m->first[file + 1]; k++) {
+        tr_ckpt_part *part = &m->part[m->of_file[k]];
         part->offset = (int64_t)*next++;
         memcpy(&m->block[part->first_block], next, (size_t)part->blocks * sizeof *next);
         next += part->blocks;
     }
-    return next;
+}
+
+/* Returns the rank that writes a shard. Ascends with the shards. */
+static int64_t rank_of(const save *s, int64_t file) {
+    return s->source[s->manifest.of_file[s->manifest.first[file]]].rank;
 }
 
 /* Returns the shard that `rank` writes, or -1. */
 static int64_t shard_of(const save *s, int64_t rank) {
-    for (int64_t p = 0; p < s->manifest.parts; p++)
-        if (s->source[p].rank == rank) return s->manifest.part[p].file;
+    for (int64_t f = 0; f < s->manifest.files; f++)
+        if (rank_of(s, f) == rank) return f;
     return -1;
 }
 
@@ -137,9 +140,8 @@ static tr_status collect(tr_world *world, save *s) {
     TR_TRY_OUT(tr_world_agree(world, status)); /* all or none enter the gather */
     TR_TRY_OUT(tr_world_gather_all_v(world, mine, words * sizeof *mine, (void **)&all, sizes));
     const uint64_t *next = all;
-    for (int r = 0; r < size; r++) {
-        int64_t file = shard_of(s, r);
-        if (file >= 0) (void)unpack(&s->manifest, file, next);
+    for (int64_t r = 0, file = 0; r < size; r++) {
+        if (file < s->manifest.files && rank_of(s, file) == r) unpack(&s->manifest, file++, next);
         next += sizes[r] / sizeof *all;
     }
 out:
