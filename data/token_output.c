@@ -66,14 +66,16 @@ static tr_status read_state(tr_token_output *o, tr_token_place *place) {
     char *text;
     size_t length;
     uint64_t request;
-    tr_token_place p;
+    tr_token_place p = {0};
     if (access(path, F_OK) != 0) return TR_OK;
     TR_TRY(tr_input_load("the state", path, limit, &text, &length));
     int found = sscanf(text, state_scan, &request, &p.file, &p.offset, &p.line, &p.continue_flags,
                        &p.tokens, &p.documents, &p.open);
     free(text);
-    if (found == 8 && request == o->request && p.file >= 0 && p.offset >= 0 && p.line >= 0 &&
-        p.tokens >= 0 && p.documents >= 0 && p.open >= 0)
+    /* Their bytes do not overflow. */
+    const bool fits = p.tokens <= INT64_MAX / 4 && p.documents <= INT64_MAX / 4;
+    if (found == 8 && request == o->request && fits && p.file >= 0 && p.offset >= 0 &&
+        p.line >= 0 && p.tokens >= 0 && p.documents >= 0 && p.open >= 0)
         *place = p;
     return TR_OK;
 }

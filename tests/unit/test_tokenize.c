@@ -174,6 +174,41 @@ static void without_its_parts_the_work_begins_again(void **state) {
     assert_int_equal(tokenize("again", 2, &continued), TR_ERR_USAGE);
 }
 
+/* Writes a number of `digits` nines to a line of the state. */
+static void damage_state(const char *prefix, const char *line, int digits) {
+    char path[64], text[1024];
+    (void)snprintf(path, sizeof path, "%s/%s.part", scratch, prefix);
+    FILE *f = fopen(path, "r");
+    assert_non_null(f);
+    const size_t length = fread(text, 1, sizeof text - 1, f);
+    (void)fclose(f);
+    text[length] = '\0';
+    char *at = strstr(text, line);
+    assert_non_null(at);
+    f = fopen(path, "w");
+    assert_non_null(f);
+    (void)fprintf(f, "%.*s%s%.*s%s", (int)(at - text), text, line, digits, "9999999999999999999",
+                  strchr(at + 1, '\n'));
+    assert_int_equal(fclose(f), 0);
+}
+
+/* Also where the bytes of so many tokens overflow a size. */
+static void with_a_damaged_state_the_work_begins_again(void **state) {
+    (void)state;
+    static const char *const lines[] = {"\ntokens ", "\ndocuments "};
+    for (int i = 0; i < 2; i++)
+        for (int digits = 18; digits <= 19; digits++) {
+            bool continued;
+            char prefix[16];
+            (void)snprintf(prefix, sizeof prefix, "bad%d-%d", i, digits);
+            stop_before_the_names(prefix);
+            damage_state(prefix, lines[i], digits);
+            calls_left = -1;
+            must(tokenize(prefix, 2, &continued));
+            assert_false(continued);
+        }
+}
+
 /* Tokens are read without the tokenizer of model.init_from, and without one next to the data; text
  * is not. */
 static void a_found_tokenizer_may_be_unreadable(void **state) {
@@ -222,6 +257,7 @@ int main(void) {
         cmocka_unit_test(a_stopped_process_is_continued),
         cmocka_unit_test(an_index_that_failed_is_written_later),
         cmocka_unit_test(a_process_that_ended_between_the_names_is_continued),
+        cmocka_unit_test(with_a_damaged_state_the_work_begins_again),
         cmocka_unit_test(without_its_parts_the_work_begins_again),
         cmocka_unit_test(a_found_tokenizer_may_be_unreadable)};
     return cmocka_run_group_tests(tests, set_up, tear_down);
