@@ -69,12 +69,13 @@ tr_status tr_ckpt_reader_list(const tr_ckpt_reader *r, tr_ckpt_weight **out, int
     const tr_manifest *m = &r->manifest;
     *count = 0;
     TR_TRY(tr_calloc((size_t)m->tensors, sizeof **out, out));
-    for (int64_t t = 0; t < m->tensors; t++) {
-        const tr_ckpt_entry *entry = &m->tensor[t];
+    for (int64_t p = 0; p < m->parts; p++) {
+        const tr_ckpt_entry *entry = &m->tensor[m->part[p].tensor];
+        if (p > 0 && m->part[p - 1].tensor == m->part[p].tensor) continue;
         if (strncmp(entry->name, group, strlen(group))) continue;
         tr_ckpt_weight *w = &(*out)[(*count)++];
         *w = (tr_ckpt_weight){
-            .name = entry->name + strlen(group), .rank = (int)entry->rank, .number = t};
+            .name = entry->name + strlen(group), .rank = (int)entry->rank, .first_part = p};
         memcpy(w->shape, entry->shape, sizeof w->shape);
     }
     return TR_OK;
@@ -104,14 +105,14 @@ pass_on(const tr_ckpt_reader *r, const tr_ckpt_part *part, int64_t first, int64_
     return TR_OK;
 }
 
-tr_status tr_ckpt_reader_read(tr_ckpt_reader *r, int64_t number,
+tr_status tr_ckpt_reader_read(tr_ckpt_reader *r, const tr_ckpt_weight *weight,
                               tr_status (*take)(void *context, int64_t at, int64_t count,
                                                 const float *values),
                               void *context) {
     const tr_manifest *m = &r->manifest;
-    for (int64_t p = 0; p < m->parts; p++) {
+    const int64_t first_part = weight->first_part, tensor = m->part[first_part].tensor;
+    for (int64_t p = first_part; p < m->parts && m->part[p].tensor == tensor; p++) {
         const tr_ckpt_part *part = &m->part[p];
-        if (part->tensor != number) continue;
         TR_TRY(turn_to(r, part->file));
         for (int64_t b = 0; b < part->blocks; b++) {
             int64_t first, count;

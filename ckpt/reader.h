@@ -17,16 +17,16 @@ typedef struct tr_ckpt_weight {
     const char *name;
     int rank;
     int64_t shape[TR_PARAM_RANK];
-    int64_t number; /* for tr_ckpt_reader_read */
+    int64_t first_part; /* for tr_ckpt_reader_read */
 } tr_ckpt_weight;
 
 /* Lists them, ascending by name, in *out (malloc'd; the names are the reader's). */
 tr_status tr_ckpt_reader_list(const tr_ckpt_reader *reader, tr_ckpt_weight **out, int64_t *count);
 
-/* Reads and verifies a tensor, and passes it to `take` in runs of elements: values[count] are those
- * from the row-major number `at` on. Together the runs are the tensor; their order depends on the
- * layout that saved it. Stops at the first failure of `take`. */
-tr_status tr_ckpt_reader_read(tr_ckpt_reader *reader, int64_t number,
+/* Reads and verifies a tensor of the list, and passes it to `take` in runs of elements:
+ * values[count] are those from the row-major number `at` on. Together the runs are the tensor;
+ * their order depends on the layout that saved it. Stops at the first failure of `take`. */
+tr_status tr_ckpt_reader_read(tr_ckpt_reader *reader, const tr_ckpt_weight *weight,
                               tr_status (*take)(void *context, int64_t at, int64_t count,
                                                 const float *values),
                               void *context);

@@ -244,7 +244,7 @@ static tr_status write_tensor(export *e, const tr_weight *tensor) {
     target to = {.e = e, .tensor = tensor};
     const tr_ckpt_weight *source = source_of(e, tensor->name);
     tr_status status = e->options->adapter ? TR_OK : tr_merge_begin(&e->merge, source);
-    if (status == TR_OK) status = tr_ckpt_reader_read(e->reader, source->number, put, &to);
+    if (status == TR_OK) status = tr_ckpt_reader_read(e->reader, source, put, &to);
     tr_merge_end(&e->merge);
     return status;
 }

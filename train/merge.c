@@ -37,7 +37,7 @@ static tr_status read_matrix(const tr_merge *m, const tr_ckpt_weight *from, bool
     const int64_t rows = from->shape[0], columns = from->shape[1];
     TR_TRY(tr_calloc((size_t)(rows * columns), sizeof **out, out));
     matrix to = {.to = *out, .rows = rows, .columns = columns, .transposed = transposed};
-    return tr_ckpt_reader_read(m->reader, from->number, take, &to);
+    return tr_ckpt_reader_read(m->reader, from, take, &to);
 }
 
 static bool has_shape(const tr_ckpt_weight *t, int64_t rows, int64_t columns) {
