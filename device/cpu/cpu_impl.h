@@ -40,8 +40,8 @@ tr_status tr_cpu_prepare_matmul_tiles(const tr_op_context *context, const tr_op_
 
 /* Completes the sums c[count], count <= TR_BLOCK, of C's elements (row, at) and on: scale, bias and
  * residual. */
-void tr_cpu_matmul_finish(const tr_matmul_desc *d, const tr_op_args *args, int64_t row, int64_t at,
-                          int64_t count, float *c);
+void tr_cpu_matmul_finish(const tr_cpu_kernels *kernels, const tr_matmul_desc *d,
+                          const tr_op_args *args, int64_t row, int64_t at, int64_t count, float *c);
 
 /* Returns a failure of oneDNN as TR_ERR_INTERNAL, because shapes and types were checked before. */
 #define TR_DNNL(expr)                                                                              \

@@ -34,6 +34,7 @@ static int64_t row_element(const tr_dropout_desc *d, int64_t row) {
 
 static tr_status run_dropout_add(tr_op *op, const tr_op_args *args) {
     const tr_dropout_desc *d = &op->desc.dropout;
+    const tr_cpu_kernels *kernels = tr_cpu_kernels_of(op);
     const tr_tensor *t = args->t;
     bool dropping = drops(d, args);
 #pragma omp parallel for schedule(static) num_threads(tr_cpu_threads(op, d->rows * d->width))
@@ -42,9 +43,10 @@ static tr_status run_dropout_add(tr_op *op, const tr_op_args *args) {
         float scale[TR_BLOCK];
         for (int64_t c = 0; c < d->width; c += TR_BLOCK) {
             int64_t n = tr_min_i64(TR_BLOCK, d->width - c), at = r * d->width + c;
-            const float *value = tr_row_load(d->dtype, t[TR_DROPOUT_X].data, at, n, in_x);
+            const float *value = kernels->row_load(d->dtype, t[TR_DROPOUT_X].data, at, n, in_x);
             if (t[TR_DROPOUT_BIAS].data) {
-                const float *bias = tr_row_load(d->dtype, t[TR_DROPOUT_BIAS].data, c, n, in_bias);
+                const float *bias =
+                    kernels->row_load(d->dtype, t[TR_DROPOUT_BIAS].data, c, n, in_bias);
 #pragma omp simd
                 for (int64_t i = 0; i < n; i++) sum[i] = value[i] + bias[i];
                 value = sum;
@@ -58,13 +60,13 @@ static tr_status run_dropout_add(tr_op *op, const tr_op_args *args) {
             float *y = tr_row_target(d->dtype, t[TR_DROPOUT_Y].data, at, in_x);
             if (t[TR_DROPOUT_RESIDUAL].data) {
                 const float *residual =
-                    tr_row_load(d->dtype, t[TR_DROPOUT_RESIDUAL].data, at, n, in_residual);
+                    kernels->row_load(d->dtype, t[TR_DROPOUT_RESIDUAL].data, at, n, in_residual);
 #pragma omp simd
                 for (int64_t i = 0; i < n; i++) y[i] = residual[i] + value[i];
             } else {
                 memmove(y, value, (size_t)n * sizeof *y);
             }
-            tr_row_store(d->dtype, t[TR_DROPOUT_Y].data, at, n, y);
+            kernels->row_store(d->dtype, t[TR_DROPOUT_Y].data, at, n, y);
         }
     }
     return TR_OK;
@@ -72,6 +74,7 @@ static tr_status run_dropout_add(tr_op *op, const tr_op_args *args) {
 
 static tr_status run_dropout_dgrad(tr_op *op, const tr_op_args *args) {
     const tr_dropout_desc *d = &op->desc.dropout;
+    const tr_cpu_kernels *kernels = tr_cpu_kernels_of(op);
     const tr_tensor *t = args->t;
     bool dropping = drops(d, args);
 #pragma omp parallel for schedule(static) num_threads(tr_cpu_threads(op, d->rows * d->width))
@@ -79,7 +82,7 @@ static tr_status run_dropout_dgrad(tr_op *op, const tr_op_args *args) {
         float in[TR_BLOCK], out[TR_BLOCK], scale[TR_BLOCK];
         for (int64_t c = 0; c < d->width; c += TR_BLOCK) {
             int64_t n = tr_min_i64(TR_BLOCK, d->width - c), at = r * d->width + c;
-            const float *dy = tr_row_load(d->dtype, t[TR_DROPOUT_DGRAD_DY].data, at, n, in);
+            const float *dy = kernels->row_load(d->dtype, t[TR_DROPOUT_DGRAD_DY].data, at, n, in);
             float *dx = tr_row_target(d->dtype, t[TR_DROPOUT_DGRAD_DX].data, at, out);
             if (dropping) {
                 draw_mask(op, args->state, row_sample(d, args, r), row_element(d, r) + c, n, scale);
@@ -88,7 +91,7 @@ static tr_status run_dropout_dgrad(tr_op *op, const tr_op_args *args) {
             } else {
                 memmove(dx, dy, (size_t)n * sizeof *dx);
             }
-            tr_row_store(d->dtype, t[TR_DROPOUT_DGRAD_DX].data, at, n, dx);
+            kernels->row_store(d->dtype, t[TR_DROPOUT_DGRAD_DX].data, at, n, dx);
         }
     }
     return TR_OK;

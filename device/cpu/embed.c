@@ -33,6 +33,7 @@ static void begin_table(const tr_op *op, const tr_op_args *args, float *table, i
  * divide the columns, and one thread adds to each element of the table, in row order. */
 static void add_rows(const tr_op *op, bool tokens, const int32_t *index, const void *dys,
                      float *table) {
+    const tr_cpu_kernels *kernels = tr_cpu_kernels_of(op);
     enum { COLUMNS = 64 };
     const tr_embed_desc *d = &op->desc.embed;
     const int64_t entries = tokens ? d->vocab : d->seq;
@@ -43,7 +44,7 @@ static void add_rows(const tr_op *op, bool tokens, const int32_t *index, const v
         for (int64_t r = 0; r < d->rows; r++) {
             int64_t entry = tokens ? index[r] - d->vocab_begin : r % d->seq - index[r];
             if (entry < 0 || entry >= entries) continue;
-            const float *dy = tr_row_load(d->dtype, dys, r * d->width + c, n, in);
+            const float *dy = kernels->row_load(d->dtype, dys, r * d->width + c, n, in);
             float *to = table + entry * d->width + c;
 #pragma omp simd
             for (int64_t i = 0; i < n; i++) to[i] += dy[i];
@@ -60,6 +61,7 @@ static tr_status run_embed_wgrad(tr_op *op, const tr_op_args *args) {
 
 static tr_status run_position(tr_op *op, const tr_op_args *args) {
     const tr_embed_desc *d = &op->desc.embed;
+    const tr_cpu_kernels *kernels = tr_cpu_kernels_of(op);
     const tr_tensor *t = args->t;
     const int32_t *starts = t[TR_POSITION_STARTS].data;
 #pragma omp parallel for schedule(static) num_threads(tr_cpu_threads(op, d->rows * d->width))
@@ -70,13 +72,13 @@ static tr_status run_position(tr_op *op, const tr_op_args *args) {
         int64_t entry = (position - (d->documents ? starts[r] : 0)) * d->width;
         for (int64_t c = 0; c < d->width; c += TR_BLOCK) {
             int64_t n = tr_min_i64(TR_BLOCK, d->width - c);
-            const float *x = tr_row_load(d->dtype, t[TR_POSITION_X].data, row + c, n, in_x);
+            const float *x = kernels->row_load(d->dtype, t[TR_POSITION_X].data, row + c, n, in_x);
             const float *e =
-                tr_row_load(d->dtype, t[TR_POSITION_TABLE].data, entry + c, n, in_table);
+                kernels->row_load(d->dtype, t[TR_POSITION_TABLE].data, entry + c, n, in_table);
             float *y = tr_row_target(d->dtype, t[TR_POSITION_Y].data, row + c, out);
 #pragma omp simd
             for (int64_t i = 0; i < n; i++) y[i] = x[i] + e[i];
-            tr_row_store(d->dtype, t[TR_POSITION_Y].data, row + c, n, y);
+            kernels->row_store(d->dtype, t[TR_POSITION_Y].data, row + c, n, y);
         }
     }
     return TR_OK;
@@ -84,6 +86,7 @@ static tr_status run_position(tr_op *op, const tr_op_args *args) {
 
 static tr_status run_position_wgrad(tr_op *op, const tr_op_args *args) {
     const tr_embed_desc *d = &op->desc.embed;
+    const tr_cpu_kernels *kernels = tr_cpu_kernels_of(op);
     float *table = args->t[TR_POSITION_WGRAD_DTABLE].data;
     begin_table(op, args, table, d->seq);
     if (d->documents) {
@@ -97,8 +100,8 @@ static tr_status run_position_wgrad(tr_op *op, const tr_op_args *args) {
         for (int64_t r = s; r < d->rows; r += d->seq) {
             for (int64_t c = 0; c < d->width; c += TR_BLOCK) {
                 int64_t n = tr_min_i64(TR_BLOCK, d->width - c);
-                const float *dy = tr_row_load(d->dtype, args->t[TR_POSITION_WGRAD_DY].data,
-                                              r * d->width + c, n, in);
+                const float *dy = kernels->row_load(d->dtype, args->t[TR_POSITION_WGRAD_DY].data,
+                                                    r * d->width + c, n, in);
                 float *to = table + s * d->width + c;
 #pragma omp simd
                 for (int64_t i = 0; i < n; i++) to[i] += dy[i];

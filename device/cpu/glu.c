@@ -7,17 +7,19 @@ enum { PIECE = TR_BLOCK / 2 };
 
 static void row_forward(const tr_op *op, const tr_op_args *args, int64_t row) {
     const tr_glu_desc *d = &op->desc.glu;
+    const tr_cpu_kernels *kernels = tr_cpu_kernels_of(op);
     float in[PIECE], in_up[PIECE], active[PIECE], out[PIECE];
     for (int64_t c = 0; c < d->width; c += PIECE) {
         const int64_t n = tr_min_i64(PIECE, d->width - c);
         const int64_t from = 2 * row * d->width + c, to = row * d->width + c;
-        const float *gate = tr_row_load(d->dtype, args->t[TR_GLU_X].data, from, n, in);
-        const float *up = tr_row_load(d->dtype, args->t[TR_GLU_X].data, from + d->width, n, in_up);
+        const float *gate = kernels->row_load(d->dtype, args->t[TR_GLU_X].data, from, n, in);
+        const float *up =
+            kernels->row_load(d->dtype, args->t[TR_GLU_X].data, from + d->width, n, in_up);
         float *y = tr_row_target(d->dtype, args->t[TR_GLU_Y].data, to, out);
-        tr_cpu_kernels_of(op)->activation[d->activation](n, gate, active);
+        kernels->activation[d->activation](n, gate, active);
 #pragma omp simd
         for (int64_t i = 0; i < n; i++) y[i] = active[i] * up[i];
-        tr_row_store(d->dtype, args->t[TR_GLU_Y].data, to, n, y);
+        kernels->row_store(d->dtype, args->t[TR_GLU_Y].data, to, n, y);
     }
 }
 
@@ -31,9 +33,9 @@ static void row_backward(const tr_op *op, const tr_op_args *args, int64_t row) {
     for (int64_t c = 0; c < d->width; c += PIECE) {
         const int64_t n = tr_min_i64(PIECE, d->width - c);
         const int64_t gates = 2 * row * d->width + c, ups = gates + d->width;
-        const float *gate = tr_row_load(d->dtype, x_base, gates, n, in);
-        const float *up = tr_row_load(d->dtype, x_base, ups, n, in_up);
-        const float *dy = tr_row_load(d->dtype, dy_base, row * d->width + c, n, in_dy);
+        const float *gate = kernels->row_load(d->dtype, x_base, gates, n, in);
+        const float *up = kernels->row_load(d->dtype, x_base, ups, n, in_up);
+        const float *dy = kernels->row_load(d->dtype, dy_base, row * d->width + c, n, in_dy);
 #pragma omp simd
         for (int64_t i = 0; i < n; i++) slope[i] = dy[i] * up[i];
         kernels->activation[d->activation](n, gate, active);
@@ -41,10 +43,10 @@ static void row_backward(const tr_op *op, const tr_op_args *args, int64_t row) {
         float *dx = tr_row_target(d->dtype, dx_base, ups, out);
 #pragma omp simd
         for (int64_t i = 0; i < n; i++) dx[i] = dy[i] * active[i];
-        tr_row_store(d->dtype, dx_base, ups, n, dx);
+        kernels->row_store(d->dtype, dx_base, ups, n, dx);
         dx = tr_row_target(d->dtype, dx_base, gates, out);
         memcpy(dx, slope, (size_t)n * sizeof *dx);
-        tr_row_store(d->dtype, dx_base, gates, n, dx);
+        kernels->row_store(d->dtype, dx_base, gates, n, dx);
     }
 }
 

@@ -56,6 +56,10 @@ static inline tr_cpu_update tr_cpu_update_from(const tr_cpu_update *u, int64_t i
 }
 
 typedef struct tr_cpu_kernels {
+    /* tr_row_load and tr_row_store (vec.h). */
+    const float *(*row_load)(tr_dtype dtype, const void *base, int64_t offset, int64_t n,
+                             float *buffer);
+    void (*row_store)(tr_dtype dtype, void *base, int64_t offset, int64_t n, const float *written);
     /* y[n] = f(x); dx[n] = f'(x) dy, dx may be dy. */
     void (*activation[TR_ACTIVATION_COUNT])(int64_t n, const float *x, float *y);
     void (*activation_dgrad[TR_ACTIVATION_COUNT])(int64_t n, const float *dy, const float *x,

@@ -513,6 +513,8 @@ ROW_PRODUCTS(f16, TR_F16)
 #include "device/cpu/kernels_update.h"
 
 const tr_cpu_kernels TR_KERNELS = {
+    .row_load = tr_row_load,
+    .row_store = tr_row_store,
     .activation = {[TR_ACTIVATION_GELU] = gelu,
                    [TR_ACTIVATION_GELU_ERF] = gelu_erf,
                    [TR_ACTIVATION_SILU] = silu,

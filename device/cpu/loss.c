@@ -5,11 +5,12 @@
 
 /* --- a row ------------------------------------------------------------------------------------ */
 
-static float row_max(const tr_xent_desc *d, const void *logits, int64_t r) {
+static float row_max(const tr_cpu_kernels *kernels, const tr_xent_desc *d, const void *logits,
+                     int64_t r) {
     float in[TR_BLOCK], largest = -INFINITY;
     for (int64_t c = 0; c < d->vocab; c += TR_BLOCK) {
         int64_t n = tr_min_i64(TR_BLOCK, d->vocab - c);
-        const float *x = tr_row_load(d->dtype, logits, r * tr_xent_ld(d) + c, n, in);
+        const float *x = kernels->row_load(d->dtype, logits, r * tr_xent_ld(d) + c, n, in);
         float m = tr_vec_max(x, n);
         largest = m > largest ? m : largest;
     }
@@ -20,13 +21,14 @@ static float row_max(const tr_xent_desc *d, const void *logits, int64_t r) {
 static void row_sum(const tr_op *op, const void *logits, int64_t r, int32_t label, float largest,
                     float sums[2], float *kept) {
     const tr_xent_desc *d = &op->desc.xent;
+    const tr_cpu_kernels *kernels = tr_cpu_kernels_of(op);
     float in[TR_BLOCK], block[TR_BLOCK];
     double sum = 0;
     for (int64_t c = 0; c < d->vocab; c += TR_BLOCK) {
         int64_t n = tr_min_i64(TR_BLOCK, d->vocab - c);
-        const float *x = tr_row_load(d->dtype, logits, r * tr_xent_ld(d) + c, n, in);
+        const float *x = kernels->row_load(d->dtype, logits, r * tr_xent_ld(d) + c, n, in);
         float *e = kept ? kept + c : block;
-        tr_cpu_kernels_of(op)->exponential(n, x, 1.0f, largest, 1.0f, e);
+        kernels->exponential(n, x, 1.0f, largest, 1.0f, e);
         sum += (double)tr_vec_sum(e, n);
     }
     const int64_t column = tr_xent_column(d, label);
@@ -41,6 +43,7 @@ static void row_sum(const tr_op *op, const void *logits, int64_t r, int32_t labe
 static void row_gradient(const tr_op *op, void *logits, int64_t r, int32_t label, float largest,
                          float sum, float loss_scale, const float *kept) {
     const tr_xent_desc *d = &op->desc.xent;
+    const tr_cpu_kernels *kernels = tr_cpu_kernels_of(op);
     float in[TR_BLOCK], out[TR_BLOCK];
     const float factor = loss_scale / sum;
     const int64_t column = tr_xent_column(d, label);
@@ -53,11 +56,11 @@ static void row_gradient(const tr_op *op, void *logits, int64_t r, int32_t label
 #pragma omp simd
             for (int64_t i = 0; i < n; i++) dx[i] = kept[c + i] * factor;
         } else {
-            const float *x = tr_row_load(d->dtype, logits, at, n, in);
-            tr_cpu_kernels_of(op)->exponential(n, x, 1.0f, largest, factor, dx);
+            const float *x = kernels->row_load(d->dtype, logits, at, n, in);
+            kernels->exponential(n, x, 1.0f, largest, factor, dx);
         }
         if (column >= c && column < c + n) dx[column - c] -= loss_scale;
-        tr_row_store(d->dtype, logits, at, n, dx);
+        kernels->row_store(d->dtype, logits, at, n, dx);
     }
 }
 
@@ -68,7 +71,7 @@ static tr_status run_xent_max(tr_op *op, const tr_op_args *args) {
     const void *logits = args->t[TR_XENT_LOGITS].data;
     float *maxima = args->t[TR_XENT_MAX].data;
 #pragma omp parallel for schedule(static) num_threads(tr_cpu_threads(op, d->rows * d->vocab))
-    for (int64_t r = 0; r < d->rows; r++) maxima[r] = row_max(d, logits, r);
+    for (int64_t r = 0; r < d->rows; r++) maxima[r] = row_max(tr_cpu_kernels_of(op), d, logits, r);
     return TR_OK;
 }
 
@@ -113,7 +116,7 @@ static tr_status run_xent(tr_op *op, const tr_op_args *args) {
     for (int64_t r = 0; r < d->rows; r++) {
         float *kept =
             (float *)(void *)((char *)args->scratch + (size_t)tr_cpu_thread() * kept_bytes(d));
-        maxima[r] = row_max(d, logits, r);
+        maxima[r] = row_max(tr_cpu_kernels_of(op), d, logits, r);
         row_sum(op, logits, r, labels[r], maxima[r], &sums[2 * r], kept);
         row_gradient(op, logits, r, labels[r], maxima[r], sums[2 * r], loss_scale, kept);
     }

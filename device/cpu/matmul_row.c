@@ -40,18 +40,19 @@ static void multiply(const row_product *x, int64_t at, int64_t count, float *c) 
     }
 }
 
-void tr_cpu_matmul_finish(const tr_matmul_desc *d, const tr_op_args *args, int64_t row, int64_t at,
-                          int64_t count, float *c) {
+void tr_cpu_matmul_finish(const tr_cpu_kernels *kernels, const tr_matmul_desc *d,
+                          const tr_op_args *args, int64_t row, int64_t at, int64_t count,
+                          float *c) {
     float in[TR_BLOCK];
     if (d->scale != 0)
         for (int64_t i = 0; i < count; i++) c[i] *= (float)d->scale;
     if (d->fused.bias) {
-        const float *bias = tr_row_load(d->b, args->t[TR_MATMUL_BIAS].data, at, count, in);
+        const float *bias = kernels->row_load(d->b, args->t[TR_MATMUL_BIAS].data, at, count, in);
         for (int64_t i = 0; i < count; i++) c[i] += bias[i];
     }
     if (d->fused.residual) {
         const float *residual =
-            tr_row_load(d->c, args->t[TR_MATMUL_RESIDUAL].data, row * d->n + at, count, in);
+            kernels->row_load(d->c, args->t[TR_MATMUL_RESIDUAL].data, row * d->n + at, count, in);
         for (int64_t i = 0; i < count; i++) c[i] += residual[i];
     }
 }
@@ -61,9 +62,9 @@ static void finish(const row_product *x, const tr_op_args *args, int64_t at, int
                    float *c) {
     const tr_matmul_desc *d = x->desc;
     void *to = args->t[TR_MATMUL_C].data;
-    tr_cpu_matmul_finish(d, args, 0, at, count, c);
+    tr_cpu_matmul_finish(x->kernels, d, args, 0, at, count, c);
     if (d->c == TR_F32) memcpy((float *)to + at, c, (size_t)count * sizeof *c);
-    else tr_row_store(d->c, to, at, count, c);
+    else x->kernels->row_store(d->c, to, at, count, c);
 }
 
 static tr_status run_matmul_row(tr_op *op, const tr_op_args *args) {
@@ -73,7 +74,7 @@ static tr_status run_matmul_row(tr_op *op, const tr_op_args *args) {
                      .a = args->t[TR_MATMUL_A].data,
                      .b = args->t[TR_MATMUL_B].data,
                      .step = words_of(d->b, tr_matmul_ldb(d))};
-    if (!d->trans_b) x.wide = tr_row_load(d->a, x.a, 0, d->k, args->scratch);
+    if (!d->trans_b) x.wide = x.kernels->row_load(d->a, x.a, 0, d->k, args->scratch);
     const int threads = tr_cpu_threads(op, d->n * d->k);
     const int64_t block = tr_min_i64(TR_BLOCK, tr_panel_up((d->n + threads - 1) / threads));
 #pragma omp parallel for schedule(static) num_threads(threads)

@@ -116,16 +116,17 @@ static void stream_row(int64_t n, const float *from, float *to) {
  * of parameters: nothing reads them soon, so they bypass the caches. */
 static void store_row(const tiled_matmul *op, void *c, bool adds, int64_t at, int64_t n,
                       float *row) {
+    const tr_cpu_kernels *kernels = tr_cpu_kernels_of(&op->host.base);
     const tr_dtype dtype = op->host.base.desc.matmul.c;
     float in[COLUMNS];
     if (adds) {
-        const float *old = tr_row_load(dtype, c, at, n, in);
+        const float *old = kernels->row_load(dtype, c, at, n, in);
         for (int64_t i = 0; i < n; i++) row[i] += old[i];
     }
     if (dtype == TR_F32 && adds) memcpy((float *)c + at, row, (size_t)n * sizeof *row);
     else if (dtype == TR_F32) stream_row(n, row, (float *)c + at);
-    else if (n % TR_PANEL != 0) tr_row_store(dtype, c, at, n, row);
-    else (void)tr_cpu_kernels_of(&op->host.base)->round_row(n / TR_PANEL, row, (uint16_t *)c + at);
+    else if (n % TR_PANEL != 0) kernels->row_store(dtype, c, at, n, row);
+    else (void)kernels->round_row(n / TR_PANEL, row, (uint16_t *)c + at);
 }
 
 /* Prefetches rows of C that will be added to: they lie too far apart for the hardware to do so. */
@@ -162,7 +163,7 @@ static void multiply_packed(const tiled_matmul *op, const tr_op_args *args, bool
             /* In two loops: a wide load right after narrower stores of the same bytes would stall.
              */
             for (int64_t i = 0; i < high; i++)
-                tr_cpu_matmul_finish(d, args, r + i, c, wide, product[i]);
+                tr_cpu_matmul_finish(kernels, d, args, r + i, c, wide, product[i]);
             for (int64_t i = 0; i < high; i++)
                 store_row(op, args->t[TR_MATMUL_C].data, adds, (r + i) * ldc + c, wide, product[i]);
         }

@@ -5,21 +5,22 @@
 #include "device/elementwise.h"
 
 /* Returns the sum over the row of X from element `from` on. */
-static float row_sum(const tr_layernorm_desc *d, const void *x_base, int64_t from) {
+static float row_sum(const tr_cpu_kernels *kernels, const tr_layernorm_desc *d, const void *x_base,
+                     int64_t from) {
     float buffer[TR_BLOCK], sum = 0;
     for (int64_t c = 0; c < d->width; c += TR_BLOCK) {
         int64_t n = tr_min_i64(TR_BLOCK, d->width - c);
-        sum += tr_vec_sum(tr_row_load(d->dtype, x_base, from + c, n, buffer), n);
+        sum += tr_vec_sum(kernels->row_load(d->dtype, x_base, from + c, n, buffer), n);
     }
     return sum;
 }
 
-static float row_variance(const tr_layernorm_desc *d, const void *x_base, int64_t from,
-                          float mean) {
+static float row_variance(const tr_cpu_kernels *kernels, const tr_layernorm_desc *d,
+                          const void *x_base, int64_t from, float mean) {
     float buffer[TR_BLOCK], centred[TR_BLOCK], sum = 0;
     for (int64_t c = 0; c < d->width; c += TR_BLOCK) {
         int64_t n = tr_min_i64(TR_BLOCK, d->width - c);
-        const float *x = tr_row_load(d->dtype, x_base, from + c, n, buffer);
+        const float *x = kernels->row_load(d->dtype, x_base, from + c, n, buffer);
 #pragma omp simd
         for (int64_t i = 0; i < n; i++) centred[i] = x[i] - mean;
         sum += tr_vec_dot(centred, centred, n);
@@ -29,24 +30,27 @@ static float row_variance(const tr_layernorm_desc *d, const void *x_base, int64_
 
 static tr_status run_layernorm(tr_op *op, const tr_op_args *args) {
     const tr_layernorm_desc *d = &op->desc.layernorm;
+    const tr_cpu_kernels *kernels = tr_cpu_kernels_of(op);
     float *means = args->t[TR_LN_MEAN].data, *rstds = args->t[TR_LN_RSTD].data;
 #pragma omp parallel for schedule(static) num_threads(tr_cpu_threads(op, d->rows * d->width))
     for (int64_t r = 0; r < d->rows; r++) {
         float in[TR_BLOCK], in_gamma[TR_BLOCK], in_beta[TR_BLOCK], out[TR_BLOCK];
         int64_t row = r * d->width;
-        float mean = row_sum(d, args->t[TR_LN_X].data, row) / (float)d->width;
-        float rstd =
-            1.0f / sqrtf(row_variance(d, args->t[TR_LN_X].data, row, mean) + (float)d->eps);
+        float mean = row_sum(kernels, d, args->t[TR_LN_X].data, row) / (float)d->width;
+        float rstd = 1.0f / sqrtf(row_variance(kernels, d, args->t[TR_LN_X].data, row, mean) +
+                                  (float)d->eps);
         for (int64_t c = 0; c < d->width; c += TR_BLOCK) {
             int64_t n = tr_min_i64(TR_BLOCK, d->width - c);
-            const float *x = tr_row_load(d->dtype, args->t[TR_LN_X].data, row + c, n, in);
-            const float *gamma = tr_row_load(d->dtype, args->t[TR_LN_GAMMA].data, c, n, in_gamma);
-            const float *beta = tr_row_load(d->dtype, args->t[TR_LN_BETA].data, c, n, in_beta);
+            const float *x = kernels->row_load(d->dtype, args->t[TR_LN_X].data, row + c, n, in);
+            const float *gamma =
+                kernels->row_load(d->dtype, args->t[TR_LN_GAMMA].data, c, n, in_gamma);
+            const float *beta =
+                kernels->row_load(d->dtype, args->t[TR_LN_BETA].data, c, n, in_beta);
             float *y = tr_row_target(d->dtype, args->t[TR_LN_Y].data, row + c, out);
 #pragma omp simd
             for (int64_t i = 0; i < n; i++)
                 y[i] = tr_layernorm_element(x[i], mean, rstd, gamma[i], beta[i]);
-            tr_row_store(d->dtype, args->t[TR_LN_Y].data, row + c, n, y);
+            kernels->row_store(d->dtype, args->t[TR_LN_Y].data, row + c, n, y);
         }
         means[r] = mean;
         rstds[r] = rstd;
@@ -57,6 +61,7 @@ static tr_status run_layernorm(tr_op *op, const tr_op_args *args) {
 /* DX = rstd (g - mean(g) - xhat mean(g xhat)), g = DY * GAMMA. */
 static tr_status run_layernorm_dgrad(tr_op *op, const tr_op_args *args) {
     const tr_layernorm_desc *d = &op->desc.layernorm;
+    const tr_cpu_kernels *kernels = tr_cpu_kernels_of(op);
     const float *means = args->t[TR_LN_DGRAD_MEAN].data, *rstds = args->t[TR_LN_DGRAD_RSTD].data;
     const void *residual_base = args->t[TR_LN_DGRAD_RESIDUAL].data;
 #pragma omp parallel for schedule(static) num_threads(tr_cpu_threads(op, d->rows * d->width))
@@ -69,11 +74,11 @@ static tr_status run_layernorm_dgrad(tr_op *op, const tr_op_args *args) {
             for (int64_t c = 0; c < d->width; c += TR_BLOCK) {
                 int64_t n = tr_min_i64(TR_BLOCK, d->width - c);
                 const float *dy =
-                    tr_row_load(d->dtype, args->t[TR_LN_DGRAD_DY].data, row + c, n, in_dy);
+                    kernels->row_load(d->dtype, args->t[TR_LN_DGRAD_DY].data, row + c, n, in_dy);
                 const float *x =
-                    tr_row_load(d->dtype, args->t[TR_LN_DGRAD_X].data, row + c, n, in_x);
+                    kernels->row_load(d->dtype, args->t[TR_LN_DGRAD_X].data, row + c, n, in_x);
                 const float *gamma =
-                    tr_row_load(d->dtype, args->t[TR_LN_DGRAD_GAMMA].data, c, n, in_gamma);
+                    kernels->row_load(d->dtype, args->t[TR_LN_DGRAD_GAMMA].data, c, n, in_gamma);
 #pragma omp simd
                 for (int64_t i = 0; i < n; i++) {
                     g[i] = dy[i] * gamma[i];
@@ -85,14 +90,15 @@ static tr_status run_layernorm_dgrad(tr_op *op, const tr_op_args *args) {
                     continue;
                 }
                 const float *residual =
-                    residual_base ? tr_row_load(d->dtype, residual_base, row + c, n, in_x) : NULL;
+                    residual_base ? kernels->row_load(d->dtype, residual_base, row + c, n, in_x)
+                                  : NULL;
                 float *dx = tr_row_target(d->dtype, args->t[TR_LN_DGRAD_DX].data, row + c, in_dy);
 #pragma omp simd
                 for (int64_t i = 0; i < n; i++) {
                     float v = tr_layernorm_dgrad(g[i], xhat[i], rstd, mean_g, mean_gx);
                     dx[i] = residual ? v + residual[i] : v;
                 }
-                tr_row_store(d->dtype, args->t[TR_LN_DGRAD_DX].data, row + c, n, dx);
+                kernels->row_store(d->dtype, args->t[TR_LN_DGRAD_DX].data, row + c, n, dx);
             }
         }
     }
@@ -102,14 +108,15 @@ static tr_status run_layernorm_dgrad(tr_op *op, const tr_op_args *args) {
 static void layernorm_wgrad_rows(const tr_cpu_run *run, int64_t first_row, int64_t rows,
                                  int64_t column, int64_t n, float *sums) {
     const tr_layernorm_desc *d = &run->op->desc.layernorm;
+    const tr_cpu_kernels *kernels = tr_cpu_kernels_of(run->op);
     const tr_tensor *t = run->args->t;
     const float *means = t[TR_LN_WGRAD_MEAN].data, *rstds = t[TR_LN_WGRAD_RSTD].data;
     float *dgamma = sums, *dbeta = sums + TR_COLUMNS;
     float in_dy[TR_COLUMNS], in_x[TR_COLUMNS];
     for (int64_t r = first_row; r < first_row + rows; r++) {
         int64_t at = r * d->width + column;
-        const float *dy = tr_row_load(d->dtype, t[TR_LN_WGRAD_DY].data, at, n, in_dy);
-        const float *x = tr_row_load(d->dtype, t[TR_LN_WGRAD_X].data, at, n, in_x);
+        const float *dy = kernels->row_load(d->dtype, t[TR_LN_WGRAD_DY].data, at, n, in_dy);
+        const float *x = kernels->row_load(d->dtype, t[TR_LN_WGRAD_X].data, at, n, in_x);
         float mean = means[r], rstd = rstds[r];
 #pragma omp simd
         for (int64_t i = 0; i < n; i++) {

@@ -4,11 +4,12 @@
 #include "device/cpu/vec.h"
 #include "device/elementwise.h"
 
-static float row_rstd(const tr_rmsnorm_desc *d, const void *x_base, int64_t from) {
+static float row_rstd(const tr_cpu_kernels *kernels, const tr_rmsnorm_desc *d, const void *x_base,
+                      int64_t from) {
     float buffer[TR_BLOCK], sum = 0;
     for (int64_t c = 0; c < d->width; c += TR_BLOCK) {
         int64_t n = tr_min_i64(TR_BLOCK, d->width - c);
-        const float *x = tr_row_load(d->dtype, x_base, from + c, n, buffer);
+        const float *x = kernels->row_load(d->dtype, x_base, from + c, n, buffer);
         sum += tr_vec_dot(x, x, n);
     }
     return 1.0f / sqrtf(sum / (float)d->width + (float)d->eps);
@@ -25,21 +26,23 @@ static void keep_row(const tr_rmsnorm_desc *d, const void *x, int64_t from, void
 
 static tr_status run_rmsnorm(tr_op *op, const tr_op_args *args) {
     const tr_rmsnorm_desc *d = &op->desc.rmsnorm;
+    const tr_cpu_kernels *kernels = tr_cpu_kernels_of(op);
     float *rstds = args->t[TR_RMS_RSTD].data;
 #pragma omp parallel for schedule(static) num_threads(tr_cpu_threads(op, d->rows * d->width))
     for (int64_t r = 0; r < d->rows; r++) {
         float in[TR_BLOCK], in_gamma[TR_BLOCK], out[TR_BLOCK];
         const int64_t from = tr_rmsnorm_row(d, d->ldx, r), to = tr_rmsnorm_row(d, d->ldy, r);
-        const float rstd = row_rstd(d, args->t[TR_RMS_X].data, from);
+        const float rstd = row_rstd(kernels, d, args->t[TR_RMS_X].data, from);
         keep_row(d, args->t[TR_RMS_X].data, from, args->t[TR_RMS_KEPT].data, r);
         for (int64_t c = 0; c < d->width; c += TR_BLOCK) {
             int64_t n = tr_min_i64(TR_BLOCK, d->width - c);
-            const float *x = tr_row_load(d->dtype, args->t[TR_RMS_X].data, from + c, n, in);
-            const float *gamma = tr_row_load(d->dtype, args->t[TR_RMS_GAMMA].data, c, n, in_gamma);
+            const float *x = kernels->row_load(d->dtype, args->t[TR_RMS_X].data, from + c, n, in);
+            const float *gamma =
+                kernels->row_load(d->dtype, args->t[TR_RMS_GAMMA].data, c, n, in_gamma);
             float *y = tr_row_target(d->dtype, args->t[TR_RMS_Y].data, to + c, out);
 #pragma omp simd
             for (int64_t i = 0; i < n; i++) y[i] = tr_rmsnorm_element(x[i], rstd, gamma[i]);
-            tr_row_store(d->dtype, args->t[TR_RMS_Y].data, to + c, n, y);
+            kernels->row_store(d->dtype, args->t[TR_RMS_Y].data, to + c, n, y);
         }
         rstds[r] = rstd;
     }
@@ -48,7 +51,8 @@ static tr_status run_rmsnorm(tr_op *op, const tr_op_args *args) {
 
 /* One row of DX = rstd (g - n mean(g n)) + RESIDUAL, g = DY * GAMMA, n = X * rstd: the mean in the
  * first pass over the row, DX in the second. */
-static void row_dgrad(const tr_rmsnorm_desc *d, const tr_tensor *t, int64_t r) {
+static void row_dgrad(const tr_cpu_kernels *kernels, const tr_rmsnorm_desc *d, const tr_tensor *t,
+                      int64_t r) {
     float in_dy[TR_BLOCK], in_x[TR_BLOCK], in_gamma[TR_BLOCK], g[TR_BLOCK], normal[TR_BLOCK];
     const int64_t from = tr_rmsnorm_row(d, d->ldx, r), to = tr_rmsnorm_row(d, d->ldy, r);
     const float rstd = ((const float *)t[TR_RMS_DGRAD_RSTD].data)[r];
@@ -58,9 +62,11 @@ static void row_dgrad(const tr_rmsnorm_desc *d, const tr_tensor *t, int64_t r) {
         const float mean = sum / (float)d->width;
         for (int64_t c = 0; c < d->width; c += TR_BLOCK) {
             int64_t n = tr_min_i64(TR_BLOCK, d->width - c);
-            const float *dy = tr_row_load(d->dtype, t[TR_RMS_DGRAD_DY].data, to + c, n, in_dy);
-            const float *x = tr_row_load(d->dtype, t[TR_RMS_DGRAD_X].data, from + c, n, in_x);
-            const float *gamma = tr_row_load(d->dtype, t[TR_RMS_DGRAD_GAMMA].data, c, n, in_gamma);
+            const float *dy =
+                kernels->row_load(d->dtype, t[TR_RMS_DGRAD_DY].data, to + c, n, in_dy);
+            const float *x = kernels->row_load(d->dtype, t[TR_RMS_DGRAD_X].data, from + c, n, in_x);
+            const float *gamma =
+                kernels->row_load(d->dtype, t[TR_RMS_DGRAD_GAMMA].data, c, n, in_gamma);
 #pragma omp simd
             for (int64_t i = 0; i < n; i++) {
                 g[i] = dy[i] * gamma[i];
@@ -72,35 +78,39 @@ static void row_dgrad(const tr_rmsnorm_desc *d, const tr_tensor *t, int64_t r) {
             }
             const void *residuals = t[TR_RMS_DGRAD_RESIDUAL].data;
             const float *residual =
-                residuals ? tr_row_load(d->dtype, residuals, to + c, n, in_x) : NULL;
+                residuals ? kernels->row_load(d->dtype, residuals, to + c, n, in_x) : NULL;
             float *dx = tr_row_target(d->dtype, t[TR_RMS_DGRAD_DX].data, to + c, in_dy);
 #pragma omp simd
             for (int64_t i = 0; i < n; i++) {
                 float v = tr_rmsnorm_dgrad(g[i], normal[i], rstd, mean);
                 dx[i] = residual ? v + residual[i] : v;
             }
-            tr_row_store(d->dtype, t[TR_RMS_DGRAD_DX].data, to + c, n, dx);
+            kernels->row_store(d->dtype, t[TR_RMS_DGRAD_DX].data, to + c, n, dx);
         }
     }
 }
 
 static tr_status run_rmsnorm_dgrad(tr_op *op, const tr_op_args *args) {
     const tr_rmsnorm_desc *d = &op->desc.rmsnorm;
+    const tr_cpu_kernels *kernels = tr_cpu_kernels_of(op);
 #pragma omp parallel for schedule(static) num_threads(tr_cpu_threads(op, d->rows * d->width))
-    for (int64_t r = 0; r < d->rows; r++) row_dgrad(d, args->t, r);
+    for (int64_t r = 0; r < d->rows; r++) row_dgrad(kernels, d, args->t, r);
     return TR_OK;
 }
 
 static void rmsnorm_wgrad_rows(const tr_cpu_run *run, int64_t first_row, int64_t rows,
                                int64_t column, int64_t n, float *sums) {
     const tr_rmsnorm_desc *d = &run->op->desc.rmsnorm;
+    const tr_cpu_kernels *kernels = tr_cpu_kernels_of(run->op);
     const tr_tensor *t = run->args->t;
     const float *rstds = t[TR_RMS_WGRAD_RSTD].data;
     float in_dy[TR_COLUMNS], in_x[TR_COLUMNS];
     for (int64_t r = first_row; r < first_row + rows; r++) {
         const int64_t from = tr_rmsnorm_row(d, d->ldx, r), to = tr_rmsnorm_row(d, d->ldy, r);
-        const float *dy = tr_row_load(d->dtype, t[TR_RMS_WGRAD_DY].data, to + column, n, in_dy);
-        const float *x = tr_row_load(d->dtype, t[TR_RMS_WGRAD_X].data, from + column, n, in_x);
+        const float *dy =
+            kernels->row_load(d->dtype, t[TR_RMS_WGRAD_DY].data, to + column, n, in_dy);
+        const float *x =
+            kernels->row_load(d->dtype, t[TR_RMS_WGRAD_X].data, from + column, n, in_x);
         const float rstd = rstds[r];
 #pragma omp simd
         for (int64_t i = 0; i < n; i++) sums[i] += dy[i] * (x[i] * rstd);

@@ -6,62 +6,68 @@
 
 static tr_status run_activation(tr_op *op, const tr_op_args *args) {
     const tr_rows_desc *d = &op->desc.rows;
+    const tr_cpu_kernels *kernels = tr_cpu_kernels_of(op);
     int64_t count = d->rows * d->width;
 #pragma omp parallel for schedule(static) num_threads(tr_cpu_threads(op, count))
     for (int64_t at = 0; at < count; at += TR_BLOCK) {
         float in[TR_BLOCK], out[TR_BLOCK];
         int64_t n = tr_min_i64(TR_BLOCK, count - at);
-        const float *x = tr_row_load(d->dtype, args->t[TR_ACTIVATION_X].data, at, n, in);
+        const float *x = kernels->row_load(d->dtype, args->t[TR_ACTIVATION_X].data, at, n, in);
         float *y = tr_row_target(d->dtype, args->t[TR_ACTIVATION_Y].data, at, out);
-        tr_cpu_kernels_of(op)->activation[d->activation](n, x, y);
-        tr_row_store(d->dtype, args->t[TR_ACTIVATION_Y].data, at, n, y);
+        kernels->activation[d->activation](n, x, y);
+        kernels->row_store(d->dtype, args->t[TR_ACTIVATION_Y].data, at, n, y);
     }
     return TR_OK;
 }
 
 static tr_status run_activation_dgrad(tr_op *op, const tr_op_args *args) {
     const tr_rows_desc *d = &op->desc.rows;
+    const tr_cpu_kernels *kernels = tr_cpu_kernels_of(op);
     int64_t count = d->rows * d->width;
 #pragma omp parallel for schedule(static) num_threads(tr_cpu_threads(op, count))
     for (int64_t at = 0; at < count; at += TR_BLOCK) {
         float in_dy[TR_BLOCK], in_x[TR_BLOCK], out[TR_BLOCK];
         int64_t n = tr_min_i64(TR_BLOCK, count - at);
-        const float *dy = tr_row_load(d->dtype, args->t[TR_ACTIVATION_DGRAD_DY].data, at, n, in_dy);
-        const float *x = tr_row_load(d->dtype, args->t[TR_ACTIVATION_DGRAD_X].data, at, n, in_x);
+        const float *dy =
+            kernels->row_load(d->dtype, args->t[TR_ACTIVATION_DGRAD_DY].data, at, n, in_dy);
+        const float *x =
+            kernels->row_load(d->dtype, args->t[TR_ACTIVATION_DGRAD_X].data, at, n, in_x);
         float *dx = tr_row_target(d->dtype, args->t[TR_ACTIVATION_DGRAD_DX].data, at, out);
-        tr_cpu_kernels_of(op)->activation_dgrad[d->activation](n, dy, x, dx);
-        tr_row_store(d->dtype, args->t[TR_ACTIVATION_DGRAD_DX].data, at, n, dx);
+        kernels->activation_dgrad[d->activation](n, dy, x, dx);
+        kernels->row_store(d->dtype, args->t[TR_ACTIVATION_DGRAD_DX].data, at, n, dx);
     }
     return TR_OK;
 }
 
 static tr_status run_add(tr_op *op, const tr_op_args *args) {
     const tr_rows_desc *d = &op->desc.rows;
+    const tr_cpu_kernels *kernels = tr_cpu_kernels_of(op);
     int64_t count = d->rows * d->width;
 #pragma omp parallel for schedule(static) num_threads(tr_cpu_threads(op, count))
     for (int64_t at = 0; at < count; at += TR_BLOCK) {
         float in_a[TR_BLOCK], in_b[TR_BLOCK], out[TR_BLOCK];
         int64_t n = tr_min_i64(TR_BLOCK, count - at);
-        const float *a = tr_row_load(d->dtype, args->t[TR_ADD_A].data, at, n, in_a);
-        const float *b = tr_row_load(d->dtype, args->t[TR_ADD_B].data, at, n, in_b);
+        const float *a = kernels->row_load(d->dtype, args->t[TR_ADD_A].data, at, n, in_a);
+        const float *b = kernels->row_load(d->dtype, args->t[TR_ADD_B].data, at, n, in_b);
         float *y = tr_row_target(d->dtype, args->t[TR_ADD_Y].data, at, out);
 #pragma omp simd
         for (int64_t i = 0; i < n; i++) y[i] = a[i] + b[i];
-        tr_row_store(d->dtype, args->t[TR_ADD_Y].data, at, n, y);
+        kernels->row_store(d->dtype, args->t[TR_ADD_Y].data, at, n, y);
     }
     return TR_OK;
 }
 
 static tr_status run_cast(tr_op *op, const tr_op_args *args) {
     const tr_rows_desc *d = &op->desc.rows;
+    const tr_cpu_kernels *kernels = tr_cpu_kernels_of(op);
     int64_t count = d->rows * d->width;
 #pragma omp parallel for schedule(static) num_threads(tr_cpu_threads(op, count))
     for (int64_t at = 0; at < count; at += TR_BLOCK) {
         float in[TR_BLOCK];
         int64_t n = tr_min_i64(TR_BLOCK, count - at);
         float *wide = tr_row_target(d->to, args->t[TR_CAST_Y].data, at, in);
-        const float *x = tr_row_load(d->dtype, args->t[TR_CAST_X].data, at, n, wide);
-        if (d->to != TR_F32) tr_row_store(d->to, args->t[TR_CAST_Y].data, at, n, x);
+        const float *x = kernels->row_load(d->dtype, args->t[TR_CAST_X].data, at, n, wide);
+        if (d->to != TR_F32) kernels->row_store(d->to, args->t[TR_CAST_Y].data, at, n, x);
         else if (x != wide) memcpy(wide, x, (size_t)n * sizeof *x);
     }
     return TR_OK;
@@ -77,6 +83,7 @@ static void add_rows_f64(const tr_rows_desc *d, const double *x, double *y) {
 
 static tr_status run_add_rows(tr_op *op, const tr_op_args *args) {
     const tr_rows_desc *d = &op->desc.rows;
+    const tr_cpu_kernels *kernels = tr_cpu_kernels_of(op);
     const void *from = args->t[TR_ADD_ROWS_X].data;
     if (d->dtype == TR_F64) {
         add_rows_f64(d, from, args->t[TR_ADD_ROWS_Y].data);
@@ -86,15 +93,15 @@ static tr_status run_add_rows(tr_op *op, const tr_op_args *args) {
     for (int64_t at = 0; at < d->width; at += TR_BLOCK) {
         float in[TR_BLOCK], sum[TR_BLOCK];
         const int64_t n = tr_min_i64(TR_BLOCK, d->width - at);
-        memcpy(sum, tr_row_load(d->dtype, from, at, n, in), (size_t)n * sizeof *sum);
+        memcpy(sum, kernels->row_load(d->dtype, from, at, n, in), (size_t)n * sizeof *sum);
         for (int64_t r = 1; r < d->rows; r++) {
-            const float *x = tr_row_load(d->dtype, from, r * d->width + at, n, in);
+            const float *x = kernels->row_load(d->dtype, from, r * d->width + at, n, in);
 #pragma omp simd
             for (int64_t i = 0; i < n; i++) sum[i] += x[i];
         }
         if (d->dtype == TR_F32)
             memcpy((float *)args->t[TR_ADD_ROWS_Y].data + at, sum, (size_t)n * sizeof *sum);
-        else tr_row_store(d->dtype, args->t[TR_ADD_ROWS_Y].data, at, n, sum);
+        else kernels->row_store(d->dtype, args->t[TR_ADD_ROWS_Y].data, at, n, sum);
     }
     return TR_OK;
 }
@@ -102,10 +109,11 @@ static tr_status run_add_rows(tr_op *op, const tr_op_args *args) {
 static void bias_grad_rows(const tr_cpu_run *run, int64_t first_row, int64_t rows, int64_t column,
                            int64_t n, float *sums) {
     const tr_rows_desc *d = &run->op->desc.rows;
+    const tr_cpu_kernels *kernels = tr_cpu_kernels_of(run->op);
     float in[TR_COLUMNS];
     for (int64_t r = first_row; r < first_row + rows; r++) {
-        const float *dy =
-            tr_row_load(d->dtype, run->args->t[TR_BIAS_GRAD_DY].data, r * d->width + column, n, in);
+        const float *dy = kernels->row_load(d->dtype, run->args->t[TR_BIAS_GRAD_DY].data,
+                                            r * d->width + column, n, in);
 #pragma omp simd
         for (int64_t i = 0; i < n; i++) sums[i] += dy[i];
     }

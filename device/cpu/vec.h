@@ -127,7 +127,9 @@ static inline void tr_halves_round(int64_t n, const float *from, uint16_t *to) {
 }
 
 /* Returns elements offset .. offset + n - 1 of storage at `base` as FP32: the memory itself, or
- * widened into buffer[n]. */
+ * widened into buffer[n]. `row_load` and `row_store` of kernels.h are this function and
+ * tr_row_store in the processor's widest vectors. Rows of a head are too short for them: a wide
+ * load right after narrower stores of the same bytes stalls. */
 static inline const float *tr_row_load(tr_dtype dtype, const void *base, int64_t offset, int64_t n,
                                        float *buffer) {
     if (dtype == TR_F32) return (const float *)base + offset;

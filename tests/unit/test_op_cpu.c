@@ -303,6 +303,33 @@ static void test_kernels(void **state) {
     }
 }
 
+/* All kernels widen every BF16 and round every FP32 tried, a sample of all bit patterns and those
+ * halfway between two BF16, as base/dtype.h does: subnormal numbers, infinities and NaNs, too. */
+static void test_row_kernels(void **state) {
+    (void)state;
+    enum { N = (1 << 20) - 3, NARROW = 1 << 16 };
+    static float x[N], wide[NARROW];
+    static uint16_t narrow[NARROW], rounded[N];
+    for (uint32_t i = 0; i < N; i++) {
+        const uint32_t bits = i * 4096 + (i % 16 == 0 ? 0x8000u : (uint32_t)seed % 4096);
+        memcpy(x + i, &bits, sizeof bits);
+    }
+    for (uint32_t i = 0; i < NARROW; i++) narrow[i] = (uint16_t)i;
+    for (int s = 0; s < known_sets(); s++) {
+        assert_ptr_equal(sets[s]->row_load(TR_F32, x, 3, N - 3, wide), x + 3);
+        assert_ptr_equal(sets[s]->row_load(TR_BF16, narrow, 1, NARROW - 1, wide), wide);
+        for (int i = 1; i < NARROW; i++) {
+            const float want = tr_bf16_to_f32(narrow[i]);
+            assert_memory_equal(wide + i - 1, &want, sizeof want);
+        }
+        sets[s]->row_store(TR_BF16, rounded, 1, N - 1, x);
+        for (int i = 1; i < N; i++)
+            if (rounded[i] != tr_f32_to_bf16(x[i - 1]))
+                fail_msg("set %d: %a is rounded to %04x, not %04x", s, (double)x[i - 1], rounded[i],
+                         tr_f32_to_bf16(x[i - 1]));
+    }
+}
+
 /* The exponential is within 1.5 ulp of every number tried, a sample of all bit patterns and those
  * around its bounds; of a NaN it is a NaN. */
 static void test_exponential(void **state) {
@@ -494,11 +521,17 @@ static void test_residual_is_rounded_once(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_table),        cmocka_unit_test(test_large),
-        cmocka_unit_test(test_random),       cmocka_unit_test(test_blocks),
-        cmocka_unit_test(test_mixed_matmul), cmocka_unit_test(test_kernels),
-        cmocka_unit_test(test_exponential),  cmocka_unit_test(test_rounding_kernels),
-        cmocka_unit_test(test_tiles),        cmocka_unit_test(test_residual_is_rounded_once),
+        cmocka_unit_test(test_table),
+        cmocka_unit_test(test_large),
+        cmocka_unit_test(test_random),
+        cmocka_unit_test(test_blocks),
+        cmocka_unit_test(test_mixed_matmul),
+        cmocka_unit_test(test_kernels),
+        cmocka_unit_test(test_row_kernels),
+        cmocka_unit_test(test_exponential),
+        cmocka_unit_test(test_rounding_kernels),
+        cmocka_unit_test(test_tiles),
+        cmocka_unit_test(test_residual_is_rounded_once),
     };
     if (chosen_names()) cmocka_set_test_filter("test_table");
     return cmocka_run_group_tests(tests, open_devices, close_devices);
