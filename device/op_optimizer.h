@@ -83,8 +83,9 @@ TR_HOSTDEVICE static inline int tr_update_states(tr_update_rule rule) {
  * MASTER); VALUE = MASTER in dtype (NULL or MASTER itself when the model is FP32).
  * GRAD, the states and MASTER may be BF16 instead; a BF16 MASTER has no VALUE. The step widens
  * them, computes as in FP32, and rounds the new states and MASTER to the bits that QUANTIZE would
- * give with `rounding` and the run's element and sample: M with its `use`, V with the next one,
- * MASTER with TR_UPDATE_USE_MASTER more. It does not read the count of `rounding`.
+ * give with `rounding` and the run's element and sample: M with its `use`, a multiple of
+ * TR_ROUNDING_USES, V with the next one, MASTER with TR_UPDATE_USE_MASTER more. It does not read
+ * the count of `rounding`.
  * With a state_dtype of U8, M and V are codes of base/code8.h (code[0] and code[1]) with scales
  * M_SCALES and V_SCALES f32[blocks]. Blocks of TR_CODE8_BLOCK elements begin at the operands' first
  * element, whatever the run's element is. The same random bits round them (tr_code8_draw). */

@@ -28,7 +28,7 @@ static tr_status add_box(const tr_param *param, const tr_global *global, const t
 int tr_param_rounding_gradient(const tr_param *param, int rank, int ranks) {
     const int copies = param->copies[TR_AXIS_TP] ? param->copies[TR_AXIS_TP] : ranks;
     const int part = param->partial & TR_AXIS_BIT(TR_AXIS_TP) ? rank % copies : 0;
-    return TR_PARAM_ROUNDING_GRADIENT + param->use * ranks + part;
+    return TR_PARAM_ROUNDING_GRADIENT + TR_ROUNDING_USES * (param->use * ranks + part);
 }
 
 tr_status tr_param_rounding(const tr_param *param, int use, int64_t count, tr_op_desc *out) {

@@ -3,14 +3,15 @@
  * them. */
 #pragma once
 
+#include "base/philox.h"
 #include "device/op.h"
 #include "layers/param.h"
 
 /* `use` of QUANTIZE, which tells the numbers of one element apart. */
 enum {
-    TR_PARAM_ROUNDING_STATE = 0,   /* and 1: the optimizer's */
-    TR_PARAM_ROUNDING_VALUE = 2,   /* of a parameter without masters */
-    TR_PARAM_ROUNDING_GRADIENT = 3 /* and above: tr_param_rounding_gradient */
+    TR_PARAM_ROUNDING_STATE = 0,                  /* and 1: the optimizer's */
+    TR_PARAM_ROUNDING_VALUE = 2,                  /* of a parameter without masters */
+    TR_PARAM_ROUNDING_GRADIENT = TR_ROUNDING_USES /* and above: tr_param_rounding_gradient */
 };
 
 /* Returns the use for the gradient of a parameter on tensor rank `rank` of `ranks`: another one for

@@ -59,9 +59,9 @@ typedef struct tr_cpu_draws {
 } tr_cpu_draws;
 
 /* Returns the random half-words of elements at .. at + n - 1 of a run, n <= TR_BLOCK, in `memory`.
- */
+ * For a use each is turned into its own (tr_rounding_draw). */
 const uint16_t *tr_cpu_draw(const tr_op *op, const tr_op_args *args, const tr_quantize_desc *d,
-                            int use, int64_t at, int64_t n, tr_cpu_draws *memory);
+                            int64_t at, int64_t n, tr_cpu_draws *memory);
 
 /* Returns the number of threads for a loop over `elements` elements: 1 if waking others would cost
  * more than the loop. No result depends on it. */

@@ -21,10 +21,10 @@ enum { TR_CPU_PHILOX_MORE = 4 * 32 };
 typedef uint32_t tr_word __attribute__((may_alias));
 
 /* Adjacent elements of UPDATE, DIRECTION or DESCEND. Operands that the step does not have are NULL,
- * and so is a value that is its own master. BF16 states and masters are rounded by the half-words
- * of Philox counters `first`, `high` and on, under key[rounded]: of M, V, MASTER, those of them
- * that are rounded; `skipped` of the half-words come before the first element's. */
-enum { TR_CPU_ROUNDED = 3 };
+ * and so is a value that is its own master. BF16 states and masters are rounded by a half-word of
+ * each element, for uses 0 (M), 1 (V) and TR_UPDATE_USE_MASTER (tr_rounding_draw): drawn[], or with
+ * `draws` those of Philox counters `first`, `high` and on, under `key`, of which `skipped` come
+ * before the first element's. */
 typedef enum tr_cpu_step { TR_CPU_UPDATE, TR_CPU_DIRECTION, TR_CPU_DESCEND } tr_cpu_step;
 typedef struct tr_cpu_update {
     tr_cpu_step step;
@@ -36,8 +36,9 @@ typedef struct tr_cpu_update {
     tr_dtype dtype; /* of value */
     bool bf16_grad, bf16_master;
     tr_dtype state_dtype; /* TR_F32 or TR_BF16; the kernel does not take TR_U8 */
-    int rounded;
-    uint64_t key[TR_CPU_ROUNDED], first, high;
+    const uint16_t *drawn;
+    bool draws;
+    uint64_t key, first, high;
     int64_t skipped;
 } tr_cpu_update;
 
@@ -52,6 +53,7 @@ static inline tr_cpu_update tr_cpu_update_from(const tr_cpu_update *u, int64_t i
     if (u->v) out.v = (char *)u->v + state;
     if (u->value) out.value = (char *)u->value + (size_t)i * tr_dtype_size(u->dtype);
     if (u->u) out.u = (char *)u->u + wide;
+    if (u->drawn) out.drawn = u->drawn + i;
     return out;
 }
 
@@ -79,14 +81,16 @@ typedef struct tr_cpu_kernels {
     /* bits[4 * quads]: Philox4x32-10 of the counters (first + i, high) under key; bits has room for
      * TR_CPU_PHILOX_MORE more. */
     void (*philox)(uint64_t key, uint64_t first, uint64_t high, int64_t quads, uint32_t *bits);
-    /* y[n] = x, or with `adds` y + x, rounded to BF16 by random half-words (tr_round_bf16). */
-    void (*round_drawn)(bool adds, int64_t n, const float *x, const uint16_t *draw, uint16_t *y);
+    /* y[n] = x, or with `adds` y + x, rounded to BF16 (tr_round_bf16) by the random
+     * half-words of a use (tr_rounding_draw). */
+    void (*round_drawn)(bool adds, int64_t n, const float *x, const uint16_t *draw, int use,
+                        uint16_t *y);
     /* Steps n elements. */
     void (*update)(const tr_cpu_update *u, int64_t n);
-    /* Encodes x[n] to y[n], in blocks of base/code8.h, by random half-words (tr_code8_draw).
-     * scales[]: one for each block. */
-    void (*encode)(tr_code8 code, int64_t n, const float *x, const uint16_t *draw, uint8_t *y,
-                   float *scales);
+    /* Encodes x[n] to y[n], in blocks of base/code8.h, by the random half-words of a use
+     * (tr_rounding_draw, tr_code8_draw). scales[]: one for each block. */
+    void (*encode)(tr_code8 code, int64_t n, const float *x, const uint16_t *draw, int use,
+                   uint8_t *y, float *scales);
     /* x[n] = the numbers of codes in a block of this scale. */
     void (*decode)(tr_code8 code, int64_t n, const uint8_t *y, float scale, float *x);
     /* Returns the sum of squares of a block of SUMSQ, n <= TR_SUMSQ_BLOCK, in its order. */

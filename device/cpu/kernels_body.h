@@ -40,13 +40,15 @@ static void exponential(int64_t n, const float *x, float scale, float shift, flo
 #include "device/cpu/kernels_philox.h"
 #include "device/cpu/kernels_transpose.h"
 
-static void round_drawn(bool adds, int64_t n, const float *x, const uint16_t *draw, uint16_t *y) {
+static void round_drawn(bool adds, int64_t n, const float *x, const uint16_t *draw, int use,
+                        uint16_t *y) {
     if (adds) {
 #pragma omp simd
-        for (int64_t i = 0; i < n; i++) y[i] = tr_round_bf16(tr_bf16_to_f32(y[i]) + x[i], draw[i]);
+        for (int64_t i = 0; i < n; i++)
+            y[i] = tr_round_bf16(tr_bf16_to_f32(y[i]) + x[i], tr_rounding_draw(draw[i], use));
     } else {
 #pragma omp simd
-        for (int64_t i = 0; i < n; i++) y[i] = tr_round_bf16(x[i], draw[i]);
+        for (int64_t i = 0; i < n; i++) y[i] = tr_round_bf16(x[i], tr_rounding_draw(draw[i], use));
     }
 }
 
@@ -66,8 +68,8 @@ static inline float largest_size(int64_t n, const float *x) {
  * scale but not for those of other blocks. */
 static inline __attribute__((always_inline)) void encode_blocks(tr_code8 code, int64_t n,
                                                                 const float *x,
-                                                                const uint16_t *draw, uint8_t *y,
-                                                                float *scales) {
+                                                                const uint16_t *draw, int use,
+                                                                uint8_t *y, float *scales) {
     for (int64_t at = 0; at < n; at += TR_CODE8_BLOCK)
         scales[at / TR_CODE8_BLOCK] =
             tr_code8_scale(largest_size(tr_min_i64(TR_CODE8_BLOCK, n - at), x + at));
@@ -76,16 +78,17 @@ static inline __attribute__((always_inline)) void encode_blocks(tr_code8 code, i
         const float scale = scales[at / TR_CODE8_BLOCK];
 #pragma omp simd
         for (int64_t i = at; i < end; i++)
-            y[i] = tr_code8_encode(x[i], scale, code, tr_code8_draw(draw[i]));
+            y[i] =
+                tr_code8_encode(x[i], scale, code, tr_code8_draw(tr_rounding_draw(draw[i], use)));
     }
 }
 
-static void encode(tr_code8 code, int64_t n, const float *x, const uint16_t *draw, uint8_t *y,
-                   float *scales) {
+static void encode(tr_code8 code, int64_t n, const float *x, const uint16_t *draw, int use,
+                   uint8_t *y, float *scales) {
     switch (code) {
-    case TR_CODE8_SQUARES: encode_blocks(TR_CODE8_SQUARES, n, x, draw, y, scales); break;
-    case TR_CODE8_EVEN: encode_blocks(TR_CODE8_EVEN, n, x, draw, y, scales); break;
-    default: encode_blocks(TR_CODE8_SIGNED, n, x, draw, y, scales);
+    case TR_CODE8_SQUARES: encode_blocks(TR_CODE8_SQUARES, n, x, draw, use, y, scales); break;
+    case TR_CODE8_EVEN: encode_blocks(TR_CODE8_EVEN, n, x, draw, use, y, scales); break;
+    default: encode_blocks(TR_CODE8_SIGNED, n, x, draw, use, y, scales);
     }
 }
 

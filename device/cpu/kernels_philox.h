@@ -47,7 +47,7 @@ static inline lanes second_pairs(lanes a, lanes b) {
 #endif
 }
 
-enum { PHILOX_ROUNDS = 10, PHILOX_SETS = 6, PHILOX_AHEAD = 4 };
+enum { PHILOX_ROUNDS = 10, PHILOX_SETS = 4, PHILOX_COUNTERS = PHILOX_SETS * LANES };
 
 /* A key as the rounds use it. */
 typedef struct philox_key {
@@ -70,34 +70,35 @@ static inline lanes counters_from(uint64_t first) {
     return index + first;
 }
 
-/* tr_philox4x32 (base/philox.h) of sets of LANES counters, (low[s], high) under *key[s], in turn,
- * so that some multiply while others wait for their products. pairs[2 * sets]: the results of one
- * set after the other. `sets` is a constant after inlining. */
-static inline __attribute__((always_inline)) void
-philox_sets(int sets, const philox_key *const *key, const lanes *low, uint64_t high, lanes *pairs) {
+/* tr_philox4x32 (base/philox.h) of PHILOX_COUNTERS counters, (first + i, high): sets of LANES in
+ * turn, so that some multiply while others wait for their products. pairs[2 * PHILOX_SETS]: the
+ * results of one set after the other. */
+static inline __attribute__((always_inline)) void philox_sets(const philox_key *key, uint64_t first,
+                                                              uint64_t high, lanes *pairs) {
     const lanes low_half = (lanes){0} + 0xffffffffu;
     const lanes m0 = (lanes){0} + 0xD2511F53u, m1 = (lanes){0} + 0xCD9E8D57u;
     lanes c0[PHILOX_SETS], c1[PHILOX_SETS], c2[PHILOX_SETS], c3[PHILOX_SETS];
-#pragma GCC unroll 6
-    for (int s = 0; s < sets; s++) {
-        c0[s] = low[s];
+#pragma GCC unroll 4
+    for (int s = 0; s < PHILOX_SETS; s++) {
+        c0[s] = counters_from(first + (uint64_t)(s * LANES));
         c1[s] = c0[s] >> 32;
         c2[s] = (lanes){0} + high;
         c3[s] = c2[s] >> 32;
     }
 #pragma GCC unroll 10
     for (int r = 0; r < PHILOX_ROUNDS; r++)
-#pragma GCC unroll 6
-        for (int s = 0; s < sets; s++) {
+#pragma GCC unroll 4
+        for (int s = 0; s < PHILOX_SETS; s++) {
             /* The high half of any of them may hold anything: multiply ignores it. */
             const lanes p0 = multiply(m0, c0[s]), p1 = multiply(m1, c2[s]);
-            c0[s] = upper(p1) ^ c1[s] ^ key[s]->k0[r];
-            c2[s] = upper(p0) ^ c3[s] ^ key[s]->k1[r];
+            c0[s] = upper(p1) ^ c1[s] ^ key->k0[r];
+            c2[s] = upper(p0) ^ c3[s] ^ key->k1[r];
             c1[s] = p1;
             c3[s] = p0;
         }
-#pragma GCC unroll 6
-    for (int s = 0; s < sets; s++) { /* two results a lane: a quad is 128 bits, in pairs of lanes */
+#pragma GCC unroll 4
+    for (int s = 0; s < PHILOX_SETS; s++) {
+        /* Two results a lane: a quad is 128 bits, in pairs of lanes. */
         const lanes even = (c0[s] & low_half) | c1[s] << 32;
         const lanes odd = (c2[s] & low_half) | c3[s] << 32;
         pairs[2 * s] = first_pairs(even, odd);
@@ -107,13 +108,9 @@ philox_sets(int sets, const philox_key *const *key, const lanes *low, uint64_t h
 
 static void philox(uint64_t key, uint64_t first, uint64_t high, int64_t quads, uint32_t *bits) {
     const philox_key rounds = philox_key_of(key);
-    const philox_key *const keys[] = {&rounds, &rounds, &rounds, &rounds};
-    const lanes index = counters_from(0);
-    for (int64_t q = 0; q < quads; q += PHILOX_AHEAD * LANES) {
-        lanes low[PHILOX_AHEAD], pairs[2 * PHILOX_AHEAD];
-#pragma GCC unroll 4
-        for (int s = 0; s < PHILOX_AHEAD; s++) low[s] = index + (first + (uint64_t)(q + s * LANES));
-        philox_sets(PHILOX_AHEAD, keys, low, high, pairs);
+    for (int64_t q = 0; q < quads; q += PHILOX_COUNTERS) {
+        lanes pairs[2 * PHILOX_SETS];
+        philox_sets(&rounds, first + (uint64_t)q, high, pairs);
         memcpy(bits + 4 * q, pairs, sizeof pairs);
     }
 }

@@ -1,40 +1,18 @@
 /* The kernel `update` of kernels.h. Uses the vectors of kernels_body.h, which includes it. */
 
-/* CHUNK_SETS sets of Philox counters give the random half-words of an operand's CHUNK elements. */
-enum { CHUNK_SETS = 2, CHUNK = CHUNK_SETS * 8 * LANES, UPDATE_OUTPUTS = 5 };
+/* A counter of Philox gives the half-words of eight elements. */
+enum { CHUNK = 8 * PHILOX_COUNTERS, UPDATE_OUTPUTS = 5 };
 
 /* How many elements ahead each strip asks for the lines of its operands: hardware alone, which
  * prefetches within a page, is late with so many of them. */
 enum { UPDATE_AHEAD = 512 };
 
-/* Where the random bits come from. */
+/* Where the half-words come from that are drawn. */
 typedef struct drawing {
-    int rounded; /* numbers of an element */
-    philox_key key[TR_CPU_ROUNDED];
+    bool draws;
+    philox_key key;
     uint64_t first, high;
 } drawing;
-
-/* Draws for `rounded` numbers of each element of the chunk that begins at counter `first`:
- * bits[rounded][CHUNK] half-words. */
-static inline __attribute__((always_inline)) void draw_for(int rounded, const drawing *d,
-                                                           uint64_t first, lanes *bits) {
-    const philox_key *key[PHILOX_SETS];
-    lanes low[PHILOX_SETS];
-#pragma GCC unroll 6
-    for (int s = 0; s < rounded * CHUNK_SETS; s++) {
-        key[s] = &d->key[s / CHUNK_SETS];
-        low[s] = counters_from(first + (uint64_t)(s % CHUNK_SETS * LANES));
-    }
-    philox_sets(rounded * CHUNK_SETS, key, low, d->high, bits);
-}
-
-static void draw_chunk(const drawing *d, uint64_t first, lanes *bits) {
-    switch (d->rounded) {
-    case 1: draw_for(1, d, first, bits); break;
-    case 2: draw_for(2, d, first, bits); break;
-    default: draw_for(3, d, first, bits);
-    }
-}
 
 /* Adjacent elements, 2 * STRIP of them: those of even and those of odd places, which are the low
  * and the high halves of words where they are BF16. So a half-word is widened, and one is stored,
@@ -43,8 +21,9 @@ typedef struct strips {
     strip even, odd;
 } strips;
 
-/* Pairs of half-words in memory. */
+/* Pairs of half-words in memory, and in registers. */
 typedef uint32_t pairs_any __attribute__((vector_size(4 * STRIP), aligned(2), may_alias));
+typedef uint16_t half_words __attribute__((vector_size(4 * STRIP)));
 
 #if defined __AVX512F__
 #define SHUFFLE(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
@@ -92,14 +71,15 @@ static inline __attribute__((always_inline)) void store_bf16(strips x, words eve
     *out = round_bits(x.even, even) | round_bits(x.odd, odd) << 16;
 }
 
-/* Stores numbers, rounded as tr_round_bf16 by half-words if they are BF16. */
+/* Stores numbers, rounded as tr_round_bf16 by the half-words of a use if they are BF16. */
 static inline __attribute__((always_inline)) void
-store_drawn(bool bf16, strips x, const uint16_t *draw, void *to, int64_t i) {
+store_drawn(bool bf16, strips x, const uint16_t *draw, int use, void *to, int64_t i) {
     if (!bf16) {
         store_wide(x, to, i);
         return;
     }
-    const words bits = *(const pairs_any *)draw;
+    const half_words half = (half_words)((const pairs_any *)draw)[0] * tr_rounding_factor(use);
+    const words bits = (words)half;
     store_bf16(x, bits & 0xffffu, bits >> 16, to, i);
 }
 
@@ -133,11 +113,10 @@ update_chunks(const tr_cpu_update *u, tr_cpu_step step, tr_update_rule rule, tr_
     const void *grad = u->grad;
     void *master = u->master, *m = u->m, *v = u->v, *value = u->value, *direction = u->u;
     const tr_dtype dtype = u->dtype;
-    lanes bits[TR_CPU_ROUNDED][2 * CHUNK_SETS];
-    const uint16_t *draw = (const uint16_t *)bits,
-                   *draw_master = draw + (bf16_states ? states * CHUNK : 0);
+    lanes bits[2 * PHILOX_SETS];
     for (int64_t at = 0; at < n; at += CHUNK) {
-        if (d->rounded) draw_chunk(d, d->first + (uint64_t)at / 8, bits[0]);
+        const uint16_t *draw = u->drawn ? u->drawn + at : (const uint16_t *)bits;
+        if (d->draws) philox_sets(&d->key, d->first + (uint64_t)at / 8, d->high, bits);
 #pragma GCC unroll 1
         for (int k = 0; k < CHUNK; k += 2 * STRIP) {
             union {
@@ -158,10 +137,10 @@ update_chunks(const tr_cpu_update *u, tr_cpu_step step, tr_update_rule rule, tr_
                     tr_update_element(&s, rule, g.at[j], &w.at[j], mj, vj);
                 else g.at[j] = tr_update_direction(&s, rule, g.at[j], w.at[j], mj, vj);
             }
-            if (states > 0) store_drawn(bf16_states, mean.all, draw + k, m, at + k);
-            if (states > 1) store_drawn(bf16_states, square.all, draw + CHUNK + k, v, at + k);
+            if (states > 0) store_drawn(bf16_states, mean.all, draw + k, 0, m, at + k);
+            if (states > 1) store_drawn(bf16_states, square.all, draw + k, 1, v, at + k);
             if (step == TR_CPU_DIRECTION) store_wide(g.all, direction, at + k);
-            else store_drawn(bf16_master, w.all, draw_master + k, master, at + k);
+            else store_drawn(bf16_master, w.all, draw + k, TR_UPDATE_USE_MASTER, master, at + k);
             if (step != TR_CPU_DIRECTION && value) store_value(dtype, w.all, value, at + k);
         }
     }
@@ -219,6 +198,11 @@ static void update_part(const tr_cpu_update *u, const drawing *d, int64_t begin,
         memcpy(from, out[k], (size_t)n * size[k]);
         *operand[k] = copy[1 + k];
     }
+    uint16_t drawn[CHUNK] = {0};
+    if (u->drawn) {
+        memcpy(drawn + begin, u->drawn, (size_t)n * sizeof *drawn);
+        own.drawn = drawn;
+    }
     update_whole(&own, d, CHUNK);
     for (int k = 0; k < UPDATE_OUTPUTS; k++)
         if (out[k])
@@ -226,8 +210,8 @@ static void update_part(const tr_cpu_update *u, const drawing *d, int64_t begin,
 }
 
 static void update(const tr_cpu_update *u, int64_t n) {
-    drawing d = {.rounded = u->rounded, .first = u->first, .high = u->high};
-    for (int k = 0; k < d.rounded; k++) d.key[k] = philox_key_of(u->key[k]);
+    drawing d = {.draws = u->draws, .first = u->first, .high = u->high};
+    if (d.draws) d.key = philox_key_of(u->key);
     int64_t done = 0;
     if (u->skipped > 0) {
         done = tr_min_i64(n, CHUNK - u->skipped);

@@ -44,19 +44,15 @@ typedef struct stepped {
     int states;
 } stepped;
 
-/* Sets the keys and counters by which the elements from `element` on of a parameter are rounded;
+/* Sets the key and counters by which the elements from `element` on of a parameter are rounded;
  * returns how many of the n elements that is right for. */
 static int64_t draw(const stepped *s, int64_t element, int64_t n, tr_cpu_update *u) {
     const tr_step_state *state = s->args->state;
     const tr_quantize_box *box;
     int64_t adjacent;
     const int64_t place = tr_quantize_place(s->rounding, element, &box, &adjacent);
-    const int use = s->rounding->use;
-    u->rounded = 0;
-    for (int k = 0; k < s->states && u->state_dtype == TR_BF16; k++)
-        u->key[u->rounded++] = tr_rounding_key(state->seed, box->name, use + k);
-    if (u->bf16_master && u->step != TR_CPU_DIRECTION)
-        u->key[u->rounded++] = tr_rounding_key(state->seed, box->name, use + TR_UPDATE_USE_MASTER);
+    u->draws = true;
+    u->key = tr_rounding_key(state->seed, box->name, s->rounding->use);
     u->first = (uint64_t)(place / TR_QUANTIZE_SHARERS);
     u->high = tr_rounding_counter(state->step, s->args->sample);
     u->skipped = place % TR_QUANTIZE_SHARERS;
@@ -65,7 +61,8 @@ static int64_t draw(const stepped *s, int64_t element, int64_t n, tr_cpu_update 
 
 /* Steps n elements, of which *u are the first, and element `at` of the run. */
 static void step_piece(const stepped *s, const tr_cpu_update *u, int64_t at, int64_t n) {
-    const bool rounds = u->bf16_master || (u->state_dtype == TR_BF16 && s->states > 0);
+    const bool rounds = (u->bf16_master && u->step != TR_CPU_DIRECTION) ||
+                        (u->state_dtype == TR_BF16 && s->states > 0);
     for (int64_t i = 0, length; i < n; i += length) {
         tr_cpu_update own = tr_cpu_update_from(u, i);
         length = rounds ? draw(s, s->args->element + at + i, n - i, &own) : n - i;
@@ -84,6 +81,7 @@ static void step_codes(const stepped *s, const tr_cpu_update *u, int64_t at, int
     float *scales[TR_UPDATE_STATES];
     tr_cpu_draws memory;
     tr_cpu_update own = *u;
+    own.drawn = tr_cpu_draw(s->op, s->args, s->rounding, at, n, &memory);
     own.state_dtype = TR_F32;
     own.m = s->states > 0 ? wide[0] : NULL;
     own.v = s->states > 1 ? wide[1] : NULL;
@@ -93,13 +91,9 @@ static void step_codes(const stepped *s, const tr_cpu_update *u, int64_t at, int
             kernels->decode(s->code[k], tr_min_i64(n - i, TR_CODE8_BLOCK), codes[k] + i,
                             scales[k][i / TR_CODE8_BLOCK], wide[k] + i);
     }
-    step_piece(s, &own, at, n);
-    for (int k = 0; k < s->states; k++) {
-        const int use = s->rounding->use + k;
-        kernels->encode(s->code[k], n, wide[k],
-                        tr_cpu_draw(s->op, s->args, s->rounding, use, at, n, &memory), codes[k],
-                        scales[k]);
-    }
+    kernels->update(&own, n);
+    for (int k = 0; k < s->states; k++)
+        kernels->encode(s->code[k], n, wide[k], own.drawn, k, codes[k], scales[k]);
 }
 
 /* Steps all elements. */

@@ -3,7 +3,7 @@
 #include "device/elementwise.h"
 
 const uint16_t *tr_cpu_draw(const tr_op *op, const tr_op_args *args, const tr_quantize_desc *d,
-                            int use, int64_t at, int64_t n, tr_cpu_draws *memory) {
+                            int64_t at, int64_t n, tr_cpu_draws *memory) {
     for (int64_t i = 0, length; i < n; i += length) {
         const tr_quantize_box *box;
         int64_t adjacent;
@@ -12,7 +12,7 @@ const uint16_t *tr_cpu_draw(const tr_op *op, const tr_op_args *args, const tr_qu
         length = tr_min_i64(n - i, adjacent);
         const int64_t end = (place + length + TR_QUANTIZE_SHARERS - 1) / TR_QUANTIZE_SHARERS;
         tr_cpu_kernels_of(op)->philox(
-            tr_rounding_key(args->state->seed, box->name, use), (uint64_t)first,
+            tr_rounding_key(args->state->seed, box->name, d->use), (uint64_t)first,
             tr_rounding_counter(args->state->step, args->sample), end - first, memory->words);
         const uint16_t *own =
             (const uint16_t *)memory->words + (place - first * TR_QUANTIZE_SHARERS);
@@ -32,7 +32,7 @@ static tr_status run_quantize(tr_op *op, const tr_op_args *args) {
         const int64_t n = tr_min_i64(TR_BLOCK, d->count - at);
         tr_cpu_draws memory;
         tr_cpu_kernels_of(op)->round_drawn(
-            args->adds, n, x + at, tr_cpu_draw(op, args, d, d->use, at, n, &memory), y + at);
+            args->adds, n, x + at, tr_cpu_draw(op, args, d, at, n, &memory), d->use, y + at);
     }
     return TR_OK;
 }

@@ -158,23 +158,16 @@ __device__ void load_either(const tr_eight &e, bool bf16, const void *from, floa
     else tr_load_eight(e, static_cast<const float *>(from), to);
 }
 
-/* Rounds numbers to BF16 that are exact in it then. */
-__device__ void round_eight(const tr_quantize_desc &d, int use, const tr_step_state *state,
-                            const tr_cuda_update &o, const tr_eight &e, float (&x)[8]) {
-    uint32_t draw[8];
-    tr_draw_bits(d, use, state, o.sample, o.element + e.at, draw);
-    for (int i = 0; i < 8; i++) x[i] = tr_bf16_to_f32(tr_round_bf16(x[i], draw[i]));
-}
-
-/* Stores numbers, rounded if they are to be BF16, and changes them to these. */
-__device__ void store_either(const tr_quantize_desc &d, int use, const tr_step_state *state,
-                             const tr_cuda_update &o, const tr_eight &e, bool bf16, float (&x)[8],
-                             void *to) {
+/* Stores numbers, rounded by these half-words if they are to be BF16, and changes them to what is
+ * stored. */
+__device__ void store_either(const uint32_t (&half)[8], int use, const tr_eight &e, bool bf16,
+                             float (&x)[8], void *to) {
     if (!bf16) {
         tr_store_eight(e, x, static_cast<float *>(to));
         return;
     }
-    round_eight(d, use, state, o, e, x);
+    for (int i = 0; i < 8; i++)
+        x[i] = tr_bf16_to_f32(tr_round_bf16(x[i], tr_rounding_draw(half[i], use)));
     tr_store_eight(e, x, static_cast<tr_bf16 *>(to));
 }
 
@@ -232,8 +225,7 @@ __device__ void load_states(const tr_eight &e, const state_memory &s, float (&x)
 }
 
 /* Encodes a block of which each lane of the warp has eight numbers. */
-__device__ void encode(const tr_quantize_desc &d, const tr_step_state *state,
-                       const tr_cuda_update &o, const tr_eight &e, const float (&x)[8],
+__device__ void encode(const uint32_t (&half)[8], const tr_eight &e, const float (&x)[8],
                        const state_memory &s) {
     float largest = 0;
 #pragma unroll
@@ -241,20 +233,18 @@ __device__ void encode(const tr_quantize_desc &d, const tr_step_state *state,
         if (i < e.n) largest = fmaxf(largest, fabsf(x[i]));
     const float scale = tr_code8_scale(tr_warp_max(largest));
     if (e.n <= 0) return;
-    uint32_t draw[8];
     uint8_t code[8];
-    tr_draw_bits(d, s.use, state, o.sample, o.element + e.at, draw);
     for (int i = 0; i < 8; i++)
-        code[i] = tr_code8_encode(x[i], scale, s.code, tr_code8_draw(draw[i]));
+        code[i] =
+            tr_code8_encode(x[i], scale, s.code, tr_code8_draw(tr_rounding_draw(half[i], s.use)));
     store_codes(e, code, static_cast<uint8_t *>(s.data));
     if (tr_lane() == 0) s.scales[e.at / TR_CODE8_BLOCK] = scale;
 }
 
-__device__ void store_states(const tr_quantize_desc &d, const tr_step_state *state,
-                             const tr_cuda_update &o, const tr_eight &e, float (&x)[8],
+__device__ void store_states(const uint32_t (&half)[8], const tr_eight &e, float (&x)[8],
                              const state_memory &s) {
-    if (s.dtype == TR_U8) encode(d, state, o, e, x, s);
-    else if (e.n > 0) store_either(d, s.use, state, o, e, s.dtype == TR_BF16, x, s.data);
+    if (s.dtype == TR_U8) encode(half, e, x, s);
+    else if (e.n > 0) store_either(half, s.use, e, s.dtype == TR_BF16, x, s.data);
 }
 
 /* UPDATE, or else DIRECTION, of operands in fewer bits than FP32. A thread steps eight elements, as
@@ -266,14 +256,16 @@ __global__ void update_narrow(tr_update_desc d, const tr_step_state *state, tr_c
     constexpr bool HAS_M = RULE != TR_UPDATE_SGD, HAS_V = RULE == TR_UPDATE_ADAMW;
     if (state->skip) return;
     const tr_update_scalars scalars = tr_update_round(&d, state);
-    const int use = d.rounding.use;
-    const state_memory mean = {d.state_dtype, d.code[0], o.m, o.m_scales, use};
-    const state_memory square = {d.state_dtype, d.code[1], o.v, o.v_scales, use + 1};
+    const state_memory mean = {d.state_dtype, d.code[0], o.m, o.m_scales, 0};
+    const state_memory square = {d.state_dtype, d.code[1], o.v, o.v_scales, 1};
     const int64_t end = tr_code8_blocks(d.count) * TR_CODE8_BLOCK;
     for (int64_t at = 8 * tr_first_item(); at < end; at += 8 * tr_item_stride()) {
         const int64_t left = d.count - at;
         const tr_eight e = {at, left < 8 ? left : 8, packs};
         float g[8], w[8], m[8], v[8];
+        uint32_t half[8] = {};
+        if (d.rounding.boxes > 0 && e.n > 0)
+            tr_draw_bits(d.rounding, state, o.sample, o.element + at, half);
         load_either(e, d.bf16_grad, o.grad, g);
         load_either(e, d.bf16_master, o.master, w);
         if (HAS_M) load_states(e, mean, m);
@@ -283,15 +275,14 @@ __global__ void update_narrow(tr_update_desc d, const tr_step_state *state, tr_c
             if (steps) tr_update_element(&scalars, RULE, g[i], &w[i], &m[i], &v[i]);
             else g[i] = tr_update_direction(&scalars, RULE, g[i], w[i], &m[i], &v[i]);
         }
-        if (HAS_M) store_states(d.rounding, state, o, e, m, mean);
-        if (HAS_V) store_states(d.rounding, state, o, e, v, square);
+        if (HAS_M) store_states(half, e, m, mean);
+        if (HAS_V) store_states(half, e, v, square);
         if (e.n <= 0) continue; /* after the shuffles, which all lanes must reach */
         if (!steps) {
             tr_store_eight(e, g, static_cast<float *>(o.u));
             continue;
         }
-        store_either(d.rounding, use + TR_UPDATE_USE_MASTER, state, o, e, d.bf16_master, w,
-                     o.master);
+        store_either(half, TR_UPDATE_USE_MASTER, e, d.bf16_master, w, o.master);
         if (o.value) store_value(d.dtype, e, w, o.value);
     }
 }
@@ -303,11 +294,12 @@ __global__ void descend_bf16(tr_descend_desc d, const tr_step_state *state, cons
     for (int64_t at = 8 * tr_first_item(); at < d.count; at += 8 * tr_item_stride()) {
         const tr_eight e = {at, d.count - at < 8 ? d.count - at : 8, packs};
         float u[8], w[8];
+        uint32_t half[8];
+        tr_draw_bits(d.rounding, state, o.sample, o.element + at, half);
         tr_load_eight(e, static_cast<const float *>(o.u), u);
         load_either(e, true, o.master, w);
         for (int i = 0; i < 8; i++) w[i] = tr_descend_element(&scalars, u[i], w[i]);
-        store_either(d.rounding, d.rounding.use + TR_UPDATE_USE_MASTER, state, o, e, true, w,
-                     o.master);
+        store_either(half, TR_UPDATE_USE_MASTER, e, true, w, o.master);
     }
 }
 

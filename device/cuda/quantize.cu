@@ -19,11 +19,11 @@ __global__ void quantize(tr_quantize_desc d, const tr_step_state *state, int64_t
         uint32_t draw[8];
         tr_load_eight(e, x, sum);
         if (adds) tr_load_eight(e, y, before);
-        tr_draw_bits(d, d.use, state, sample, element + at, draw);
+        tr_draw_bits(d, state, sample, element + at, draw);
 #pragma unroll
         for (int i = 0; i < 8; i++) {
             if (adds) sum[i] += before[i];
-            sum[i] = tr_bf16_to_f32(tr_round_bf16(sum[i], draw[i]));
+            sum[i] = tr_bf16_to_f32(tr_round_bf16(sum[i], tr_rounding_draw(draw[i], d.use)));
         }
         tr_store_eight(e, sum, y);
     }

@@ -3,11 +3,12 @@
 
 #include "device/elementwise.h"
 
-/* Draws the bits of eight elements of a parameter from `at` on. Mostly these are the elements that
+/* Draws the half-words of eight elements of a parameter from `at` on, which each use multiplies
+ * (tr_rounding_draw). Mostly these are the elements that
  * share a Philox call; otherwise there are more calls, and `draw` is set without an index that
  * varies, which would keep it out of registers. */
-__device__ static inline void tr_draw_bits(const tr_quantize_desc &d, int use,
-                                           const tr_step_state *state, int64_t sample, int64_t at,
+__device__ static inline void tr_draw_bits(const tr_quantize_desc &d, const tr_step_state *state,
+                                           int64_t sample, int64_t at,
                                            uint32_t (&draw)[TR_QUANTIZE_SHARERS]) {
     constexpr int n = TR_QUANTIZE_SHARERS;
     for (int i = 0; i < n;) {
@@ -15,7 +16,7 @@ __device__ static inline void tr_draw_bits(const tr_quantize_desc &d, int use,
         int64_t adjacent;
         const int64_t place = tr_quantize_place(&d, at + i, &box, &adjacent);
         const tr_philox r =
-            tr_philox4x32(tr_rounding_key(state->seed, box->name, use), (uint64_t)(place / n),
+            tr_philox4x32(tr_rounding_key(state->seed, box->name, d.use), (uint64_t)(place / n),
                           tr_rounding_counter(state->step, sample));
         if (place % n == 0 && adjacent >= n && i == 0) {
 #pragma unroll

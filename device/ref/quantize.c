@@ -10,7 +10,7 @@ static uint32_t draw_of(const tr_quantize_desc *d, int use, const tr_op_args *ar
     const tr_philox r = tr_philox4x32(tr_rounding_key(args->state->seed, box->name, use),
                                       (uint64_t)(at / TR_QUANTIZE_SHARERS),
                                       tr_rounding_counter(args->state->step, args->sample));
-    return tr_philox_half(r, at % TR_QUANTIZE_SHARERS);
+    return tr_rounding_draw(tr_philox_half(r, at % TR_QUANTIZE_SHARERS), use);
 }
 
 /* Returns the next number of BF16 towards 0, which is x itself if x is one. */

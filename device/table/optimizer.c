@@ -1,4 +1,5 @@
 /* The end of a step: norms, the step's state, and the update. */
+#include "base/philox.h"
 #include "device/op_table.h"
 
 static const char *sumsq_fault(const tr_op_desc *desc) {
@@ -62,6 +63,8 @@ const tr_op_row tr_op_row_step_finish = {
 static const char *rounding_fault(bool rounds, tr_dtype dtype, const tr_quantize_desc *rounding) {
     if (!rounds) return NULL;
     if (dtype == TR_F64) return "only FP32 is rounded";
+    if (rounding->use % TR_ROUNDING_USES != 0)
+        return "use is not the first of those that share bits";
     return tr_quantize_boxes_fault(rounding);
 }
 

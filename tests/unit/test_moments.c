@@ -1,7 +1,7 @@
 /* Tests the rounding of the optimizer's states and of sums of gradients (QUANTIZE,
  * layers/rounding.h) and the codes of base/code8.h: it is unbiased, independent between steps,
- * micro-batches, states and tensors, and the same for an element of a global tensor in every part
- * of it that a rank holds. */
+ * micro-batches and tensors, as good as independent between the states of an element, and the same
+ * for an element of a global tensor in every part of it that a rank holds. */
 #include "base/code8.h"
 #include "base/philox.h"
 #include "device/device.h"
@@ -153,6 +153,54 @@ static void is_independent(void **state) {
         near((double)sum / (double)n, 0, 4 / sqrt((double)n), "correlation in case", (double)k);
     }
     free(z);
+}
+
+/* Counts half-words by their draws of use 0, of `other` and, for a cube, of use 2. Returns the most
+ * by which the share of those below a, b and c differs from the product of the shares below each,
+ * over all multiples a, b and c of 65536 / cells. */
+static double most_uneven(int cells, int other, bool cube) {
+    static int32_t count[257][257][65];
+    const int depth = cube ? cells : 1;
+    double most = 0;
+    memset(count, 0, sizeof count);
+    for (uint32_t half = 0; half < 65536; half++) {
+        const uint32_t a = tr_rounding_draw(half, 0), b = tr_rounding_draw(half, other),
+                       c = cube ? tr_rounding_draw(half, 2) : 0;
+        count[a * (uint32_t)cells >> 16][b * (uint32_t)cells >> 16][c * (uint32_t)cells >> 16]++;
+    }
+    for (int i = 0; i < cells; i++)
+        for (int j = 0; j < cells; j++)
+            for (int k = 0; k < depth; k++) {
+                int32_t *cell = &count[i][j][k];
+                if (i > 0) *cell += count[i - 1][j][k];
+                if (j > 0) *cell += count[i][j - 1][k];
+                if (k > 0) *cell += count[i][j][k - 1];
+                if (i > 0 && j > 0) *cell -= count[i - 1][j - 1][k];
+                if (i > 0 && k > 0) *cell -= count[i - 1][j][k - 1];
+                if (j > 0 && k > 0) *cell -= count[i][j - 1][k - 1];
+                if (i > 0 && j > 0 && k > 0) *cell += count[i - 1][j - 1][k - 1];
+                const double want =
+                    (double)(i + 1) * (j + 1) * (k + 1) / ((double)cells * cells * depth);
+                most = fmax(most, fabs((double)*cell / 65536 - want));
+            }
+    return most;
+}
+
+/* The uses that share a half-word draw each number once, and together as the comment of
+ * tr_rounding_factor says. */
+static void uses_share_bits_evenly(void **state) {
+    (void)state;
+    static bool drawn[TR_ROUNDING_USES][65536];
+    for (int use = 0; use < TR_ROUNDING_USES; use++)
+        for (uint32_t half = 0; half < 65536; half++) {
+            const uint32_t draw = tr_rounding_draw(half, use);
+            assert_true(draw < 65536 && !drawn[use][draw]);
+            drawn[use][draw] = true;
+        }
+    /* Uses 1 and 2 are in proportion as 0 and 1 are. */
+    assert_true(most_uneven(256, 1, false) < 7e-5);
+    assert_true(most_uneven(256, 2, false) < 7e-5);
+    assert_true(most_uneven(64, 1, true) < 2e-4);
 }
 
 /* Every part of a matrix rounds as the whole: rows, columns, a range of elements (parallel.zero),
@@ -335,6 +383,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(is_unbiased),
         cmocka_unit_test(is_independent),
+        cmocka_unit_test(uses_share_bits_evenly),
         cmocka_unit_test(is_the_same_in_parts),
         cmocka_unit_test(moves_slow_means),
         cmocka_unit_test(sums_of_gradients_are_unbiased),

@@ -363,16 +363,18 @@ static void check_rounding(const tr_cpu_kernels *set) {
     static const float special[] = {0.0f, -0.0f, 0x1p-149f, -0x1p-130f, 0x1p-126f, INFINITY};
     float x[N], wide[N], scales[BLOCKS];
     uint16_t half[N], bits[N];
+    uint32_t draw[N];
     uint8_t code[N];
     for (int specials = 0; specials <= 6; specials++) {
         for (int i = 0; i < N; i++) {
             x[i] = tr_normal(seed, 3, (uint64_t)i) * exp2f((float)(i % 40 - 20 - i / 50));
             bits[i] = (uint16_t)(tr_philox4x32(seed, (uint64_t)i, 5).v[0] >> 16);
+            draw[i] = tr_rounding_draw(bits[i], specials);
         }
         for (int i = 0; i < specials; i++) x[7 * i] = special[i];
-        set->round_drawn(false, N, x, bits, half);
+        set->round_drawn(false, N, x, bits, specials, half);
         for (int i = 0; i < N; i++) {
-            assert_int_equal(half[i], tr_round_bf16(x[i], bits[i]));
+            assert_int_equal(half[i], tr_round_bf16(x[i], draw[i]));
             wide[i] = tr_bf16_to_f32(half[i]) + x[N - 1 - i];
         }
         for (int i = 0; i < N / 2; i++) {
@@ -380,8 +382,8 @@ static void check_rounding(const tr_cpu_kernels *set) {
             x[i] = x[N - 1 - i];
             x[N - 1 - i] = other;
         }
-        set->round_drawn(true, N, x, bits, half);
-        for (int i = 0; i < N; i++) assert_int_equal(half[i], tr_round_bf16(wide[i], bits[i]));
+        set->round_drawn(true, N, x, bits, specials, half);
+        for (int i = 0; i < N; i++) assert_int_equal(half[i], tr_round_bf16(wide[i], draw[i]));
         static const tr_code8 kinds[] = {TR_CODE8_SIGNED, TR_CODE8_EVEN, TR_CODE8_SQUARES};
         for (int k = 0; k < TR_CODE8_CODES; k++) {
             const tr_code8 kind = kinds[k];
@@ -389,7 +391,7 @@ static void check_rounding(const tr_cpu_kernels *set) {
             for (int i = 0; i < N; i++) x[i] = kind == TR_CODE8_SQUARES ? x[i] * x[i] : x[i];
             for (int i = 0; i < N; i++)
                 largest[i / TR_CODE8_BLOCK] = fmaxf(largest[i / TR_CODE8_BLOCK], fabsf(x[i]));
-            set->encode(kind, N, x, bits, code, scales);
+            set->encode(kind, N, x, bits, specials, code, scales);
             for (int b = 0; b < BLOCKS; b++) assert_true(scales[b] == tr_code8_scale(largest[b]));
             set->decode(kind, TR_CODE8_BLOCK, code, scales[0], wide);
             set->decode(kind, N - TR_CODE8_BLOCK, code + TR_CODE8_BLOCK, scales[1],
@@ -397,7 +399,7 @@ static void check_rounding(const tr_cpu_kernels *set) {
             for (int i = 0; i < N; i++) {
                 const float scale = scales[i / TR_CODE8_BLOCK];
                 assert_int_equal(code[i],
-                                 tr_code8_encode(x[i], scale, kind, tr_code8_draw(bits[i])));
+                                 tr_code8_encode(x[i], scale, kind, tr_code8_draw(draw[i])));
                 assert_true(wide[i] == tr_code8_decode(code[i], scale, kind));
             }
         }

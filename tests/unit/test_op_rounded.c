@@ -12,7 +12,13 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { MOST = 20000, OPERANDS = TR_UPDATE_V_SCALES + 1, USE = 5, SAMPLE = 3, BEYOND = 16 };
+enum {
+    MOST = 20000,
+    OPERANDS = TR_UPDATE_V_SCALES + 1,
+    USE = 2 * TR_ROUNDING_USES,
+    SAMPLE = 3,
+    BEYOND = 16
+};
 
 static uint64_t seed;
 static tr_device *device;
@@ -128,7 +134,8 @@ static void recode(const rounded *r, int operand, float *memory, bool encodes) {
             const tr_philox bits =
                 tr_philox4x32(tr_rounding_key(r->state.seed, box->name, USE + k), place / 8,
                               tr_rounding_counter(r->state.step, SAMPLE));
-            const uint32_t draw = tr_code8_draw(tr_philox_half(bits, (int64_t)(place % 8)));
+            const uint32_t draw = tr_code8_draw(
+                tr_rounding_draw(tr_philox_half(bits, (int64_t)(place % 8)), USE + k));
             if (encodes) codes[i] = tr_code8_encode(wide[i], *scale, r->d.code[k], draw);
             else wide[i] = tr_code8_decode(codes[i], *scale, r->d.code[k]);
         }
