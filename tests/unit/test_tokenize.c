@@ -199,7 +199,7 @@ static void with_a_damaged_state_the_work_begins_again(void **state) {
     for (int i = 0; i < 2; i++)
         for (int digits = 18; digits <= 19; digits++) {
             bool continued;
-            char prefix[16];
+            char prefix[32];
             (void)snprintf(prefix, sizeof prefix, "bad%d-%d", i, digits);
             stop_before_the_names(prefix);
             damage_state(prefix, lines[i], digits);
