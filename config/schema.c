@@ -441,6 +441,17 @@ bool tr_schema_ends_with(int index, const char *name) {
     return n > 0 && n < length && full[length - n - 1] == '.' && !strcmp(full + length - n, name);
 }
 
+/* Returns the index of the shortest key that begins with this name, the first one among equals, or
+ * -1. */
+static int shortest_that_begins(const char *name) {
+    int best = -1;
+    for (int i = 0; i < tr_schema_count; i++) {
+        if (strncmp(tr_schema[i].name, name, strlen(name)) != 0) continue;
+        if (best < 0 || strlen(tr_schema[i].name) < strlen(tr_schema[best].name)) best = i;
+    }
+    return best;
+}
+
 int tr_schema_nearest(const char *name) {
     const char *dot = strrchr(name, '.');
     const char *last = dot ? dot + 1 : name;
@@ -451,8 +462,8 @@ int tr_schema_nearest(const char *name) {
             int full = tr_nearest(name, full_name, tr_schema, tr_schema_count);
             return dot && full >= 0 ? full : i;
         }
-    for (int i = 0; dot && i < tr_schema_count; i++)
-        if (!strncmp(tr_schema[i].name, name, strlen(name))) return i; /* the beginning of a key */
+    const int begun = dot ? shortest_that_begins(name) : -1;
+    if (begun >= 0) return begun;
     /* A name with a section is compared as a whole only when its last part is near, too. */
     if (dot) {
         int full = tr_nearest(name, full_name, tr_schema, tr_schema_count);

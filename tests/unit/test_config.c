@@ -160,6 +160,8 @@ static void an_unknown_key_has_its_place(void **state) {
     refused("lora: {rank: 5}\n",
             "x.yaml:1:8: unknown key 'lora.rank'; did you mean model.lora.rank?");
     refused("train.lr: 5\n", "x.yaml:1:1: unknown key 'train.lr'; did you mean optim.lr?");
+    refused("optim.moment: 5\n",
+            "x.yaml:1:1: unknown key 'optim.moment'; did you mean optim.moments?");
     refused("model.lor: 5\n", "x.yaml:1:1: unknown key 'model.lor'; did you mean model.lora.rank?");
     refused("xyzzy.plugh: 5\n",
             "x.yaml:1:1: unknown key 'xyzzy.plugh'; `trireme help` lists all keys");
