@@ -116,6 +116,15 @@ static tr_status check_train(int argc, char **argv, const tr_launch *launch) {
     return TR_OK;
 }
 
+/* Returns true for a command that one process does as a whole. */
+static bool is_of_one(char **command) {
+    static const char *const of_one[] = {"data", "plan", "schedule", "simulate"};
+    const char *part = command[1];
+    for (size_t i = 0; i < sizeof of_one / sizeof *of_one; i++)
+        if (!strcmp(command[0], of_one[i])) return true;
+    return !strcmp(command[0], "ckpt") && part && (!strcmp(part, "ls") || !strcmp(part, "verify"));
+}
+
 /* trireme run -n RANKS [--hostfile FILE] [--mpi "OPTIONS"] [--restarts N] COMMAND [ARGUMENTS] */
 tr_status cli_run(cli_context *cli, int argc, char **argv) {
     enum { MAX_OPTIONS = 64 };
@@ -131,6 +140,10 @@ tr_status cli_run(cli_context *cli, int argc, char **argv) {
         return TR_FAIL(TR_ERR_USAGE, "ranks cannot run '%s'; `trireme help` lists the commands",
                        argv[first]);
     }
+    if (launch.ranks > 1 && is_of_one(argv + first))
+        return TR_FAIL(TR_ERR_USAGE,
+                       "every rank would do all of `trireme %s`: call it without `run -n %d`",
+                       argv[first], launch.ranks);
     launch.saves = strcmp(argv[first], "train") == 0;
     launch.shows = strcmp(argv[first], "sample") == 0 || strcmp(argv[first], "eval") == 0;
     for (int i = first; strcmp(argv[first], "sample") == 0 && i < argc; i++)

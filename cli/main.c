@@ -28,53 +28,8 @@ bool cli_is_setting(const char *argument, bool first) {
     return strchr(argument, '=') && !(first && access(argument, F_OK) == 0);
 }
 
-enum { MOST_OPTIONS = 16, OPTION_SIZE = 32 };
-
-static const char *option_name(const void *names, int index) {
-    return ((const char(*)[OPTION_SIZE])names)[index];
-}
-
-/* Copies the long options of a usage text; returns their number. */
-static int list_options(const char *usage, char option[MOST_OPTIONS][OPTION_SIZE]) {
-    int count = 0;
-    for (const char *at = usage; (at = strstr(at, "--")) && count < MOST_OPTIONS;) {
-        size_t length = strcspn(at, " []=\"");
-        if (length < OPTION_SIZE)
-            (void)snprintf(option[count++], OPTION_SIZE, "%.*s", (int)length, at);
-        at += length;
-    }
-    return count;
-}
-
-static bool is_help(const char *word) {
+bool cli_is_help(const char *word) {
     return !strcmp(word, "--help") || !strcmp(word, "-h");
-}
-
-tr_status cli_unknown_option(const char *name, const char *option) {
-    char known[MOST_OPTIONS][OPTION_SIZE];
-    if (!strcmp(option, "--backtrace"))
-        return TR_FAIL(TR_ERR_USAGE, "--backtrace goes before the command: trireme --backtrace %s",
-                       name);
-    if (is_help(option))
-        return TR_FAIL(TR_ERR_USAGE, "%s goes right after the command: trireme %s --help", option,
-                       name);
-    const cli_command *command = cli_find(name);
-    int count = command ? list_options(command->arguments, known) : 0;
-    int near = strncmp(option, "--", 2) == 0 ? tr_nearest(option, option_name, known, count) : -1;
-    if (near < 0 && access(option, F_OK) == 0)
-        return TR_FAIL(TR_ERR_USAGE, "unknown option %s; write ./%s for the file of this name",
-                       option, option);
-    if (near < 0) return cli_usage(name, "unknown option %s", option);
-    return TR_FAIL(TR_ERR_USAGE, "unknown option %s; did you mean %s?", option, known[near]);
-}
-
-tr_status cli_missing_value(const char *name, const char *option) {
-    const char *at = cli_find(name)->arguments;
-    const size_t length = strlen(option);
-    for (; (at = strstr(at, option)); at += length) /* whole words only */
-        if (strchr(" [", at[-1]) && strchr(" ]", at[length]))
-            return cli_usage(name, "a value is missing after %s", option);
-    return cli_unknown_option(name, option);
 }
 
 static const char *command_name(const void *names, int index) {
@@ -97,8 +52,12 @@ const cli_command *cli_find_part(const char *name) {
     return NULL;
 }
 
+static const char *option_name(const void *names, int index) {
+    return ((const char *const *)names)[index];
+}
+
 static tr_status unknown_command(const char *name) {
-    static const char options[][OPTION_SIZE] = {"--version", "--help", "--backtrace"};
+    static const char *const options[] = {"--version", "--help", "--backtrace"};
     const cli_command *whole = cli_find_part(name);
     if (whole)
         return TR_FAIL(TR_ERR_USAGE, "unknown command '%s'; did you mean `trireme %s %s`?", name,
@@ -129,10 +88,10 @@ static tr_status dispatch(cli_context *cli, int argc, char **argv) {
     if (!strcmp(name, "--trace"))
         return TR_FAIL(TR_ERR_USAGE, "--trace before a command is now --backtrace; `trireme "
                                      "train CONFIG --trace N` records N steps");
-    if (is_help(name)) name = "help";
+    if (cli_is_help(name)) name = "help";
     const cli_command *command = cli_find(name);
     if (!command) return unknown_command(name);
-    if (argc == 3 && is_help(argv[2])) { /* "train --help" is "help train" */
+    if (argc == 3 && cli_is_help(argv[2])) { /* "train --help" is "help train" */
         char *help[] = {"help", argv[1], NULL};
         return cli_help(cli, 2, help);
     }
@@ -199,9 +158,12 @@ int main(int argc, char **argv) {
     cli_context cli = {.backtrace = backtrace && !strcmp(backtrace, "1"),
                        .silent = is_later_rank()};
     argc = take_backtrace(argc, argv, &cli.backtrace);
-    tr_status code = dispatch(&cli, argc, argv);
+    char **words = NULL;
+    tr_status code = cli_split_options(argc, argv, &argc, &words);
+    if (code == TR_OK) code = dispatch(&cli, argc, words);
     if ((fflush(stdout) != 0 || ferror(stdout)) && code == 0 && !cli.keeps_output)
         code = TR_FAIL(TR_ERR_IO, TR_STDOUT_LOST);
     if (code != 0) cli_report(&cli, code);
+    free(words);
     return (int)code;
 }

@@ -53,6 +53,18 @@ done
 : >-dash.yaml
 expect 64 "trireme: unknown option -dash.yaml; write ./-dash.yaml for the file of this name" plan -dash.yaml
 expect 64 "trireme: unknown option --temprature; did you mean --temperature?" sample run --temprature
+expect 64 "trireme: unknown option --temp; did you mean --temperature?" sample run --temp 0
+expect 64 "trireme: --train.steps is a key: write it with its value, as train.steps=VALUE" train x.yaml --train.steps 5
+# The value of an option may follow a '='. What is no option stays a key, a value of another option, or a file.
+expect 64 "trireme: --seed takes a whole number from 0 to 9223372036854775807, not 'x'; usage: $("$trireme" help sample | sed -n 1p)" sample run --seed=x
+expect 66 "trireme: the config file 'none.yaml' cannot be opened: No such file or directory" plan none.yaml --search=4 --rate=3 --train.steps=5
+expect 66 "trireme: the config file 'none.yaml' cannot be opened: No such file or directory" run -np 2 train none.yaml --time-limit=5s
+expect 66 "trireme: there is no checkpoint under none/ckpt: name the log.dir of a run that has saved one" sample none -p --seed=x
+expect 64 "trireme: --resume takes =auto or nothing, not '=yes'; usage: $("$trireme" help train | sed -n 1p)" train x.yaml --resume=yes
+for command in plan "data $text" "schedule 1f1b -p 2 -m 2" "ckpt verify none"; do
+    # shellcheck disable=SC2086 # words
+    expect 64 "trireme: every rank would do all of \`trireme ${command%% *}\`: call it without \`run -n 2\`" run -n 2 $command
+done
 for option in -n -p --stop --top-k; do
     code=0 && "$trireme" sample run $option >out 2>err || code=$?
     [[ $code == 64 ]] && grep -q "^trireme: a value is missing after $option; " err || fail "sample $option: exit code $code: $(<err)"
