@@ -7,6 +7,10 @@
 
 enum { LONGEST = 63 };
 
+static char lower(char c) {
+    return c >= 'A' && c <= 'Z' ? (char)(c - 'A' + 'a') : c;
+}
+
 int tr_edit_distance(const char *a, const char *b) {
     int n = (int)strnlen(a, LONGEST), m = (int)strnlen(b, LONGEST);
     int row[3][LONGEST + 1];
@@ -16,9 +20,10 @@ int tr_edit_distance(const char *a, const char *b) {
     for (int i = 1; i <= n; i++) {
         now[0] = i;
         for (int j = 1; j <= m; j++) {
-            int cost = a[i - 1] != b[j - 1];
+            int cost = lower(a[i - 1]) != lower(b[j - 1]);
             now[j] = tr_min_int(tr_min_int(last[j], now[j - 1]) + 1, last[j - 1] + cost);
-            if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1])
+            if (i > 1 && j > 1 && lower(a[i - 1]) == lower(b[j - 2]) &&
+                lower(a[i - 2]) == lower(b[j - 1]))
                 now[j] = tr_min_int(now[j], before[j - 2] + 1);
         }
         int *oldest = before;

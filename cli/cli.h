@@ -40,10 +40,10 @@ tr_status cli_usage(const char *name, const char *format, ...)
 
 /* Returns true for --help and -h. */
 bool cli_is_help(const char *word);
-/* Makes two words of each "--option=value" whose option takes a value in the usage of its command,
- * which argv[1] names, or the first word after run's own options. Keys, the values of other options
- * and what follows "--" stay. Writes into the words; the caller frees the list *out[*count], which
- * ends in NULL, and not the words. */
+/* Makes two words of each "--option=value" where the command's usage has this option with a value.
+ * argv[1] names the command, and for `run` the first word after its options names that of the
+ * ranks. Keys, the values of other options and what follows "--" stay. Writes into the words; the
+ * caller frees the list *out[*count], which ends in NULL, and not the words. */
 tr_status cli_split_options(int argc, char **argv, int *count, char ***out);
 /* Fails with TR_ERR_USAGE: names the command's nearest option, or else its usage. */
 tr_status cli_unknown_option(const char *name, const char *option);

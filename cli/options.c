@@ -2,6 +2,7 @@
 #include "base/memory.h"
 #include "base/nearest.h"
 #include "cli/cli.h"
+#include "config/elsewhere.h"
 #include "config/schema.h"
 
 #include <stdio.h>
@@ -96,6 +97,9 @@ tr_status cli_unknown_option(const char *name, const char *option) {
     if (is_long && tr_schema_find(option + 2) >= 0)
         return TR_FAIL(TR_ERR_USAGE, "%s is a key: write it with its value, as %s=VALUE", option,
                        option + 2);
+    const char *key = is_long ? tr_key_elsewhere(option + 2) : NULL;
+    if (key)
+        return TR_FAIL(TR_ERR_USAGE, "unknown option %s; did you mean the key %s?", option, key);
     const cli_command *command = cli_find(name);
     int count = command ? list_options(command->arguments, known) : 0;
     int near = is_long ? find_begun(option, known, count) : -1;

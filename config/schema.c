@@ -1,6 +1,7 @@
 #include "config/schema.h"
 
 #include "base/nearest.h"
+#include "config/elsewhere.h"
 
 #include <stddef.h>
 #include <string.h>
@@ -462,6 +463,8 @@ int tr_schema_nearest(const char *name) {
             int full = tr_nearest(name, full_name, tr_schema, tr_schema_count);
             return dot && full >= 0 ? full : i;
         }
+    const char *own = tr_key_elsewhere(last);
+    if (own) return tr_schema_find(own);
     const int begun = dot ? shortest_that_begins(name) : -1;
     if (begun >= 0) return begun;
     /* A name with a section is compared as a whole only when its last part is near, too. */

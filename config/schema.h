@@ -47,7 +47,7 @@ int tr_schema_find(const char *name);
  * "model.lora.rank". */
 bool tr_schema_ends_with(int index, const char *name);
 /* Returns the index of the key that the user probably meant, also when the name's section is
- * missing or wrong; -1 when no key is near. */
+ * missing or wrong, or the name is that of another program; -1 when no key is near. */
 int tr_schema_nearest(const char *name);
 /* Returns true for a section: "model", "data", ... */
 bool tr_schema_is_section(const char *name);

@@ -54,6 +54,7 @@ done
 expect 64 "trireme: unknown option -dash.yaml; write ./-dash.yaml for the file of this name" plan -dash.yaml
 expect 64 "trireme: unknown option --temprature; did you mean --temperature?" sample run --temprature
 expect 64 "trireme: unknown option --temp; did you mean --temperature?" sample run --temp 0
+expect 64 "trireme: unknown option --tensor-model-parallel-size; did you mean the key parallel.tp?" train x.yaml --tensor-model-parallel-size 2
 expect 64 "trireme: --train.steps is a key: write it with its value, as train.steps=VALUE" train x.yaml --train.steps 5
 # The value of an option may follow a '='. What is no option stays a key, a value of another option, or a file.
 expect 64 "trireme: --seed takes a whole number from 0 to 9223372036854775807, not 'x'; usage: $("$trireme" help sample | sed -n 1p)" sample run --seed=x

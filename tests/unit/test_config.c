@@ -3,6 +3,7 @@
  */
 #include "base/nearest.h"
 #include "base/philox.h"
+#include "config/elsewhere.h"
 #include "config/schema.h"
 #include "layers/preset.h"
 #include "support/same_config.h"
@@ -162,9 +163,67 @@ static void an_unknown_key_has_its_place(void **state) {
     refused("train.lr: 5\n", "x.yaml:1:1: unknown key 'train.lr'; did you mean optim.lr?");
     refused("optim.moment: 5\n",
             "x.yaml:1:1: unknown key 'optim.moment'; did you mean optim.moments?");
+    refused("model.vocab_size: 5\n",
+            "x.yaml:1:1: unknown key 'model.vocab_size'; did you mean model.vocab?");
+    refused("num-query-groups: 5\n",
+            "x.yaml:1:1: unknown key 'num-query-groups'; did you mean model.kv_heads?");
+    refused("training: {global_batch_size: 5}\n",
+            "x.yaml:1:12: unknown key 'training.global_batch_size'; did you mean train.batch?");
     refused("model.lor: 5\n", "x.yaml:1:1: unknown key 'model.lor'; did you mean model.lora.rank?");
     refused("xyzzy.plugh: 5\n",
             "x.yaml:1:1: unknown key 'xyzzy.plugh'; `trireme help` lists all keys");
+}
+
+/* The names of other programs stand for keys that exist. */
+static void a_name_of_another_program_has_its_key(void **state) {
+    (void)state;
+    const char *const names[] = {"n_layer",
+                                 "dim",
+                                 "n_head",
+                                 "n_kv_heads",
+                                 "kv_channels",
+                                 "n_inner",
+                                 "n_positions",
+                                 "vocab_size",
+                                 "layer_norm_epsilon",
+                                 "rotary_base",
+                                 "sliding_window",
+                                 "tie_word_embeddings",
+                                 "model_name_or_path",
+                                 "lora_r",
+                                 "lora_alpha",
+                                 "target_modules",
+                                 "dataset_path",
+                                 "tokenizer_path",
+                                 "max_steps",
+                                 "global_batch_size",
+                                 "pipeline_parallel_microbatch_size",
+                                 "rampup_batch_size",
+                                 "gradient_checkpointing",
+                                 "eval_steps",
+                                 "learning_rate",
+                                 "warmup_steps",
+                                 "lr_scheduler_type",
+                                 "lr_decay_iters",
+                                 "max_grad_norm",
+                                 "tensor_parallel_degree",
+                                 "pipeline_parallel_degree",
+                                 "data_parallel_replicate_degree",
+                                 "data_parallel_shard_degree",
+                                 "sequence_parallel",
+                                 "num_virtual_stages_per_pipeline_rank",
+                                 "pipeline_parallel_schedule_csv",
+                                 "pipeline_model_parallel_layout",
+                                 "save_steps",
+                                 "dump_folder",
+                                 "logging_steps"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        assert_true(tr_schema_find(tr_key_elsewhere(names[i])) >= 0);
+    assert_string_equal(tr_key_elsewhere("tensor-model-parallel-size"), "parallel.tp");
+    assert_null(tr_key_elsewhere("size"));
+    assert_null(tr_key_elsewhere("layer"));
+    assert_null(tr_key_elsewhere("n_layer n_head"));
+    assert_null(tr_key_elsewhere(""));
 }
 
 static void a_wrong_value_has_its_place(void **state) {
@@ -210,6 +269,8 @@ static void an_unknown_choice_has_its_place(void **state) {
             "nccl, not 'ncl'; did you mean 'nccl'?");
     refused("data.changed: alow\n", "x.yaml:1:15: data.changed must be one of refuse, allow, not "
                                     "'alow'; did you mean 'allow'?");
+    refused_ending("parallel.schedule: 1F1B\n", ", not '1F1B'; did you mean '1f1b'?");
+    refused_ending("train.precision: BF16\n", ", not 'BF16'; did you mean 'bf16'?");
     refused_ending("parallel.schedule: 1f2b\n", ", not '1f2b'; did you mean '1f1b'?");
     refused_beginning("parallel.schedule: forward\n",
                       "x.yaml:1:20: parallel.schedule must be one of gpipe, 1f1b");
@@ -503,6 +564,7 @@ int main(void) {
         cmocka_unit_test(defaults_follow_the_device),
         cmocka_unit_test(a_resumed_run_keeps_its_defaults),
         cmocka_unit_test(an_unknown_key_has_its_place),
+        cmocka_unit_test(a_name_of_another_program_has_its_key),
         cmocka_unit_test(a_wrong_value_has_its_place),
         cmocka_unit_test(an_unknown_choice_has_its_place),
         cmocka_unit_test(a_wrong_form_has_its_place),
