@@ -30,7 +30,7 @@ static tr_status check_folder(const char *folder) {
     bool empty = true;
     if (!dir && errno == ENOENT) return TR_OK;
     if (!dir && errno == ENOTDIR)
-        return TR_FAIL(TR_ERR_USAGE, "'%.200s' is no folder: name a new folder", folder);
+        return TR_FAIL(TR_ERR_DATA, "'%.200s' is not a folder: name a new folder", folder);
     if (!dir) return fail_io("open", folder);
     for (struct dirent *entry; (entry = readdir(dir)) != NULL;)
         empty = empty && (!strcmp(entry->d_name, ".") || !strcmp(entry->d_name, ".."));

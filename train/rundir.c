@@ -193,9 +193,14 @@ static tr_status check_checkpoints(const tr_rundir *dir) {
     struct stat info;
     (void)snprintf(path, sizeof path, "%s/ckpt", dir->path);
     if (stat(path, &info)) return TR_OK; /* it is made with the first checkpoint */
-    int cause = !S_ISDIR(info.st_mode) ? ENOTDIR : access(path, W_OK | X_OK) ? errno : 0;
-    if (!cause) return TR_OK;
-    return TR_FAIL(TR_ERR_IO, "checkpoints cannot be saved in '%s': %s%s", path, strerror(cause),
+    if (!S_ISDIR(info.st_mode))
+        return TR_FAIL(
+            TR_ERR_DATA,
+            "checkpoints cannot be saved in '%s', which is not a directory%s: remove it, "
+            "or choose another directory",
+            path, key_of(dir));
+    if (access(path, W_OK | X_OK) == 0) return TR_OK;
+    return TR_FAIL(TR_ERR_IO, "checkpoints cannot be saved in '%s': %s%s", path, strerror(errno),
                    key_of(dir));
 }
 
