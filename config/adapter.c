@@ -41,8 +41,9 @@ static tr_status check_features(const cJSON *root, const char *where) {
         {"arrow_config", "several adapters at once"},
     };
     const char *type = cJSON_GetStringValue(tr_json_get(root, "peft_type"));
-    const char *bias = cJSON_GetStringValue(tr_json_get(root, "bias"));
-    const char *init = cJSON_GetStringValue(tr_json_get(root, "init_lora_weights"));
+    const cJSON *bias_value = tr_json_get(root, "bias");
+    const cJSON *init_value = tr_json_get(root, "init_lora_weights");
+    const char *bias = cJSON_GetStringValue(bias_value), *init = cJSON_GetStringValue(init_value);
     char quoted[48];
     if (!type || strcmp(type, "LORA"))
         return TR_FAIL(TR_ERR_DATA, "%s: \"peft_type\" is '%s'; Trireme reads LORA", where,
@@ -53,6 +54,11 @@ static tr_status check_features(const cJSON *root, const char *where) {
                            "%s: \"%s\" asks for %s, which Trireme does not have: merge the adapter "
                            "with PEFT (merge_and_unload), and start from that model",
                            where, no[i].key, no[i].what);
+    if (!bias && !tr_json_is_empty(bias_value))
+        return TR_FAIL(TR_ERR_DATA, "%s: \"bias\" must be \"none\"", where);
+    if (!init && !tr_json_is_empty(init_value) && !cJSON_IsTrue(init_value))
+        return TR_FAIL(TR_ERR_DATA, "%s: \"init_lora_weights\" must be true, false or a name",
+                       where);
     if (bias && strcmp(bias, "none"))
         return TR_FAIL(TR_ERR_DATA,
                        "%s: \"bias\" is '%s', trained biases, which Trireme does not have in an "
