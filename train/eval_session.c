@@ -175,6 +175,11 @@ static tr_status open_named(const tr_eval_request *r, tr_eval_session *s) {
 static tr_status open_held_out(const tr_eval_request *r, tr_eval_session *s) {
     tr_tokenizer *tokenizer;
     char note[TR_DATA_NOTE]; /* training has said it */
+    if (tr_trained_is_folder(r->model.path) && tr_trained_sets(&r->model, "data.path"))
+        return TR_FAIL(TR_ERR_USAGE,
+                       "'%s' is a folder, which has no held-out part of data.path: name the file "
+                       "with --data FILE",
+                       r->model.path);
     if (tr_trained_is_folder(r->model.path) || !s->config.data.path[0])
         return TR_FAIL(TR_ERR_USAGE, "'%s' has no data of its own: name a file with --data FILE",
                        r->model.path);

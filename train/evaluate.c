@@ -14,10 +14,11 @@ static tr_status check(const tr_step_result *result, const tr_sequence_loss *los
     if (result->stop) status = TR_FAIL(TR_ERR_STOPPED, "stopped by a signal");
     for (int64_t s = 0; s < count && status == TR_OK; s++)
         if (!isfinite(loss[s].nats))
-            status = TR_FAIL(TR_ERR_DATA,
-                             "the loss of sequence %lld is not finite: the model's parameters are "
-                             "damaged; choose an earlier checkpoint (--step)",
-                             (long long)(first + s));
+            status = TR_FAIL(
+                TR_ERR_DATA,
+                "the loss of sequence %lld is not finite: the model's parameters are "
+                "damaged; choose an earlier checkpoint (--step), or another copy of the model",
+                (long long)(first + s));
     if (status != TR_OK) tr_error_set_agreed();
     return status;
 }

@@ -163,8 +163,10 @@ static tr_status check_event(const tr_sampler *s) {
     if (s->drawn[s->rows] == STOPPED)
         status = TR_FAIL(TR_ERR_STOPPED, "stopped before the end of the text");
     if (s->drawn[s->rows] == NOT_FINITE)
-        status = TR_FAIL(TR_ERR_DATA, "the model's logits are not finite: its parameters are "
-                                      "damaged; choose an earlier checkpoint (--step)");
+        status =
+            TR_FAIL(TR_ERR_DATA,
+                    "the model's logits are not finite: its parameters are "
+                    "damaged; choose an earlier checkpoint (--step), or another copy of the model");
     if (status != TR_OK) tr_error_set_agreed();
     return status;
 }

@@ -75,6 +75,7 @@ refused 64 "name a new folder" ckpt export born new/.
 refused 64 "name a new folder" ckpt export born dangling
 refused 65 "'born/config.yaml' is not a folder: name a new folder" ckpt export born born/config.yaml
 refused 65 "'born/config.yaml/x' is not a folder: name a new folder" ckpt export born born/config.yaml/x
+refused 66 "; \`hf download some/model --local-dir some/model\` fetches a published model" plan base.yaml model.init_from=some/model
 if unshare -rm true 2>/dev/null; then
     code=0
     unshare -rm bash -c "mount -t tmpfs none empty && exec '$trireme' ckpt export born empty" >out 2>err || code=$?
