@@ -136,7 +136,7 @@ refused 65 'there is no config.json next to' ckpt import alone.safetensors x
 refused 65 'one of the 3 files of a model' ckpt import "$models/llama-shards/model-00001-of-00003.safetensors" x
 cp -r "$models/qwen3" own
 refused 64 'is the folder of the model' ckpt import own own
-refused 64 'no folder' ckpt export run err
-refused 64 'unknown option --dtype=bf16' ckpt export run x --dtype=bf16
+refused 65 'not a folder' ckpt export run err
+refused 64 "--dtype must be fp32, bf16 or fp16, not 'fp8'" ckpt export run x --dtype=fp8
 [[ ! -e x && ! -e own/lock ]] || fail "a refusal left files"
 finish
