@@ -38,6 +38,11 @@ int tr_regular_open(const char *path, int flags, int *fd, int64_t *bytes, const 
     return result;
 }
 
+bool tr_input_exists(const char *path) {
+    struct stat info;
+    return lstat(path, &info) == 0;
+}
+
 uint32_t tr_input_magic(const char *path) {
     unsigned char byte[4] = {0};
     const char *kind;
@@ -70,7 +75,10 @@ tr_status tr_input_open(const char *what, const char *path, int *fd, int64_t *by
     int result = tr_regular_open(path, 0, fd, bytes, &kind);
     if (result > 0)
         return TR_FAIL(tr_input_refused(result), "%s '%.*s%s' cannot be opened: %s", what,
-                       MOST_SHOWN, path, more, strerror(result));
+                       MOST_SHOWN, path, more,
+                       result == ENOENT && tr_input_exists(path)
+                           ? "it is a link to a file that does not exist"
+                           : strerror(result));
     if (result < 0)
         return TR_FAIL(TR_ERR_DATA, "%s '%.*s%s' is %s: name a regular file", what, MOST_SHOWN,
                        path, more, kind);

@@ -6,6 +6,7 @@
 
 #include "base/status.h"
 
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 
@@ -13,6 +14,10 @@
  * errno of open. Returns -1 when the path is not a regular file, and *kind says what it is: "a
  * directory", "a pipe". *fd is open only after 0. */
 int tr_regular_open(const char *path, int flags, int *fd, int64_t *bytes, const char **kind);
+
+/* Returns true when the path exists. A link that leads nowhere exists, too: it fails when it is
+ * opened, instead of being passed over. */
+bool tr_input_exists(const char *path);
 
 /* Returns the number in the first four bytes of a regular file, little-endian; 0 when there is no
  * such file, or it is shorter. */

@@ -241,11 +241,11 @@ tr_status tr_weights_open(const char *path, tr_weights *w) {
     TR_TRY(tr_path_join(path, "model.safetensors", &single));
     TR_TRY(tr_path_join(path, "model.safetensors.index.json", &index));
     /* A link that leads nowhere is there, too: its own message is better than "neither". */
-    if (lstat(single.text, &info) == 0) {
+    if (tr_input_exists(single.text)) {
         TR_TRY(add_safetensors(w, single.text));
         return tr_weights_sort(w);
     }
-    if (lstat(index.text, &info) == 0) return open_index(w, path, index.text);
+    if (tr_input_exists(index.text)) return open_index(w, path, index.text);
     return tr_foreign_folder(path);
 }
 

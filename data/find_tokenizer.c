@@ -1,5 +1,6 @@
 #include "data/find_tokenizer.h"
 
+#include "base/input.h"
 #include "data/paths.h"
 
 #include <inttypes.h>
@@ -14,7 +15,7 @@ static bool beside(const char *file, char *path) {
     size_t n = strlen(file);
     if (n > 4 && (strcmp(file + n - 4, ".bin") == 0 || strcmp(file + n - 4, ".idx") == 0)) n -= 4;
     int length = snprintf(path, PATH_MAX, "%.*s.tokenizer.json", (int)n, file);
-    return length < PATH_MAX && access(path, F_OK) == 0;
+    return length < PATH_MAX && tr_input_exists(path);
 }
 
 /* Finds the tokenizer next to the first file of data.path. */

@@ -22,7 +22,7 @@ static tr_status load(const tr_tokenizer *t, const char *name, char **path, char
     *text = NULL;
     TR_TRY(tr_calloc(bytes, 1, path));
     (void)snprintf(*path, bytes, "%.*s%s", (int)folder, whole, name);
-    if (access(*path, F_OK) != 0) return TR_OK;
+    if (!tr_input_exists(*path)) return TR_OK;
     return tr_input_load("the chat template", *path, file_limit, text, length);
 }
 

@@ -50,7 +50,7 @@ static tr_status path_in(const char *folder, const char *name, char **out) {
 static bool exists(const char *folder, const char *name) {
     char path[4096];
     int length = snprintf(path, sizeof path, "%s/%s", folder, name);
-    return length > 0 && (size_t)length < sizeof path && access(path, F_OK) == 0;
+    return length > 0 && (size_t)length < sizeof path && tr_input_exists(path);
 }
 
 /* Reads vocab.json and merges.txt of a folder. */

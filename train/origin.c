@@ -56,7 +56,7 @@ static tr_status copy_files(const char *from, const char *to, int count) {
     for (int i = 0; i < count; i++) {
         (void)snprintf(source, sizeof source, "%.3900s/%s", from, passed_on[i]);
         (void)snprintf(target, sizeof target, "%.3900s/%s", to, passed_on[i]);
-        if (access(source, F_OK) != 0) continue;
+        if (!tr_input_exists(source)) continue;
         if (mkdir(to, 0777) != 0 && errno != EEXIST)
             return TR_FAIL(TR_ERR_IO, "the directory '%s' cannot be made: %s", to, strerror(errno));
         TR_TRY(copy_file(source, target));
@@ -183,7 +183,7 @@ tr_status tr_origin_read(const char *run, cJSON **out) {
     char path[PATH_MAX];
     *out = NULL;
     (void)snprintf(path, sizeof path, "%.3900s/origin.json", run);
-    if (access(path, F_OK) != 0) return TR_OK;
+    if (!tr_input_exists(path)) return TR_OK;
     return tr_json_load("the run's origin", path, 64, out);
 }
 

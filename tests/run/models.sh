@@ -73,6 +73,11 @@ for target in . ../empty/; do
 done
 refused 64 "name a new folder" ckpt export born new/.
 refused 64 "name a new folder" ckpt export born dangling
+# A tokenizer that is a link to nowhere is not passed over.
+cp -r folder astray && ln -s nowhere astray/tokenizer.json
+refused 65 "astray/tokenizer.json' cannot be opened: it is a link to a file that does not exist" ckpt import astray no-tokenizer
+refused 65 "astray/tokenizer.json' cannot be opened: it is a link to a file that does not exist" sample astray -p A
+[[ ! -e no-tokenizer/ckpt ]] || fail "an import that was refused left $(ls no-tokenizer)"
 refused 65 "'born/config.yaml' is not a folder: name a new folder" ckpt export born born/config.yaml
 refused 65 "'born/config.yaml/x' is not a folder: name a new folder" ckpt export born born/config.yaml/x
 refused 66 "; \`hf download some/model --local-dir some/model\` fetches a published model" plan base.yaml model.init_from=some/model
