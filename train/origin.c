@@ -179,18 +179,43 @@ tr_status tr_origin_write(const char *run, const char *folder, const cJSON *conf
     return status;
 }
 
+/* Returns the type of that name, or TR_WEIGHT_TYPES. */
+static tr_weight_type find_type(const cJSON *value) {
+    const char *name = cJSON_GetStringValue(value);
+    int t = 0;
+    while (t < TR_WEIGHT_TYPES && !(name && !strcmp(tr_weight_type_name((tr_weight_type)t), name)))
+        t++;
+    return (tr_weight_type)t;
+}
+
+/* Fails when a type is not known, which would be exported as another one. */
+static tr_status check_origin(const cJSON *root, const char *path) {
+    const cJSON *types = tr_json_get(root, "dtypes"), *config = tr_json_get(root, "config"), *one;
+    bool good = find_type(tr_json_get(root, "dtype")) < TR_WEIGHT_TYPES && cJSON_IsObject(types) &&
+                (!config || cJSON_IsObject(config));
+    cJSON_ArrayForEach(one, types) good = good && find_type(one) < TR_WEIGHT_TYPES;
+    return good ? TR_OK
+                : TR_FAIL(TR_ERR_DATA,
+                          "'%s' is damaged: restore it, or remove it, and then give the type of an "
+                          "export with --dtype",
+                          path);
+}
+
 tr_status tr_origin_read(const char *run, cJSON **out) {
     char path[PATH_MAX];
     *out = NULL;
     (void)snprintf(path, sizeof path, "%.3900s/origin.json", run);
     if (!tr_input_exists(path)) return TR_OK;
-    return tr_json_load("the run's origin", path, 64, out);
+    TR_TRY(tr_json_load("the run's origin", path, 64, out));
+    tr_status status = check_origin(*out, path);
+    if (status == TR_OK) return TR_OK;
+    cJSON_Delete(*out);
+    *out = NULL;
+    return status;
 }
 
 tr_weight_type tr_origin_type(const cJSON *origin, const char *tensor) {
-    const char *name = cJSON_GetStringValue(tr_json_get(tr_json_get(origin, "dtypes"), tensor));
-    if (!name) name = cJSON_GetStringValue(tr_json_get(origin, "dtype"));
-    for (int t = 0; name && t < TR_WEIGHT_TYPES; t++)
-        if (!strcmp(tr_weight_type_name((tr_weight_type)t), name)) return (tr_weight_type)t;
-    return TR_WEIGHT_F32;
+    if (!origin) return TR_WEIGHT_F32;
+    const cJSON *own = tr_json_get(tr_json_get(origin, "dtypes"), tensor);
+    return find_type(own ? own : tr_json_get(origin, "dtype"));
 }

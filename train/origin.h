@@ -14,7 +14,7 @@ tr_status tr_origin_write(const char *run, const char *folder, const cJSON *conf
 /* Removes what tr_origin_write writes. Keeps this thread's error. */
 void tr_origin_remove(const char *run);
 /* Reads origin.json; a run that was born here has none, and *out is NULL. The caller frees it with
- * cJSON_Delete. */
+ * cJSON_Delete. Fails with TR_ERR_DATA when it has a type that is not known. */
 tr_status tr_origin_read(const char *run, cJSON **out);
 /* Returns the type that a tensor had: FP32 where origin (may be NULL) says nothing. */
 tr_weight_type tr_origin_type(const cJSON *origin, const char *tensor);

@@ -73,6 +73,13 @@ for target in . ../empty/; do
 done
 refused 64 "name a new folder" ckpt export born new/.
 refused 64 "name a new folder" ckpt export born dangling
+# A damaged origin is not passed over: the export would have other types.
+cp imported/origin.json whole.json
+for change in 's/"dtype":.*,/"dtype": "F31",/' 's/"dtype":.*,//' 's/"dtypes":.*{/"dtypes": {"a": 1/' 's/"config":.*{/"config": 1, "rest": {/'; do
+    sed "$change" whole.json >imported/origin.json
+    refused 65 "origin.json' is damaged: restore it, or remove it" ckpt export imported no-origin
+done
+mv whole.json imported/origin.json
 # A tokenizer that is a link to nowhere is not passed over.
 cp -r folder astray && ln -s nowhere astray/tokenizer.json
 refused 65 "astray/tokenizer.json' cannot be opened: it is a link to a file that does not exist" ckpt import astray no-tokenizer
