@@ -63,14 +63,15 @@ TR_HOSTDEVICE static inline float tr_code8_scale(float largest) {
     return tr_code8_power(exponent);
 }
 
-/* The exponent, in scales, of the smallest numbers with a step in proportion to their size. */
+/* The exponent, in scales, of the smallest numbers with a step in proportion to their size; in the
+ * even code, that of a bound which no number reaches. */
 TR_HOSTDEVICE static inline int32_t tr_code8_low(tr_code8 code) {
-    return code == TR_CODE8_SQUARES ? -30 : code == TR_CODE8_SIGNED ? -14 : 0;
+    return code == TR_CODE8_SQUARES ? -30 : code == TR_CODE8_SIGNED ? -14 : 1;
 }
 
 /* The bits of a number's fraction. */
 TR_HOSTDEVICE static inline int32_t tr_code8_fraction(tr_code8 code) {
-    return code == TR_CODE8_EVEN ? 6 : 3;
+    return code == TR_CODE8_EVEN ? 7 : 3;
 }
 
 /* The code of 1.875 scales, the largest number. */
@@ -84,38 +85,43 @@ TR_HOSTDEVICE static inline uint32_t tr_code8_draw(uint32_t bits) {
     return bits << 16 | 0x8000u;
 }
 
+/* Returns, for half of a size in scales, the size itself from 2^low on, and below, where steps are
+ * even, the mean of it and 2^low. The bits of either, down to tr_code8_fraction, count the numbers
+ * of the code from tr_code8_zero on. */
+TR_HOSTDEVICE static inline float tr_code8_mean(float half, tr_code8 code) {
+    const float half_low = tr_code8_power(tr_code8_low(code) - 1);
+    return half + (half > half_low ? half : half_low);
+}
+
+/* The bits of tr_code8_mean of 0. */
+TR_HOSTDEVICE static inline uint32_t tr_code8_zero(tr_code8 code) {
+    return (uint32_t)(tr_code8_low(code) - 1 + 127) << 23;
+}
+
 /* Encodes x. Rounds it down or up in size by the random word `draw`, so that the mean over all
- * words is x; 0x80000000 rounds to nearest. A square above 0 never becomes 0, because the step
- * divides by its root. A number that is not finite becomes the largest one. Has no branches, so
- * that loops of it vectorise. */
+ * words is x within 2^-17 of a step; 0x80000000 rounds to nearest. A square above 0 never becomes
+ * 0, because the step divides by its root. A number that is not finite becomes the largest one. Has
+ * no branches, so that loops of it vectorise. */
 TR_HOSTDEVICE static inline uint8_t tr_code8_encode(float x, float scale, tr_code8 code,
                                                     uint32_t draw) {
-    const int32_t low = tr_code8_low(code), fraction = tr_code8_fraction(code);
-    const int32_t least = (low + 127) << 23; /* the bits of 2^low */
+    const int32_t cut = 23 - tr_code8_fraction(code);
     /* Exact, because scale and its inverse are powers of two. */
-    const float size = tr_code8_float(tr_code8_bits(x) & 0x7fffffffu);
-    const int32_t exact = (int32_t)tr_code8_bits(size * (scale > 0 ? 1.0f / scale : 0.0f));
-    const int32_t bits = exact < 0x3ff00000 ? exact : 0x3ff00000; /* of at most 1.875 */
-    /* The number with 24 more bits, to which the draw's bits carry: a floating-point number's own
-     * bits from `low` on, or in steps of the smallest number. */
-    const bool floats = code != TR_CODE8_EVEN && bits >= least;
-    const float small = floats ? 0.0f : tr_code8_float((uint32_t)bits);
-    const uint32_t number =
-        ((floats ? (uint32_t)(bits - (least - (1 << 23))) << (fraction + 1)
-                 : (uint32_t)(int32_t)(small * tr_code8_power(fraction + 24 - low))) +
-         (draw >> 8)) >>
-        24;
-    if (code == TR_CODE8_SQUARES) return (uint8_t)(number + ((number == 0) & (size > 0)));
-    return (uint8_t)(x < 0 && number > 0 ? number + 128u : number);
+    const float half =
+        tr_code8_float(tr_code8_bits(x) & 0x7fffffffu) * (scale > 0 ? 0.5f / scale : 0.0f);
+    const int32_t exact = (int32_t)tr_code8_bits(tr_code8_mean(half, code)),
+                  most = (int32_t)(tr_code8_zero(code) + ((uint32_t)tr_code8_largest(code) << cut));
+    uint32_t bits = (uint32_t)(exact < most ? exact : most) + (draw >> (32 - cut));
+    const uint32_t least = tr_code8_zero(code) + (1u << cut);
+    if (code == TR_CODE8_SQUARES && x != 0 && bits < least) bits = least;
+    const uint32_t sign = code == TR_CODE8_SQUARES ? 0 : tr_code8_bits(x) >> 24 & 0x80u;
+    return (uint8_t)((bits >> cut & (code == TR_CODE8_SQUARES ? 0xffu : 0x7fu)) | sign);
 }
 
 TR_HOSTDEVICE static inline float tr_code8_decode(uint8_t number, float scale, tr_code8 code) {
     const bool squares = code == TR_CODE8_SQUARES;
-    const int32_t low = tr_code8_low(code), fraction = tr_code8_fraction(code);
-    const int32_t size = squares ? number : number & 0x7f;
-    const bool floats = code != TR_CODE8_EVEN && size >= 1 << fraction;
-    const float y =
-        floats ? tr_code8_float((uint32_t)((size << (23 - fraction)) + ((low + 126) << 23)))
-               : (float)size * tr_code8_power(low - fraction);
-    return (!squares && number > 127 ? -y : y) * scale;
+    const uint32_t size = number & (squares ? 0xffu : 0x7fu);
+    const float mean = tr_code8_float(tr_code8_zero(code) | size << (23 - tr_code8_fraction(code)));
+    const float low = tr_code8_power(tr_code8_low(code));
+    const float y = (mean - ((mean > low ? mean : low) - mean)) * scale;
+    return tr_code8_float(tr_code8_bits(y) | (squares ? 0 : (number & 0x80u) << 24));
 }

@@ -24,7 +24,8 @@ typedef uint32_t tr_word __attribute__((may_alias));
  * and so is a value that is its own master. BF16 states and masters are rounded by a half-word of
  * each element, for uses 0 (M), 1 (V) and TR_UPDATE_USE_MASTER (tr_rounding_draw): drawn[], or with
  * `draws` those of Philox counters `first`, `high` and on, under `key`, of which `skipped` come
- * before the first element's. */
+ * before the first element's. States of TR_U8 are blocks of
+ * codes, of which only the last may be less than whole, and are rounded by drawn[]. */
 typedef enum tr_cpu_step { TR_CPU_UPDATE, TR_CPU_DIRECTION, TR_CPU_DESCEND } tr_cpu_step;
 typedef struct tr_cpu_update {
     tr_cpu_step step;
@@ -35,7 +36,9 @@ typedef struct tr_cpu_update {
     void *master, *m, *v, *value, *u;
     tr_dtype dtype; /* of value */
     bool bf16_grad, bf16_master;
-    tr_dtype state_dtype; /* TR_F32 or TR_BF16; the kernel does not take TR_U8 */
+    tr_dtype state_dtype;            /* TR_F32, TR_BF16 or TR_U8 */
+    tr_code8 code[TR_UPDATE_STATES]; /* of TR_U8 */
+    float *scales[TR_UPDATE_STATES]; /* of their blocks */
     const uint16_t *drawn;
     bool draws;
     uint64_t key, first, high;
@@ -54,6 +57,8 @@ static inline tr_cpu_update tr_cpu_update_from(const tr_cpu_update *u, int64_t i
     if (u->value) out.value = (char *)u->value + (size_t)i * tr_dtype_size(u->dtype);
     if (u->u) out.u = (char *)u->u + wide;
     if (u->drawn) out.drawn = u->drawn + i;
+    for (int k = 0; k < TR_UPDATE_STATES; k++)
+        if (u->scales[k]) out.scales[k] = u->scales[k] + i / TR_CODE8_BLOCK;
     return out;
 }
 
@@ -87,12 +92,6 @@ typedef struct tr_cpu_kernels {
                         uint16_t *y);
     /* Steps n elements. */
     void (*update)(const tr_cpu_update *u, int64_t n);
-    /* Encodes x[n] to y[n], in blocks of base/code8.h, by the random half-words of a use
-     * (tr_rounding_draw, tr_code8_draw). scales[]: one for each block. */
-    void (*encode)(tr_code8 code, int64_t n, const float *x, const uint16_t *draw, int use,
-                   uint8_t *y, float *scales);
-    /* x[n] = the numbers of codes in a block of this scale. */
-    void (*decode)(tr_code8 code, int64_t n, const uint8_t *y, float scale, float *x);
     /* Returns the sum of squares of a block of SUMSQ, n <= TR_SUMSQ_BLOCK, in its order. */
     double (*sumsq)(int64_t n, const float *x);
     /* One or two rows of FACTOR_SUMS, `ld` apart: adds the sumsq of row[r][n] = x[r * ld + n] *

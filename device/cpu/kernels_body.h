@@ -52,60 +52,6 @@ static void round_drawn(bool adds, int64_t n, const float *x, const uint16_t *dr
     }
 }
 
-/* Returns the largest size of the numbers of a block, 0 for none; a NaN is not one. Sizes compare
- * as their bits do. */
-static inline float largest_size(int64_t n, const float *x) {
-    int32_t most = 0;
-#pragma omp simd reduction(max : most)
-    for (int64_t i = 0; i < n; i++) {
-        const int32_t size = (int32_t)(tr_code8_bits(x[i]) & 0x7fffffffu);
-        most = size > most && size <= 0x7f800000 ? size : most;
-    }
-    return tr_code8_float((uint32_t)most);
-}
-
-/* `code` is a constant after inlining. The scales come first, because a block's codes wait for its
- * scale but not for those of other blocks. */
-static inline __attribute__((always_inline)) void encode_blocks(tr_code8 code, int64_t n,
-                                                                const float *x,
-                                                                const uint16_t *draw, int use,
-                                                                uint8_t *y, float *scales) {
-    for (int64_t at = 0; at < n; at += TR_CODE8_BLOCK)
-        scales[at / TR_CODE8_BLOCK] =
-            tr_code8_scale(largest_size(tr_min_i64(TR_CODE8_BLOCK, n - at), x + at));
-    for (int64_t at = 0; at < n; at += TR_CODE8_BLOCK) {
-        const int64_t end = tr_min_i64(n, at + TR_CODE8_BLOCK);
-        const float scale = scales[at / TR_CODE8_BLOCK];
-#pragma omp simd
-        for (int64_t i = at; i < end; i++)
-            y[i] =
-                tr_code8_encode(x[i], scale, code, tr_code8_draw(tr_rounding_draw(draw[i], use)));
-    }
-}
-
-static void encode(tr_code8 code, int64_t n, const float *x, const uint16_t *draw, int use,
-                   uint8_t *y, float *scales) {
-    switch (code) {
-    case TR_CODE8_SQUARES: encode_blocks(TR_CODE8_SQUARES, n, x, draw, use, y, scales); break;
-    case TR_CODE8_EVEN: encode_blocks(TR_CODE8_EVEN, n, x, draw, use, y, scales); break;
-    default: encode_blocks(TR_CODE8_SIGNED, n, x, draw, use, y, scales);
-    }
-}
-
-static inline __attribute__((always_inline)) void
-decode_block(tr_code8 code, int64_t n, const uint8_t *y, float scale, float *x) {
-#pragma omp simd
-    for (int64_t i = 0; i < n; i++) x[i] = tr_code8_decode(y[i], scale, code);
-}
-
-static void decode(tr_code8 code, int64_t n, const uint8_t *y, float scale, float *x) {
-    switch (code) {
-    case TR_CODE8_SQUARES: decode_block(TR_CODE8_SQUARES, n, y, scale, x); break;
-    case TR_CODE8_EVEN: decode_block(TR_CODE8_EVEN, n, y, scale, x); break;
-    default: decode_block(TR_CODE8_SIGNED, n, y, scale, x);
-    }
-}
-
 /* Sums of squares: LANES numbers in FP64, and in FP32, at any address. */
 typedef double doubles __attribute__((vector_size(8 * LANES)));
 typedef double doubles_any __attribute__((vector_size(8 * LANES), aligned(8), may_alias));
@@ -534,8 +480,6 @@ const tr_cpu_kernels TR_KERNELS = {
     .philox = philox,
     .round_drawn = round_drawn,
     .update = update,
-    .encode = encode,
-    .decode = decode,
     .sumsq = sumsq,
     .factor_sums = factor_sums,
     .factor = factor,

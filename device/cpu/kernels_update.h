@@ -1,7 +1,9 @@
 /* The kernel `update` of kernels.h. Uses the vectors of kernels_body.h, which includes it. */
 
-/* A counter of Philox gives the half-words of eight elements. */
-enum { CHUNK = 8 * PHILOX_COUNTERS, UPDATE_OUTPUTS = 5 };
+/* Elements that are stepped at a time: a block of codes, and eight for each of some sets of Philox
+ * counters. */
+enum { CHUNK = TR_CODE8_BLOCK, CHUNK_SETS = CHUNK / (8 * PHILOX_COUNTERS), UPDATE_OUTPUTS = 5 };
+_Static_assert(CHUNK == CHUNK_SETS * 8 * PHILOX_COUNTERS, "a chunk uses all numbers of its sets");
 
 /* How many elements ahead each strip asks for the lines of its operands: hardware alone, which
  * prefetches within a page, is late with so many of them. */
@@ -71,6 +73,11 @@ static inline __attribute__((always_inline)) void store_bf16(strips x, words eve
     *out = round_bits(x.even, even) | round_bits(x.odd, odd) << 16;
 }
 
+/* The half-words of a use, in pairs. */
+static inline __attribute__((always_inline)) words drawn_pairs(const uint16_t *draw, int use) {
+    return (words)((half_words)((const pairs_any *)draw)[0] * tr_rounding_factor(use));
+}
+
 /* Stores numbers, rounded as tr_round_bf16 by the half-words of a use if they are BF16. */
 static inline __attribute__((always_inline)) void
 store_drawn(bool bf16, strips x, const uint16_t *draw, int use, void *to, int64_t i) {
@@ -78,8 +85,7 @@ store_drawn(bool bf16, strips x, const uint16_t *draw, int use, void *to, int64_
         store_wide(x, to, i);
         return;
     }
-    const half_words half = (half_words)((const pairs_any *)draw)[0] * tr_rounding_factor(use);
-    const words bits = (words)half;
+    const words bits = drawn_pairs(draw, use);
     store_bf16(x, bits & 0xffffu, bits >> 16, to, i);
 }
 
@@ -100,6 +106,45 @@ static inline __attribute__((always_inline)) void store_value(tr_dtype dtype, st
     tr_halves_round(2 * STRIP, copy, (uint16_t *)to + i);
 }
 
+#include "device/cpu/kernels_codes.h"
+
+/* The states of a chunk in 8 bits, decoded. */
+typedef struct decoded {
+    strips x[TR_UPDATE_STATES][CODE_STRIPS];
+} decoded;
+
+static void decode_states(const tr_cpu_update *u, int states, int64_t at, decoded *d) {
+    for (int k = 0; k < states; k++)
+        decode(u->code[k], (const uint8_t *)(k == 0 ? u->m : u->v) + at,
+               u->scales[k][at / TR_CODE8_BLOCK], d->x[k]);
+}
+
+static void find_scales(const tr_cpu_update *u, int states, int64_t at, const decoded *d) {
+    for (int k = 0; k < states; k++) u->scales[k][at / TR_CODE8_BLOCK] = scale_of(d->x[k]);
+}
+
+static void encode_states(const tr_cpu_update *u, int states, int64_t at, const decoded *d) {
+    for (int k = 0; k < states; k++)
+        encode(u->code[k], d->x[k], u->scales[k][at / TR_CODE8_BLOCK], u->drawn + at, k,
+               (uint8_t *)(k == 0 ? u->m : u->v) + at);
+}
+
+static inline __attribute__((always_inline)) strips
+load_state(const tr_cpu_update *u, int state, const decoded *d, int64_t at, int k) {
+    if (u->state_dtype == TR_U8) return d->x[state][k / (2 * STRIP)];
+    return load_strips(u->state_dtype == TR_BF16, state == 0 ? u->m : u->v, at + k);
+}
+
+static inline __attribute__((always_inline)) void store_state(const tr_cpu_update *u, int state,
+                                                              decoded *d, strips x,
+                                                              const uint16_t *draw, int64_t at,
+                                                              int k) {
+    if (u->state_dtype == TR_U8) d->x[state][k / (2 * STRIP)] = x;
+    else
+        store_drawn(u->state_dtype == TR_BF16, x, draw + k, state, state == 0 ? u->m : u->v,
+                    at + k);
+}
+
 /* Steps whole chunks. The step, the rule, and what the caller has set in its own copy of the
  * scalars, are constants where this is inlined. The types of operands are branches that each
  * chunk takes alike, because a loop for each combination would be hundreds of them. */
@@ -107,16 +152,21 @@ static inline __attribute__((always_inline)) void
 update_chunks(const tr_cpu_update *u, tr_cpu_step step, tr_update_rule rule, tr_update_scalars s,
               const drawing *d, int64_t n) {
     const int states = step == TR_CPU_DESCEND ? 0 : tr_update_states(rule);
-    const bool bf16_grad = u->bf16_grad, bf16_states = u->state_dtype == TR_BF16;
-    const bool bf16_master = u->bf16_master;
+    const bool bf16_grad = u->bf16_grad, bf16_master = u->bf16_master;
+    const bool coded = states > 0 && u->state_dtype == TR_U8;
     const tr_descend_scalars descent = u->descent;
     const void *grad = u->grad;
-    void *master = u->master, *m = u->m, *v = u->v, *value = u->value, *direction = u->u;
+    void *master = u->master, *value = u->value, *direction = u->u;
     const tr_dtype dtype = u->dtype;
-    lanes bits[2 * PHILOX_SETS];
+    lanes bits[CHUNK_SETS][2 * PHILOX_SETS];
+    decoded blocks[2]; /* this one's states and those of the one before */
     for (int64_t at = 0; at < n; at += CHUNK) {
         const uint16_t *draw = u->drawn ? u->drawn + at : (const uint16_t *)bits;
-        if (d->draws) philox_sets(&d->key, d->first + (uint64_t)at / 8, d->high, bits);
+        for (int set = 0; set < CHUNK_SETS && d->draws; set++)
+            philox_sets(&d->key, d->first + (uint64_t)(at / 8 + set * PHILOX_COUNTERS), d->high,
+                        bits[set]);
+        decoded *const kept = &blocks[at / CHUNK % 2], *const last = &blocks[(at / CHUNK + 1) % 2];
+        if (coded) decode_states(u, states, at, kept);
 #pragma GCC unroll 1
         for (int k = 0; k < CHUNK; k += 2 * STRIP) {
             union {
@@ -125,8 +175,8 @@ update_chunks(const tr_cpu_update *u, tr_cpu_step step, tr_update_rule rule, tr_
             } g, w, mean, square;
             g.all = load_strips(bf16_grad, grad, at + k);
             w.all = load_strips(bf16_master, master, at + k);
-            if (states > 0) mean.all = load_strips(bf16_states, m, at + k);
-            if (states > 1) square.all = load_strips(bf16_states, v, at + k);
+            if (states > 0) mean.all = load_state(u, 0, kept, at, k);
+            if (states > 1) square.all = load_state(u, 1, kept, at, k);
 #pragma omp simd
             for (int j = 0; j < 2 * STRIP; j++) {
                 float *mj = states > 0 ? &mean.at[j] : NULL,
@@ -137,13 +187,17 @@ update_chunks(const tr_cpu_update *u, tr_cpu_step step, tr_update_rule rule, tr_
                     tr_update_element(&s, rule, g.at[j], &w.at[j], mj, vj);
                 else g.at[j] = tr_update_direction(&s, rule, g.at[j], w.at[j], mj, vj);
             }
-            if (states > 0) store_drawn(bf16_states, mean.all, draw + k, 0, m, at + k);
-            if (states > 1) store_drawn(bf16_states, square.all, draw + k, 1, v, at + k);
+            if (states > 0) store_state(u, 0, kept, mean.all, draw, at, k);
+            if (states > 1) store_state(u, 1, kept, square.all, draw, at, k);
             if (step == TR_CPU_DIRECTION) store_wide(g.all, direction, at + k);
             else store_drawn(bf16_master, w.all, draw + k, TR_UPDATE_USE_MASTER, master, at + k);
             if (step != TR_CPU_DIRECTION && value) store_value(dtype, w.all, value, at + k);
         }
+        /* Codes wait for their block's scale, so those of the block before are computed first. */
+        if (coded) find_scales(u, states, at, kept);
+        if (coded && at > 0) encode_states(u, states, at - CHUNK, last);
     }
+    if (coded && n > 0) encode_states(u, states, n - CHUNK, &blocks[(n / CHUNK - 1) % 2]);
 }
 
 /* A loop of its own for gradients that are taken as they are: compilers would compute the terms of
@@ -210,7 +264,8 @@ static void update_part(const tr_cpu_update *u, const drawing *d, int64_t begin,
 }
 
 static void update(const tr_cpu_update *u, int64_t n) {
-    drawing d = {.draws = u->draws, .first = u->first, .high = u->high};
+    drawing d; /* of which the key is large */
+    d.draws = u->draws, d.first = u->first, d.high = u->high;
     if (d.draws) d.key = philox_key_of(u->key);
     int64_t done = 0;
     if (u->skipped > 0) {

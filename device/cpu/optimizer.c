@@ -40,7 +40,6 @@ typedef struct stepped {
     const tr_op_args *args;
     const tr_quantize_desc *rounding;
     tr_cpu_update first;
-    const tr_code8 *code; /* of states in 8 bits; NULL: there are none */
     int states;
 } stepped;
 
@@ -75,35 +74,21 @@ _Static_assert(TR_BLOCK % TR_CODE8_BLOCK == 0, "step_codes takes whole blocks");
 /* Steps n elements, at most TR_BLOCK, with states in 8 bits, which are whole blocks or end with the
  * run. */
 static void step_codes(const stepped *s, const tr_cpu_update *u, int64_t at, int64_t n) {
-    const tr_cpu_kernels *kernels = tr_cpu_kernels_of(s->op);
-    float wide[TR_UPDATE_STATES][TR_BLOCK];
-    uint8_t *codes[] = {u->m, u->v};
-    float *scales[TR_UPDATE_STATES];
     tr_cpu_draws memory;
     tr_cpu_update own = *u;
     own.drawn = tr_cpu_draw(s->op, s->args, s->rounding, at, n, &memory);
-    own.state_dtype = TR_F32;
-    own.m = s->states > 0 ? wide[0] : NULL;
-    own.v = s->states > 1 ? wide[1] : NULL;
-    for (int k = 0; k < s->states; k++) {
-        scales[k] = (float *)s->args->t[TR_UPDATE_M_SCALES + k].data + at / TR_CODE8_BLOCK;
-        for (int64_t i = 0; i < n; i += TR_CODE8_BLOCK)
-            kernels->decode(s->code[k], tr_min_i64(n - i, TR_CODE8_BLOCK), codes[k] + i,
-                            scales[k][i / TR_CODE8_BLOCK], wide[k] + i);
-    }
-    kernels->update(&own, n);
-    for (int k = 0; k < s->states; k++)
-        kernels->encode(s->code[k], n, wide[k], own.drawn, k, codes[k], scales[k]);
+    tr_cpu_kernels_of(s->op)->update(&own, n);
 }
 
 /* Steps all elements. */
 static void step(const stepped *s, int64_t count) {
-    const int64_t most = s->code ? TR_BLOCK : STEPPED;
+    const bool coded = s->states > 0 && s->first.state_dtype == TR_U8;
+    const int64_t most = coded ? TR_BLOCK : STEPPED;
 #pragma omp parallel for schedule(static) num_threads(tr_cpu_threads(s->op, count))
     for (int64_t at = 0; at < count; at += most) {
         const tr_cpu_update own = tr_cpu_update_from(&s->first, at);
         const int64_t n = tr_min_i64(most, count - at);
-        if (s->code) step_codes(s, &own, at, n);
+        if (coded) step_codes(s, &own, at, n);
         else step_piece(s, &own, at, n);
     }
 }
@@ -128,8 +113,10 @@ static tr_status update(const tr_op *op, const tr_op_args *args, tr_cpu_step of)
                               .dtype = d->dtype,
                               .bf16_grad = d->bf16_grad,
                               .bf16_master = d->bf16_master,
-                              .state_dtype = d->state_dtype},
-                    .code = d->state_dtype == TR_U8 ? d->code : NULL,
+                              .state_dtype = d->state_dtype,
+                              .code = {d->code[0], d->code[1]},
+                              .scales = {args->t[TR_UPDATE_M_SCALES].data,
+                                         args->t[TR_UPDATE_V_SCALES].data}},
                     .states = tr_update_states(d->rule)},
          d->count);
     return TR_OK;

@@ -36,10 +36,13 @@ static uint8_t number_of(double x, float scale, tr_code8 code, uint32_t draw) {
     const double low = (double)tr_code8_decode((uint8_t)number, scale, code);
     if (number < most && size > low) {
         const double high = (double)tr_code8_decode((uint8_t)(number + 1), scale, code);
-        number += (size - low) / (high - low) + (double)(draw >> 8) * 0x1p-24 >= 1;
+        /* As many bits of the part that is cut off as FP32 has behind a number's fraction. */
+        const double parts = exp2(23 - tr_code8_fraction(code));
+        const double part = nearbyint((size - low) / (high - low) * parts) / parts;
+        number += part + (double)(draw >> 8) * 0x1p-24 >= 1;
     }
     if (code == TR_CODE8_SQUARES) return (uint8_t)(number == 0 && size > 0 ? 1 : number);
-    return (uint8_t)(number | (x < 0 && number > 0 ? 0x80 : 0));
+    return (uint8_t)(number | (signbit(x) ? 0x80 : 0));
 }
 
 void tr_ref_encode(const tr_quantize_desc *d, int use, tr_code8 code, const tr_op_args *args,

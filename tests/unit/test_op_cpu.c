@@ -357,14 +357,55 @@ static void test_exponential(void **state) {
     }
 }
 
+/* Takes a step of SGD with momentum, and with states in this code. */
+static void step_codes(const tr_cpu_kernels *set, tr_code8 kind, float momentum, const float *grad,
+                       const uint16_t *draw, int n, uint8_t *code, float *scales, float *out) {
+    float master[2 * TR_CODE8_BLOCK] = {0};
+    assert_true(n <= 2 * TR_CODE8_BLOCK);
+    set->update(&(tr_cpu_update){.step = TR_CPU_DIRECTION,
+                                 .rule = TR_UPDATE_MOMENTUM,
+                                 .scalars = {.factor = 1, .momentum = momentum},
+                                 .grad = grad,
+                                 .master = master,
+                                 .m = code,
+                                 .u = out,
+                                 .state_dtype = TR_U8,
+                                 .code = {kind},
+                                 .scales = {scales},
+                                 .drawn = draw},
+                n);
+}
+
+/* The step's kernel encodes and decodes as the header does. */
+static void check_codes(const tr_cpu_kernels *set, tr_code8 kind, const float *x,
+                        const uint16_t *draw, int n) {
+    enum { BLOCKS = 2, MOST = BLOCKS * TR_CODE8_BLOCK };
+    const float zeros[MOST] = {0};
+    float scales[BLOCKS] = {0}, largest[BLOCKS] = {0}, out[MOST];
+    uint8_t code[MOST] = {0}, again[MOST];
+    for (int i = 0; i < n; i++)
+        largest[i / TR_CODE8_BLOCK] = fmaxf(largest[i / TR_CODE8_BLOCK], fabsf(x[i]));
+    step_codes(set, kind, 0, x, draw, n, code, scales, out);
+    for (int b = 0; b < BLOCKS; b++) assert_true(scales[b] == tr_code8_scale(largest[b]));
+    for (int i = 0; i < n; i++)
+        assert_int_equal(code[i], tr_code8_encode(0.0f + x[i], scales[i / TR_CODE8_BLOCK], kind,
+                                                  tr_code8_draw(tr_rounding_draw(draw[i], 0))));
+    memcpy(again, code, sizeof code);
+    step_codes(set, kind, 1, zeros, draw, n, again, scales, out);
+    for (int i = 0; i < n; i++) {
+        const float scale = tr_code8_scale(largest[i / TR_CODE8_BLOCK]);
+        assert_true(out[i] == tr_code8_decode(code[i], scale, kind));
+        assert_true(out[i] == tr_code8_decode(again[i], scales[i / TR_CODE8_BLOCK], kind));
+    }
+}
+
 /* The kernels that round stochastically do what the headers do with each number. */
 static void check_rounding(const tr_cpu_kernels *set) {
-    enum { N = TR_CODE8_BLOCK + 203, BLOCKS = 2 };
+    enum { N = TR_CODE8_BLOCK + 203 };
     static const float special[] = {0.0f, -0.0f, 0x1p-149f, -0x1p-130f, 0x1p-126f, INFINITY};
-    float x[N], wide[N], scales[BLOCKS];
+    float x[N], wide[N];
     uint16_t half[N], bits[N];
     uint32_t draw[N];
-    uint8_t code[N];
     for (int specials = 0; specials <= 6; specials++) {
         for (int i = 0; i < N; i++) {
             x[i] = tr_normal(seed, 3, (uint64_t)i) * exp2f((float)(i % 40 - 20 - i / 50));
@@ -384,25 +425,10 @@ static void check_rounding(const tr_cpu_kernels *set) {
         }
         set->round_drawn(true, N, x, bits, specials, half);
         for (int i = 0; i < N; i++) assert_int_equal(half[i], tr_round_bf16(wide[i], draw[i]));
-        static const tr_code8 kinds[] = {TR_CODE8_SIGNED, TR_CODE8_EVEN, TR_CODE8_SQUARES};
-        for (int k = 0; k < TR_CODE8_CODES; k++) {
-            const tr_code8 kind = kinds[k];
-            float largest[BLOCKS] = {0};
-            for (int i = 0; i < N; i++) x[i] = kind == TR_CODE8_SQUARES ? x[i] * x[i] : x[i];
-            for (int i = 0; i < N; i++)
-                largest[i / TR_CODE8_BLOCK] = fmaxf(largest[i / TR_CODE8_BLOCK], fabsf(x[i]));
-            set->encode(kind, N, x, bits, specials, code, scales);
-            for (int b = 0; b < BLOCKS; b++) assert_true(scales[b] == tr_code8_scale(largest[b]));
-            set->decode(kind, TR_CODE8_BLOCK, code, scales[0], wide);
-            set->decode(kind, N - TR_CODE8_BLOCK, code + TR_CODE8_BLOCK, scales[1],
-                        wide + TR_CODE8_BLOCK);
-            for (int i = 0; i < N; i++) {
-                const float scale = scales[i / TR_CODE8_BLOCK];
-                assert_int_equal(code[i],
-                                 tr_code8_encode(x[i], scale, kind, tr_code8_draw(draw[i])));
-                assert_true(wide[i] == tr_code8_decode(code[i], scale, kind));
-            }
-        }
+        check_codes(set, TR_CODE8_SIGNED, x, bits, N);
+        check_codes(set, TR_CODE8_EVEN, x, bits, N);
+        for (int i = 0; i < N; i++) x[i] *= x[i];
+        check_codes(set, TR_CODE8_SQUARES, x, bits, N);
     }
 }
 
