@@ -2,8 +2,11 @@
 
 #include "device/cpu/cpu.h"
 #include "device/speed.h"
+#include "layers/placement.h"
+#include "partition/optim_cost.h"
 #include "partition/rate_cache.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,6 +20,15 @@ static const int64_t IDLE_LASTS_S = 24 * 3600, BUSY_LASTS_S = 60;
 /* MOST_PARAMETERS: on a host device a wider layer's products are hardly faster, but its initial
  * values and optimizer state take seconds and gigabytes. */
 enum { LEAST_TOKENS = 16, MOST_VOCAB = 1024, MOST_PARAMETERS = 32 << 20 };
+/* How many times the usual time of its step an optimizer takes at most. */
+static const double SLOW_OPTIMIZER = 4;
+
+/* What is timed. */
+typedef struct timed {
+    tr_rate_step step;
+    double flops;    /* of a micro-batch */
+    double optimize; /* seconds of the optimizer's step at the device's usual speed */
+} timed;
 
 static tr_status count_parameters(const tr_model_config *model, int64_t *count) {
     tr_model_shape shape = {.batch = 1, .seq = 1, .dtype = TR_F32, .tp_size = 1};
@@ -43,10 +55,24 @@ static tr_status narrow(tr_model_config *model) {
     }
 }
 
+/* Returns the seconds that the optimizer's step of a whole model takes at the device's usual speed.
+ */
+static double usual_optimize(const tr_model *model, const tr_device *device,
+                             const tr_optim_config *optimizer) {
+    const tr_device_speed *speed = tr_device_speed_of(device->name);
+    const int first[] = {0, model->count}, owner[] = {0};
+    const tr_placement placement = {.stages = 1, .first = first, .owner = owner};
+    tr_mesh mesh;
+    (void)tr_mesh_make(1, 1, 1, 0, 1, &mesh);
+    const tr_optim_cost cost =
+        tr_optim_cost_of(model, &placement, &mesh, 0, tr_optim_memory_of(optimizer));
+    return cost.bytes / speed->memory_bytes + cost.flops / speed->flops_per_s;
+}
+
 /* Chooses a model of one layer and a micro-batch of at most `most` FLOPs: first narrower on a host
- * device, then with fewer sequences, then with shorter ones. *flops: the micro-batch's FLOPs. */
-static tr_status choose_model(const tr_config *c, const tr_device *device, double most,
-                              tr_model_config *model, int64_t *micro_batch, double *flops) {
+ * device, then with fewer sequences, then with shorter ones. */
+static tr_status choose_model(const tr_config *c, const tr_device *device, double most, timed *t) {
+    tr_model_config *model = &t->step.model;
     tr_model *made;
     *model = c->model;
     model->layers = 1;
@@ -54,36 +80,39 @@ static tr_status choose_model(const tr_config *c, const tr_device *device, doubl
     model->tuning = (tr_tuning){.apart = model->tuning.apart};
     model->recompute[0] = '\0';
     if (model->vocab > MOST_VOCAB) model->vocab = MOST_VOCAB;
-    *micro_batch = c->train.micro_batch;
+    t->step.micro_batch = c->train.micro_batch;
     if (tr_device_on_host(device)) TR_TRY(narrow(model));
     for (;;) {
-        tr_model_shape shape = {.batch = *micro_batch,
+        tr_model_shape shape = {.batch = t->step.micro_batch,
                                 .seq = model->context,
                                 .dtype = tr_config_dtype(c),
                                 .documents = tr_config_packed(c),
                                 .tp_size = 1};
         TR_TRY(tr_model_create(model, &shape, &made));
-        double tokens = (double)*micro_batch * (double)model->context;
-        *flops = tokens * tr_model_flops_per_token(made);
+        double tokens = (double)t->step.micro_batch * (double)model->context;
+        t->flops = tokens * tr_model_flops_per_token(made);
+        t->optimize = usual_optimize(made, device, &t->step.optimizer);
         tr_model_destroy(made);
-        if (*flops <= most) return TR_OK;
-        if (*micro_batch > 1) *micro_batch /= 2;
+        if (t->flops <= most) return TR_OK;
+        if (t->step.micro_batch > 1) t->step.micro_batch /= 2;
         else if (model->context > LEAST_TOKENS) model->context /= 2;
         else return TR_OK;
     }
 }
 
 /* Measures the rate by two steps that differ by one micro-batch; the optimizer's time is in both.
- * A micro-batch takes no longer than the step of one, so a longer difference is other processes'
- * time, and that step counts. *one: the seconds of the step with one. */
-static tr_status measure_steps(tr_device *device, tr_rate_time_fn time_step, tr_rate_step *step,
-                               double flops, double *one, double *rate) {
+ * Other processes may disturb either, so the difference counts as at most the step of one, and as
+ * at least that step without a slow optimizer. *one: the seconds of the step with one. */
+static tr_status measure_steps(tr_device *device, tr_rate_time_fn time_step, timed *t, double *one,
+                               double *rate) {
     double two;
-    step->micro_batches = 1;
-    TR_TRY(time_step(device, step, one));
-    step->micro_batches = 2;
-    TR_TRY(time_step(device, step, &two));
-    *rate = flops / (two > *one && two < 2 * *one ? two - *one : *one);
+    t->step.micro_batches = 1;
+    TR_TRY(time_step(device, &t->step, one));
+    t->step.micro_batches = 2;
+    TR_TRY(time_step(device, &t->step, &two));
+    const double least = *one - SLOW_OPTIMIZER * t->optimize;
+    const double difference = fmax(two - *one, least);
+    *rate = t->flops / (difference > 0 ? fmin(difference, *one) : *one);
     return TR_OK;
 }
 
@@ -93,18 +122,20 @@ static tr_status measure_steps(tr_device *device, tr_rate_time_fn time_step, tr_
 static tr_status measure(const tr_config *c, tr_device *device, tr_rate_time_fn time_step,
                          double *rate) {
     const double usual = BATCH_S * tr_device_speed_of(device->name)->flops_per_s;
-    tr_rate_step step = {.dtype = tr_config_dtype(c),
-                         .deterministic = c->train.deterministic,
-                         .documents = tr_config_packed(c),
-                         .optimizer = tr_optim_of(c)};
-    double one, larger, flops = 0, more = 0;
-    step.optimizer.offload = false; /* the end of a step is in both times, and not in the rate */
-    TR_TRY(choose_model(c, device, usual, &step.model, &step.micro_batch, &flops));
-    TR_TRY(measure_steps(device, time_step, &step, flops, &one, rate));
+    timed t = {.step = {.dtype = tr_config_dtype(c),
+                        .deterministic = c->train.deterministic,
+                        .documents = tr_config_packed(c),
+                        .optimizer = tr_optim_of(c)}};
+    double one, larger;
+    /* The end of a step is in both times, and not in the rate. */
+    t.step.optimizer.offload = false;
+    TR_TRY(choose_model(c, device, usual, &t));
+    TR_TRY(measure_steps(device, time_step, &t, &one, rate));
     if (one >= BATCH_S) return TR_OK;
-    TR_TRY(choose_model(c, device, usual * BATCH_S / one, &step.model, &step.micro_batch, &more));
-    if (more <= flops) return TR_OK;
-    const tr_status status = measure_steps(device, time_step, &step, more, &one, &larger);
+    const double flops = t.flops;
+    TR_TRY(choose_model(c, device, usual * BATCH_S / one, &t));
+    if (t.flops <= flops) return TR_OK;
+    const tr_status status = measure_steps(device, time_step, &t, &one, &larger);
     if (status == TR_OK) *rate = larger;
     if (status != TR_ERR_FIT) return status;
     tr_error_clear(); /* the first one stands */
