@@ -11,6 +11,7 @@
 #include "support/scratch.h"
 #include "support/seed.h"
 #include "text/tokenizer.h"
+#include "train/origin.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -401,6 +402,13 @@ static tr_status read_adapter(void) {
     return tr_adapter_read(path_of("folder"), &adapter);
 }
 
+static tr_status read_origin(void) {
+    cJSON *origin;
+    tr_status status = tr_origin_read(path_of("folder"), &origin);
+    cJSON_Delete(origin);
+    return status;
+}
+
 /* A file of a folder, damaged: the folder is read, or the sentence names a file in it. */
 static void damage_in_folder(const char *name, const char *whole, size_t bytes,
                              tr_status (*read)(void)) {
@@ -426,6 +434,8 @@ static void damaged_files_of_folders_get_a_sentence(void **state) {
         "{\"peft_type\": \"LORA\", \"base_model_name_or_path\": \"base\", \"r\": 16, "
         "\"lora_alpha\": 32.5, \"bias\": \"none\", \"init_lora_weights\": true, \"use_dora\": "
         "false, \"rank_pattern\": {}, \"target_modules\": [\"q_proj\", \"mlp.down_proj\"]}";
+    static const char origin[] = "{\"dtype\": \"F32\", \"dtypes\": {\"wte.weight\": \"BF16\"}, "
+                                 "\"config\": {\"model_type\": \"gpt2\"}}";
     char command[600];
     size_t bytes;
     (void)snprintf(command, sizeof command, "cp -rL '%s' '%s' && chmod -R u+w '%s'",
@@ -434,6 +444,7 @@ static void damaged_files_of_folders_get_a_sentence(void **state) {
     char *index = read_file(golden("llama-shards/model.safetensors.index.json"), &bytes);
     damage_in_folder("folder/model.safetensors.index.json", index, bytes, open_folder);
     damage_in_folder("folder/adapter_config.json", adapter, sizeof adapter - 1, read_adapter);
+    damage_in_folder("folder/origin.json", origin, sizeof origin - 1, read_origin);
     free(index);
     remove_all(path_of("folder"));
 }
