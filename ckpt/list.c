@@ -265,14 +265,22 @@ tr_status tr_ckpt_newest(const char *root, int64_t below, int64_t *step, char *s
 }
 
 tr_status tr_ckpt_step_find(const char *root, int64_t step, int64_t *found, tr_path *dir) {
-    char why[TR_CKPT_WHY] = "";
+    char why[TR_CKPT_WHY] = "", cause[64] = "";
     struct stat info;
+    int64_t newest;
+    bool unread;
     *found = step;
     if (step < 0) TR_TRY(tr_ckpt_newest(root, INT64_MAX, found, why));
     TR_TRY(step_path(root, *found, dir));
     if (step < 0 || stat(dir->text, &info) == 0) return TR_OK;
-    return TR_FAIL(TR_ERR_NOFILE, "%s: there is no checkpoint of step %" PRId64 " here (%s)",
-                   dir->text, step, strerror(errno));
+    if (errno != ENOENT) (void)snprintf(cause, sizeof cause, " (%s)", strerror(errno));
+    if (newest_valid(root, INT64_MAX, &newest, why, &unread) != TR_OK || newest < 0)
+        return TR_FAIL(TR_ERR_NOFILE, "%s: there is no checkpoint of step %" PRId64 " here%s",
+                       dir->text, step, cause);
+    return TR_FAIL(TR_ERR_NOFILE,
+                   "%s: there is no checkpoint of step %" PRId64
+                   " here%s; the newest valid step is %" PRId64,
+                   dir->text, step, cause, newest);
 }
 
 tr_status tr_ckpt_step_advise(const char *root, int64_t step, tr_status status) {

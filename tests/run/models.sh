@@ -85,6 +85,7 @@ cp -r folder astray && ln -s nowhere astray/tokenizer.json
 refused 65 "astray/tokenizer.json' cannot be opened: it is a link to a file that does not exist" ckpt import astray no-tokenizer
 refused 65 "astray/tokenizer.json' cannot be opened: it is a link to a file that does not exist" sample astray -p A
 [[ ! -e no-tokenizer/ckpt ]] || fail "an import that was refused left $(ls no-tokenizer)"
+refused 66 "step-00000007: there is no checkpoint of step 7 here; the newest valid step is 2" ckpt export born no-step --step 7
 refused 65 "'born/config.yaml' is not a folder: name a new folder" ckpt export born born/config.yaml
 refused 65 "'born/config.yaml/x' is not a folder: name a new folder" ckpt export born born/config.yaml/x
 refused 66 "; \`hf download some/model --local-dir some/model\` fetches a published model" plan base.yaml model.init_from=some/model
