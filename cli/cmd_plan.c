@@ -370,6 +370,7 @@ static tr_status print_speed(const tr_config *c, tr_device *device, const tr_run
                              double given, bool here) {
     char step[32], run[32], speed[32];
     double rate = given;
+    bool busy = false;
     if (given == 0 && !here) {
         (void)printf("time     not known, since this machine has no device %s: give a rank's speed "
                      "with --rate GFLOP/s\n\n",
@@ -377,7 +378,7 @@ static tr_status print_speed(const tr_config *c, tr_device *device, const tr_run
         return TR_OK;
     }
     if (given == 0) {
-        tr_status status = tr_rate_measure(c, device, tr_time_step, &rate);
+        tr_status status = tr_rate_measure(c, device, tr_time_step, &rate, &busy);
         if (status == TR_ERR_FIT) {
             (void)printf("time     not measured, since one layer of the model does not fit here: "
                          "give a rank's speed with --rate GFLOP/s\n\n");
@@ -394,7 +395,9 @@ static tr_status print_speed(const tr_config *c, tr_device *device, const tr_run
                  (double)(c->train.batch * c->model.context) / seconds,
                  cli_duration(all_steps, run, sizeof run), (long long)c->train.steps,
                  tr_text_flop(rate, "FLOP/s", speed, sizeof speed),
-                 given != 0 ? "--rate" : "measured here");
+                 given != 0 ? "--rate"
+                 : busy     ? "measured here, while other processes ran"
+                            : "measured here");
     tr_step_traffic traffic;
     TR_TRY(cli_plan_traffic(c, p, rate, &traffic));
     const double with = traffic.makespan / rate;

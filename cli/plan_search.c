@@ -42,9 +42,10 @@ typedef struct rank_speed {
 
 static tr_status rate_of(void *context, const tr_config *c, double *rate) {
     const rank_speed *s = context;
+    bool busy;
     *rate = s->given;
     if (s->given > 0) return TR_OK;
-    TR_TRY(tr_rate_measure(c, s->device, tr_time_step, rate));
+    TR_TRY(tr_rate_measure(c, s->device, tr_time_step, rate, &busy));
     *rate = cli_shared_rate(*rate, s->device, s->ranks);
     return TR_OK;
 }

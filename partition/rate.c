@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 /* Seconds of one micro-batch of the timed model: enough that products are as efficient as in
@@ -160,19 +161,25 @@ static void describe(const tr_config *c, tr_device *device, char *text, size_t s
                    c->optim.moments, c->optim.master, c->optim.gradients);
 }
 
-/* Returns true when other processes ran on the CPUs in the last minute. */
+/* Returns true when other processes ran on the CPUs in the last minute, of which the load is a mean
+ * that forgets as exp(-t / 60 s). */
 static bool is_busy(const tr_device *device) {
     double load;
-    return tr_device_on_host(device) && getloadavg(&load, 1) == 1 && load > 0.5;
+    const double own = 1 - exp(-(double)clock() / CLOCKS_PER_SEC / 60);
+    return tr_device_on_host(device) && getloadavg(&load, 1) == 1 && load > own + 0.5;
 }
 
 tr_status tr_rate_measure(const tr_config *config, tr_device *device, tr_rate_time_fn time_step,
-                          double *flops_per_s) {
-    char key[1024];
+                          double *flops_per_s, bool *busy) {
+    char key[1024], busy_key[sizeof key + 8];
     describe(config, device, key, sizeof key);
+    (void)snprintf(busy_key, sizeof busy_key, "%s|busy", key);
+    *busy = false;
     if (tr_rate_cache_read(key, flops_per_s)) return TR_OK;
-    bool busy = is_busy(device);
+    *busy = true;
+    if (tr_rate_cache_read(busy_key, flops_per_s)) return TR_OK;
+    *busy = is_busy(device);
     TR_TRY(measure(config, device, time_step, flops_per_s));
-    tr_rate_cache_write(key, *flops_per_s, busy ? BUSY_LASTS_S : IDLE_LASTS_S);
+    tr_rate_cache_write(*busy ? busy_key : key, *flops_per_s, *busy ? BUSY_LASTS_S : IDLE_LASTS_S);
     return TR_OK;
 }

@@ -25,6 +25,6 @@ typedef tr_status (*tr_rate_time_fn)(tr_device *device, const tr_rate_step *step
  * layer is narrowed on a host device: its products are as fast there), precision and device, and as
  * many tokens, up to a micro-batch, as take about 0.2 s. The result is remembered under
  * $XDG_CACHE_HOME/trireme (~/.cache/trireme), for a day, or for a minute when other processes kept
- * the CPUs busy; if that cache cannot be read or written, every call measures. */
+ * the CPUs busy, which *busy says; if that cache cannot be read or written, every call measures. */
 tr_status tr_rate_measure(const tr_config *config, tr_device *device, tr_rate_time_fn time_step,
-                          double *flops_per_s);
+                          double *flops_per_s, bool *busy);

@@ -176,14 +176,14 @@ plan 0 second
 diff <(grep ^time "$scratch/first.out") <(grep ^time "$scratch/second.out") || fail "a remembered rate is another"
 # For a model that is too large for this machine, a narrower layer is timed.
 plan 0 wide model.width=262144 model.heads=4096 device.memory=900000GiB
-grep -q '^time     about .* (measured here)' "$scratch/wide.out" || fail "a layer that is narrowed: $(grep ^time "$scratch/wide.out")"
+grep -q '^time     about .* (measured here' "$scratch/wide.out" || fail "a layer that is narrowed: $(grep ^time "$scratch/wide.out")"
 # A model that cannot be narrowed, and of which not even one layer can be timed here, is planned without
 # seconds.
 plan 0 immense model.width=262143 model.heads=511 device.memory=900000GiB
 grep -q '^time     not measured, ' "$scratch/immense.out" || fail "a layer that does not fit here: $(grep ^time "$scratch/immense.out")"
 sed -E 's/ [^ ]*$/ 1e9/' -i "$scratch/cache/trireme/rates"
 plan 0 third
-grep -q ': 1 GFLOP/s a rank (measured here)' "$scratch/third.out" || fail "the remembered rate is not read: $(grep ^time "$scratch/third.out")"
+grep -q ': 1 GFLOP/s a rank (measured here' "$scratch/third.out" || fail "the remembered rate is not read: $(grep ^time "$scratch/third.out")"
 sed -E 's/ [^ ]*$/ -1/' -i "$scratch/cache/trireme/rates"
 plan 0 fourth
 grep -q '^time     about ' "$scratch/fourth.out" || fail "no time with a damaged cache"

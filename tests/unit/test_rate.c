@@ -5,12 +5,23 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
 static double taken[2]; /* seconds of a step with one micro-batch and with two */
+static double load;
+static bool busy; /* as the last measurement says */
+
+/* Replaces the C library's, since a test cannot choose the machine's load. */
+int getloadavg(double *loads, int count) {
+    assert_int_equal(count, 1);
+    *loads = load;
+    return 1;
+}
 
 static tr_status fake_time(tr_device *device, const tr_rate_step *step, double *seconds) {
     (void)device;
@@ -24,7 +35,7 @@ static double measure(const char *text, tr_rate_time_fn time) {
     double rate = 0;
     assert_int_equal(tr_config_parse(text, strlen(text), "none", NULL, 0, &config), TR_OK);
     assert_int_equal(tr_device_open("ref", &(tr_device_options){.threads = 1}, &device), TR_OK);
-    assert_int_equal(tr_rate_measure(&config, device, time, &rate), TR_OK);
+    assert_int_equal(tr_rate_measure(&config, device, time, &rate, &busy), TR_OK);
     tr_device_close(device);
     return rate;
 }
@@ -84,9 +95,35 @@ static void a_fast_device_has_a_larger_micro_batch(void **state) {
     near(large / small, expected);
 }
 
+/* A busy machine's rate says so, also when it is remembered, and an idle one's takes its place. */
+static void a_busy_machine_is_named(void **state) {
+    (void)state;
+    char folder[] = "/tmp/test_rate_XXXXXX", file[64];
+    assert_non_null(mkdtemp(folder));
+    assert_int_equal(setenv("XDG_CACHE_HOME", folder, 1), 0);
+    load = 1.1;
+    const double slow = rate_of(2, 4);
+    assert_true(busy);
+    load = 0.3;
+    near(rate_of(1, 2), slow);
+    assert_true(busy);
+    (void)snprintf(file, sizeof file, "%s/trireme/rates", folder);
+    assert_int_equal(unlink(file), 0);
+    const double fast = rate_of(1, 2);
+    assert_true(!busy && fast > 1.9 * slow);
+    load = 1.1;
+    near(rate_of(2, 4), fast);
+    assert_false(busy);
+    assert_int_equal(unlink(file), 0);
+    (void)snprintf(file, sizeof file, "%s/trireme", folder);
+    assert_int_equal(rmdir(file), 0);
+    assert_int_equal(rmdir(folder), 0);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(a_disturbed_step_is_not_a_slow_device),
-                                       cmocka_unit_test(a_fast_device_has_a_larger_micro_batch)};
+                                       cmocka_unit_test(a_fast_device_has_a_larger_micro_batch),
+                                       cmocka_unit_test(a_busy_machine_is_named)};
     /* No cache, so that every call measures. */
     if (setenv("XDG_CACHE_HOME", "/dev/null", 1) != 0) return 1;
     return cmocka_run_group_tests(tests, NULL, NULL);
