@@ -7,7 +7,6 @@
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
 /* Writes the path of the tokenizer next to a token file to path[PATH_MAX]. Returns false when there
  * is none. */
