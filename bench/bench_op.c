@@ -1,5 +1,6 @@
 /* Times the operators of a device at the sizes of two GPT-2 models, and Llama's operators at the
- * same sizes; on a GPU also all of them at the sizes of Llama 3 8B. The data are normal and random.
+ * same sizes; on a GPU also all of them at the sizes of Llama 3 8B. The data are normal and random,
+ * and as in a run no result is subnormal, which processors compute slowly.
  * Prints the bytes of its tensors, the median time of a run, GFLOP/s or GB/s, and the share of the
  * roof, which is measured in the same run: a square product for operators that are counted in
  * FLOPs, a copy larger than the caches for the rest (these may exceed 100 % when their tensors stay
@@ -24,6 +25,7 @@ typedef struct bench_case {
     const char *label;
     tr_op_desc desc;
     unsigned positive; /* bit mask of FP32 operands: sums, maxima, squares */
+    unsigned ones;     /* bit mask of factors of what runs change in place, again and again */
     int64_t touched;   /* bytes that a run moves; 0: tr_op_bytes */
 } bench_case;
 
@@ -44,7 +46,17 @@ static void check(tr_status status) {
     exit((int)status);
 }
 
-/* Fills operand `index` of the case. Integers are tokens or labels. */
+/* Sets b->other to the random numbers times `factor`, plus `more`. */
+static void rescale(bench *b, tr_dtype dtype, int64_t bytes, float factor, float more) {
+    for (int64_t i = 0; i < bytes / (int64_t)tr_dtype_size(dtype); i++)
+        if (dtype == TR_BF16)
+            ((uint16_t *)b->other)[i] =
+                tr_f32_to_bf16(tr_bf16_to_f32(((uint16_t *)b->normal)[i]) * factor + more);
+        else ((float *)b->other)[i] = ((float *)b->normal)[i] * factor + more;
+}
+
+/* Fills operand `index` of the case. Integers are tokens or labels. Of a product the right
+ * operand is as small as weights are, so that the results have the data's size. */
 static void fill(bench *b, const bench_case *c, int index, const tr_tensor *t, int64_t limit) {
     const int64_t bytes = (int64_t)tr_tensor_bytes(t);
     const int64_t piece = bytes < BENCH_PATTERN ? bytes : BENCH_PATTERN;
@@ -57,6 +69,12 @@ static void fill(bench *b, const bench_case *c, int index, const tr_tensor *t, i
         float *x = (float *)(from = b->other);
         memcpy(x, b->normal, (size_t)piece);
         for (int64_t i = 0; i < piece / 4; i++) x[i] = fabsf(x[i]) + 4;
+    } else if (c->ones >> index & 1) {
+        from = b->other;
+        rescale(b, t->dtype, piece, 0, 1);
+    } else if (c->desc.kind == TR_OP_MATMUL && index == TR_MATMUL_B) {
+        from = b->other;
+        rescale(b, t->dtype, piece, 1 / sqrtf((float)c->desc.matmul.k), 0);
     }
     check(bench_fill(b->device, t->data, bytes, from));
 }
@@ -192,6 +210,9 @@ static void llama(bench *b, const shapes *s, tr_dtype t) {
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         bench_case one = cases[i];
         if (one.desc.kind == TR_OP_ATTENTION_DGRAD) one.positive = 1u << TR_ATTENTION_DGRAD_LSE;
+        if (one.desc.kind == TR_OP_NORM_ROPE) one.ones = 1u << TR_NORM_ROPE_GAMMA;
+        if (one.desc.kind == TR_OP_NORM_ROPE_DGRAD)
+            one.ones = 1u << TR_NORM_ROPE_DGRAD_GAMMA | 1u << TR_NORM_ROPE_DGRAD_RSTD;
         report(b, &one, 1);
     }
 }
