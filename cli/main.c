@@ -151,6 +151,9 @@ static void open_closed_files(void) {
 }
 
 int main(int argc, char **argv) {
+    /* A parent that ignores it passes that on, and the kernel then keeps no exit status of
+     * mpirun. */
+    (void)signal(SIGCHLD, SIG_DFL);
     (void)signal(SIGXFSZ, SIG_IGN); /* a write beyond ulimit -f fails with EFBIG instead */
     open_closed_files();
     if (argc > 1) limit_spinning(argv[1], argv);

@@ -154,6 +154,10 @@ for ranks in 1 2; do
     [[ $code == 75 && $(saved_step terminal) -ge 2 ]] || fail "a closed terminal, $ranks ranks: exit code $code"
 done
 
+# A parent that ignores the end of its children does not make the launcher wait for ever.
+signals=--ignore-signal=CHLD choose 2 childless train.steps=2
+timeout -k 1 60 "${words[@]}" >childless.out 2>&1 || fail "SIGCHLD ignored: exit code $?"
+
 # log.txt has the lines of all starts, complete and without terminal codes.
 choose 2 logged train.steps=30
 "$tools/pty_run" record 100x30 -- "${words[@]}" || fail "log.txt: exit code $?"
