@@ -42,6 +42,7 @@ trireme_run_test(own_model)
 set_tests_properties(run.own_model PROPERTIES PROCESSORS 2) # it builds
 
 # A process that cannot start more threads.
+target_link_options(test_trace PRIVATE -Wl,--wrap=clock_gettime)
 target_link_options(test_no_thread PRIVATE -Wl,--wrap=pthread_create)
 
 # A file system that cannot lock.

@@ -184,12 +184,19 @@ static void lines_keep_bits_and_resume_cuts(void **state) {
     write_steps(m, 201, 210);
     tr_metrics_close(m);
     has_steps(210);
+    f = open_lines("a"); /* and just before the line's end */
+    (void)fputs("{\"step\":211}", f);
+    (void)fclose(f);
+    assert_int_equal(tr_metrics_open(&config, 300, &m), TR_OK);
+    write_steps(m, 211, 220);
+    tr_metrics_close(m);
+    has_steps(220);
     assert_int_equal(tr_metrics_open(&config, 50, &m), TR_OK);
     has_steps(50);
     write_steps(m, 51, 60);
     tr_metrics_close(m);
     has_steps(60);
-    assert_int_equal(count_events(), 3);
+    assert_int_equal(count_events(), 4);
 
     char path[1200];
     tr_config saved;

@@ -66,6 +66,13 @@ static void proportions_are_exact_over_every_prefix(void **state) {
 static void far_places_are_found(void **state) {
     (void)state;
     tr_mixture m;
+    /* Of equal turns the first corpus takes the first, in every version: a run that continues must
+     * read on where it was. */
+    assert_int_equal(tr_mixture_begin((const int64_t[]){2, 2, 2}, 3, &m), TR_OK);
+    for (int n = 0; n < 6; n++) {
+        tr_mixture_seek(&m, n);
+        assert_int_equal(tr_mixture_part(&m), n % 3);
+    }
     assert_int_equal(tr_mixture_begin((const int64_t[]){7, 3}, 2, &m), TR_OK);
     tr_mixture_seek(&m, INT64_C(10) << 50);
     assert_int_equal(m.taken[0], INT64_C(7) << 50);

@@ -49,7 +49,7 @@ static void test_failed_copies(void **state) {
                                "errno=Permission denied(13)\n"
                                "[a][[42,1],0][../btl_tcp_frag.c:135:mca_btl_tcp_frag_send] "
                                "trireme: lost rank 2\nmca_btl_tcp_frag_send: writev failed\n"
-                               "[kept] trireme: \n";
+                               "[kept] trireme: \n[host:42] Read -1, expected 7";
     static const char want[] = "trireme: lost rank 1\n[host:42] kept\ntrireme: lost rank 2\n"
                                "[kept] trireme: \n";
     int file[2], input;

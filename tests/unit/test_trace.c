@@ -11,6 +11,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
+#include <time.h>
 
 #include <cmocka.h>
 
@@ -234,7 +235,46 @@ static void test_records_come_back(void **state) {
     expect_back("zb-h1", 2, 5, 0.5, true);
 }
 
+/* --- clocks of several hosts ------------------------------------------------------------------ */
+
+enum { HOSTS = 3 };
+static _Thread_local long lag_s; /* how far this rank's clock is behind */
+
+int __real_clock_gettime(clockid_t clock, struct timespec *now);
+int __wrap_clock_gettime(clockid_t clock, struct timespec *now);
+int __wrap_clock_gettime(clockid_t clock, struct timespec *now) {
+    const int failed = __real_clock_gettime(clock, now);
+    if (clock == CLOCK_MONOTONIC) now->tv_sec -= lag_s;
+    return failed;
+}
+
+static void *compare_clocks(void *context) {
+    job *j = context;
+    lag_s = 10L * tr_world_rank(j->world);
+    j->status = tr_tracing_clock(j->world, &j->offset);
+    tr_world_close(j->world);
+    return NULL;
+}
+
+static void test_clocks(void **state) {
+    (void)state;
+    tr_world *world[HOSTS];
+    pthread_t thread[HOSTS];
+    job j[HOSTS];
+    assert_int_equal(tr_world_open_local(HOSTS, world), TR_OK);
+    for (int r = 0; r < HOSTS; r++) {
+        j[r] = (job){.world = world[r]};
+        assert_int_equal(pthread_create(&thread[r], NULL, compare_clocks, &j[r]), 0);
+    }
+    for (int r = 0; r < HOSTS; r++) {
+        assert_int_equal(pthread_join(thread[r], NULL), 0);
+        assert_int_equal(j[r].status, TR_OK);
+        assert_true(fabs(1e-9 * (double)j[r].offset - 10.0 * r) < 5);
+    }
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_records_come_back)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_records_come_back),
+                                       cmocka_unit_test(test_clocks)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
