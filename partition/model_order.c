@@ -155,23 +155,24 @@ static tr_status measure(const tr_config *c, const tr_model *model, const tr_sch
                          const tr_mesh *divided, tr_optim_memory optimizer,
                          const tr_config_offloads *offload, need *out) {
     cut x;
-    tr_program_set *set = NULL;
+    size_t *arena = NULL;
     *out = (need){0};
     TR_TRY(cut_open(c, model, s, optimizer, s->stages, &x));
     tr_placement placement = {.stages = s->stages, .first = x.first, .owner = s->rank_of};
     tr_offload_mark(offload->first, offload->stages, &x.table);
-    tr_status status = tr_lower(s, &x.table, &set);
+    tr_status status = tr_calloc((size_t)s->ranks, sizeof *arena, &arena);
+    if (status == TR_OK) status = tr_lower_arenas(s, &x.table, arena);
     if (status == TR_OK) status = tr_owners_choose(model, &placement, divided, optimizer.kind);
     for (int r = 0; r < s->ranks && status == TR_OK; r++) {
         size_t values, gradients, moments;
         tr_param_memory params = fullest(model, &placement, r, divided, optimizer);
         tr_memory_params_bytes(&params, model->shape.dtype, &values, &gradients, &moments);
-        need n = {.arena = (double)set->program[r].arena_bytes};
+        need n = {.arena = (double)arena[r]};
         n.total = (double)values + (double)gradients + (double)moments + n.arena +
                   (double)tr_links_bytes(&x.table, s->rank_of, r);
         if (n.total > out->total) *out = n;
     }
-    tr_program_set_destroy(set);
+    free(arena);
     cut_close(&x);
     return status;
 }

@@ -84,12 +84,19 @@ static void turn(sweep_order *o) {
     o->until = begin;
 }
 
-/* Checks that the sum of all sizes does not overflow, because offsets are added without a check. */
-static tr_status check_sum(const tr_arena_item *items, int n) {
-    size_t total = 0;
-    for (int k = 0; k < n; k++)
-        if (__builtin_add_overflow(total, items[k].bytes, &total))
+/* Numbers the buffers, and sets *buffers to their sum. Checks that the sum of all sizes does not
+ * overflow, because offsets are added without a check. */
+static tr_status number_buffers(tr_arena_item *items, int n, size_t *buffers) {
+    size_t total = 0, bytes;
+    int sum = 0;
+    for (int k = 0; k < n; k++) {
+        items[k].first = sum;
+        if (__builtin_add_overflow(sum, items[k].count, &sum) ||
+            !tr_mul_size((size_t)items[k].count, items[k].bytes, &bytes) ||
+            __builtin_add_overflow(total, bytes, &total))
             return TR_FAIL(TR_ERR_FIT, "the activations of one step overflow a size");
+    }
+    *buffers = (size_t)sum;
     return TR_OK;
 }
 
@@ -104,6 +111,7 @@ typedef struct gap {
 typedef struct room {
     gap *gap; /* [gaps], by address; no two touch */
     int gaps;
+    size_t capacity;
 } room;
 
 static void remove_gap(room *r, int k) {
@@ -114,17 +122,12 @@ static size_t size_of(gap g) {
     return g.to - g.from;
 }
 
-/* Takes bytes from the start of the lowest gap that is large enough, or of the `tightest` one;
- * returns their offset. */
-static size_t take_bytes(room *r, size_t bytes, bool tightest) {
-    int k = 0;
+/* Returns the lowest gap that is large enough, or the `tightest` one; no gap before `k` is. */
+static int find_gap(const room *r, int k, size_t bytes, bool tightest) {
     while (size_of(r->gap[k]) < bytes) k++; /* the last gap is large enough */
     for (int j = k + 1; j < r->gaps && tightest && size_of(r->gap[k]) > bytes; j++)
         if (size_of(r->gap[j]) >= bytes && size_of(r->gap[j]) < size_of(r->gap[k])) k = j;
-    size_t from = r->gap[k].from;
-    r->gap[k].from += bytes;
-    if (r->gap[k].from == r->gap[k].to) remove_gap(r, k);
-    return from;
+    return k;
 }
 
 static void give_bytes(room *r, size_t from, size_t to) {
@@ -146,32 +149,87 @@ static void give_bytes(room *r, size_t from, size_t to) {
     }
 }
 
-/* Fills offset[n]: each item gets the lowest offset that is free during its live range, or the
- * start of the `tightest` gap. Returns the arena's size; *peak: the most bytes alive. Ends early
- * when the size is not below `most`. */
-static size_t sweep(const tr_arena_item *items, int n, const sweep_order *o, bool tightest,
-                    size_t most, room *r, size_t *offset, size_t *peak) {
-    size_t size = 0, live = 0;
+/* Buffers of an item that are next to each other. */
+typedef struct extent {
+    size_t from;
+    int count;
+} extent;
+
+/* The places of a sweep. */
+typedef struct places {
+    extent *extent; /* of every item, in the order in which they were placed */
+    int extents;
+    size_t capacity;
+    int *first, *after; /* [n]: an item's extents */
+    size_t end;         /* of the arena */
+} places;
+
+static tr_status open_places(places *p, int n) {
+    TR_TRY(tr_calloc((size_t)n, sizeof *p->first, &p->first));
+    return tr_calloc((size_t)n, sizeof *p->after, &p->after);
+}
+
+static void close_places(places *p) {
+    free(p->extent);
+    free(p->first);
+    free(p->after);
+}
+
+/* Places the item's buffers, each at the start of the lowest gap that is large enough or of the
+ * `tightest` one. The next buffer has the same gap as long as it is large enough: it is the lowest
+ * still, and has become tighter. */
+static tr_status place(places *p, room *r, const tr_arena_item *items, int item, bool tightest) {
+    const size_t bytes = items[item].bytes;
+    p->first[item] = p->extents;
+    for (int left = items[item].count, k = 0; left > 0;) {
+        k = find_gap(r, tightest ? 0 : k, bytes, tightest);
+        gap *g = &r->gap[k];
+        const size_t fit = size_of(*g) / bytes;
+        const int count = fit < (size_t)left ? (int)fit : left;
+        TR_TRY(tr_grow(&p->extent, &p->capacity, (size_t)p->extents + 1, sizeof *p->extent));
+        p->extent[p->extents++] = (extent){g->from, count};
+        g->from += (size_t)count * bytes;
+        if (g->from > p->end) p->end = g->from;
+        if (g->from == g->to) remove_gap(r, k);
+        left -= count;
+    }
+    p->after[item] = p->extents;
+    /* Room for a gap behind each extent, so that give_bytes needs no memory. */
+    return tr_grow(&r->gap, &r->capacity, (size_t)p->extents + 2, sizeof *r->gap);
+}
+
+/* Gives the bytes of an item back, and returns how many. */
+static size_t release(const places *p, room *r, const tr_arena_item *items, int item) {
+    const size_t bytes = items[item].bytes;
+    for (int e = p->first[item]; e < p->after[item]; e++)
+        give_bytes(r, p->extent[e].from, p->extent[e].from + (size_t)p->extent[e].count * bytes);
+    return (size_t)items[item].count * bytes;
+}
+
+/* Fills *p: each buffer gets the lowest offset that is free during its live range, or the start of
+ * the `tightest` gap. *peak: the most bytes alive. Ends early when the arena is not smaller than
+ * `most`. */
+static tr_status sweep(const tr_arena_item *items, int n, const sweep_order *o, bool tightest,
+                       size_t most, room *r, places *p, size_t *peak) {
+    size_t live = 0;
     int ended = n; /* by_until has those that are over from here on */
+    TR_TRY(tr_grow(&r->gap, &r->capacity, 1, sizeof *r->gap));
     r->gap[0] = (gap){0, SIZE_MAX};
     r->gaps = 1;
+    p->extents = 0;
+    p->end = 0;
     *peak = 0;
     sort_by_position(o, o->until, o->by_bytes, n, o->by_until);
     sort_by_position(o, o->begin, o->by_until, n, o->by_begin);
-    for (int k = 0; k < n && size < most; k++) {
+    for (int k = 0; k < n && p->end < most; k++) {
         const int item = o->by_begin[k];
-        const size_t bytes = items[item].bytes;
-        for (; o->last - o->until[o->by_until[ended - 1]] < o->begin[item]; ended--) {
-            const int over = o->by_until[ended - 1];
-            give_bytes(r, offset[over], offset[over] + items[over].bytes);
-            live -= items[over].bytes;
-        }
-        offset[item] = take_bytes(r, bytes, tightest);
-        live += bytes;
+        for (; o->last - o->until[o->by_until[ended - 1]] < o->begin[item]; ended--)
+            live -= release(p, r, items, o->by_until[ended - 1]);
+        TR_TRY(place(p, r, items, item, tightest));
+        live += (size_t)items[item].count * items[item].bytes;
         if (live > *peak) *peak = live;
-        if (offset[item] + bytes > size) size = offset[item] + bytes;
     }
-    return size;
+    return TR_OK;
 }
 
 enum { WAYS = 4 }; /* forwards, backwards, and both with the tightest gaps */
@@ -182,35 +240,61 @@ static bool is_worth_a_sweep(int way, size_t best, size_t peak) {
     return way < 2 ? best > peak : best - peak > peak / GOOD_PART;
 }
 
+/* Keeps the smallest arena of the sweeps in *best; *trial has another one. */
+static tr_status sweep_all(const tr_arena_item *items, int n, sweep_order *o, room *r, places *best,
+                           places *trial, size_t *live_peak) {
+    best->end = SIZE_MAX;
+    for (int way = 0; way < WAYS && is_worth_a_sweep(way, best->end, *live_peak); way++) {
+        size_t peak = 0;
+        TR_TRY(sweep(items, n, o, way >= 2, best->end, r, trial, &peak));
+        turn(o);
+        if (way == 0) *live_peak = peak;
+        if (trial->end >= best->end) continue;
+        const places better = *trial;
+        *trial = *best;
+        *best = better;
+    }
+    return TR_OK;
+}
+
+static tr_status list_offsets(const tr_arena_item *items, int n, size_t buffers, const places *p,
+                              size_t **out) {
+    size_t *at;
+    TR_TRY(tr_calloc(buffers, sizeof *at, &at));
+    *out = at;
+    for (int k = 0; k < n; k++)
+        for (int e = p->first[k]; e < p->after[k]; e++)
+            for (int j = 0; j < p->extent[e].count; j++)
+                *at++ = p->extent[e].from + (size_t)j * items[k].bytes;
+    return TR_OK;
+}
+
 /* Why these sweeps are enough: a step is a ramp up, a steady state and a ramp down. The forward
  * sweep places items well where live ranges begin together, as in the ramp up; the backward sweep
  * where they end together. In both, repeating items of the steady state get the room of their
  * predecessors. Small items that take the lowest gaps split the room of large ones there where both
  * alternate, as with the two directions of DualPipeV; in the tightest gaps they do not. */
-tr_status tr_arena_pack(tr_arena_item *items, int n, size_t *bytes, size_t *live_peak) {
+tr_status tr_arena_pack(tr_arena_item *items, int n, size_t **offset, size_t *bytes,
+                        size_t *live_peak) {
     tr_status status = TR_OK;
     sweep_order order = {0};
-    size_t *offset = NULL;
+    places best = {0}, trial = {0};
     room r = {0};
+    size_t buffers = 0;
     *bytes = *live_peak = 0;
+    if (offset) *offset = NULL;
     if (n == 0) return TR_OK;
-    TR_TRY(check_sum(items, n));
+    TR_TRY(number_buffers(items, n, &buffers));
     TR_TRY_OUT(create_order(items, n, &order));
-    TR_TRY_OUT(tr_calloc((size_t)n, sizeof *offset, &offset));
-    TR_TRY_OUT(tr_calloc((size_t)n + 2, sizeof *r.gap, &r.gap));
-    *bytes = SIZE_MAX;
-    for (int way = 0; way < WAYS && is_worth_a_sweep(way, *bytes, *live_peak); way++) {
-        size_t peak;
-        const size_t size = sweep(items, n, &order, way >= 2, *bytes, &r, offset, &peak);
-        turn(&order);
-        if (way == 0) *live_peak = peak;
-        if (size >= *bytes) continue;
-        *bytes = size;
-        for (int k = 0; k < n; k++) items[k].offset = offset[k];
-    }
+    TR_TRY_OUT(open_places(&best, n));
+    TR_TRY_OUT(open_places(&trial, n));
+    TR_TRY_OUT(sweep_all(items, n, &order, &r, &best, &trial, live_peak));
+    *bytes = best.end;
+    if (offset) TR_TRY_OUT(list_offsets(items, n, buffers, &best, offset));
 out:
     free(r.gap);
-    free(offset);
+    close_places(&trial);
+    close_places(&best);
     destroy_order(&order);
     return status;
 }

@@ -5,18 +5,25 @@
 
 #include <stddef.h>
 
-/* A buffer with the live range from position `start` to position `end`, both included. */
+/* Equal buffers with the live range from position `start` to position `end`, both included. */
 typedef struct tr_arena_item {
     int start, end;
-    size_t bytes;  /* a multiple of TR_ALIGN, > 0 */
-    size_t offset; /* set by tr_arena_pack */
+    int count;    /* buffers, > 0 */
+    int first;    /* set by tr_arena_pack: of its buffers among those of all items */
+    size_t bytes; /* of each buffer: a multiple of TR_ALIGN, > 0 */
 } tr_arena_item;
 
-/* Gives every item an offset so that items alive at one position never overlap; *bytes is the
+/* Gives every buffer an offset so that buffers alive at one position never overlap; *bytes is the
  * arena's size, *live_peak the most bytes alive at one position, a lower bound of every packing.
- * Deterministic. Sweeps through time forwards and backwards, gives each item the
- * lowest offset that is free during its live range, or, where that packs badly, the tightest free
- * room, and keeps the smallest arena, in nearly linear time. Tests check that the arena is at most
- * 5% over the live peak with every schedule that ships and every model preset; arbitrary items have
- * no such bound. `plan` prints both sizes. Fails with TR_ERR_FIT when sizes overflow. */
-tr_status tr_arena_pack(tr_arena_item *items, int n, size_t *bytes, size_t *live_peak);
+ * Sets *offset to the offsets of the first item's buffers, of the second one's, and so on; the
+ * caller frees them. offset NULL: they are not wanted. The places do not depend on how equal
+ * buffers with one live range that follow each other are divided into items; fewer items take less
+ * time.
+ *
+ * Deterministic. Sweeps through time forwards and backwards, gives each buffer the lowest offset
+ * that is free during its live range, or, where that packs badly, the tightest free room, and keeps
+ * the smallest arena, in nearly linear time. Tests check that the arena is at most 5% over the live
+ * peak with every schedule that ships and every model preset; arbitrary items have no such bound.
+ * `plan` prints both sizes. Fails with TR_ERR_FIT when sizes overflow. */
+tr_status tr_arena_pack(tr_arena_item *items, int n, size_t **offset, size_t *bytes,
+                        size_t *live_peak);

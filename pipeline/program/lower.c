@@ -372,6 +372,8 @@ static tr_status check_table(const tr_stage_table *t) {
 
 static tr_status builder_open(builder *b) {
     size_t ranks = (size_t)b->s->ranks, micro_batches = (size_t)b->s->micro_batches;
+    b->walk = (tr_walk){.name = b->s->name, .context = b, .step = lower_step};
+    b->paced = is_paced(b->s);
     TR_TRY(tr_calloc(1, sizeof *b->set, &b->set));
     TR_TRY(tr_calloc(ranks, sizeof *b->set->program, &b->set->program));
     b->set->ranks = b->s->ranks;
@@ -406,24 +408,41 @@ static void builder_close(builder *b) {
     tr_program_set_destroy(b->set);
 }
 
+/* Makes the instructions of all ranks. The caller releases the builder with builder_close, also
+ * after a failure. */
+static tr_status lower_instructions(builder *b) {
+    TR_TRY(tr_schedule_check(b->s, b->t, NULL));
+    TR_TRY(check_table(b->t));
+    TR_TRY(builder_open(b));
+    TR_TRY(lower_all(b));
+    for (int r = 0; r < b->s->ranks; r++) TR_TRY(tr_lower_gathers(b->t, &b->set->program[r]));
+    TR_TRY(place_waits(b));
+    for (int r = 0; r < b->s->ranks; r++) TR_TRY(tr_lower_offload(b->t, &b->set->program[r]));
+    return TR_OK;
+}
+
 tr_status tr_lower(const tr_schedule *s, const tr_stage_table *t, tr_program_set **out) {
-    TR_TRY(tr_schedule_check(s, t, NULL));
-    TR_TRY(check_table(t));
     tr_status status = TR_OK;
-    builder b = {.s = s,
-                 .t = t,
-                 .walk = {.name = s->name, .context = &b, .step = lower_step},
-                 .paced = is_paced(s)};
-    TR_TRY_OUT(builder_open(&b));
-    TR_TRY_OUT(lower_all(&b));
-    for (int r = 0; r < s->ranks; r++) TR_TRY_OUT(tr_lower_gathers(t, &b.set->program[r]));
-    TR_TRY_OUT(place_waits(&b));
-    for (int r = 0; r < s->ranks; r++) TR_TRY_OUT(tr_lower_offload(t, &b.set->program[r]));
+    builder b = {.s = s, .t = t};
+    TR_TRY_OUT(lower_instructions(&b));
     TR_TRY_OUT(tr_program_prove(b.set, t));
     for (int r = 0; r < s->ranks; r++)
         TR_TRY_OUT(tr_lower_place(s, t, &b.edges, &b.set->program[r]));
     *out = b.set;
     b.set = NULL;
+out:
+    builder_close(&b);
+    return status;
+}
+
+tr_status tr_lower_arenas(const tr_schedule *s, const tr_stage_table *t, size_t *arena) {
+    tr_status status = TR_OK;
+    builder b = {.s = s, .t = t};
+    TR_TRY_OUT(lower_instructions(&b));
+    for (int r = 0; r < s->ranks; r++) {
+        TR_TRY_OUT(tr_lower_pack(s, t, &b.edges, &b.set->program[r]));
+        arena[r] = b.set->program[r].arena_bytes;
+    }
 out:
     builder_close(&b);
     return status;
@@ -439,6 +458,7 @@ void tr_program_set_destroy(tr_program_set *set) {
         free(program->place);
         free(program->item);
         free(program->key);
+        free(program->offset);
         free(program->bucket);
         free(program->copy);
     }

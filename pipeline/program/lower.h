@@ -106,9 +106,10 @@ typedef struct tr_program {
     size_t *piece; /* [pieces]: offsets in the arena */
     int places;
     tr_place *place;
-    int items;
+    int items; /* of a block one for each size of its pieces */
     tr_arena_item *item;
     tr_item_key *key;
+    size_t *offset;                       /* of the items' buffers */
     int buckets;                          /* of weight gradients in the arena; none in validation */
     tr_program_bucket *bucket;            /* [buckets]: by stage and number */
     size_t bucket_bytes;                  /* of all of them */
@@ -169,4 +170,9 @@ typedef struct tr_program_set {
  * Fails with TR_ERR_CONFIG from the check, and with TR_ERR_INTERNAL on a table with an edge without
  * bytes or lifetime. The caller releases *out with tr_program_set_destroy. */
 tr_status tr_lower(const tr_schedule *schedule, const tr_stage_table *table, tr_program_set **out);
+
+/* Sets arena[ranks] to the bytes of the ranks' arenas in the programs that tr_lower makes, in much
+ * less time: does not prove the programs, and gives no buffer a place. Fails like tr_lower. */
+tr_status tr_lower_arenas(const tr_schedule *schedule, const tr_stage_table *table, size_t *arena);
+
 void tr_program_set_destroy(tr_program_set *set);

@@ -33,6 +33,11 @@ tr_status tr_lower_gathers(const tr_stage_table *table, tr_program *program);
  * without their copies. */
 tr_status tr_lower_offload(const tr_stage_table *table, tr_program *program);
 
+/* Sets the arena's size and its live peak of a program with complete instructions, without a place
+ * for any buffer. edges: the table's. */
+tr_status tr_lower_pack(const tr_schedule *schedule, const tr_stage_table *table,
+                        const tr_lower_edges *edges, tr_program *program);
+
 /* Places every buffer of a program with complete instructions: fills items, arena and peak, the
  * actions' memory and the transfers' offsets. edges: the table's. */
 tr_status tr_lower_place(const tr_schedule *schedule, const tr_stage_table *table,

@@ -5,21 +5,38 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Equal pieces of a stage with one lifetime: an item of every block. */
+typedef struct piece_class {
+    tr_lifetime life;
+    int at; /* among the classes of the stage with this lifetime */
+    int count;
+    size_t bytes;
+} piece_class;
+
+/* A piece's class among those of its stage, and its number there; class -1: it has no bytes. */
+typedef struct piece_place {
+    int class, number;
+} piece_place;
+
 typedef struct placer {
     const tr_schedule *s;
     const tr_stage_table *t;
     const tr_lower_edges *edges;
     tr_program *program;
-    int *stage_row, *edge_row; /* of the rank's stages and their edges; not set for others */
-    int rows;                  /* the more of the two */
-    int *index;        /* [kinds][rows][micro_batches]: item, of a block its first piece; or -1 */
+    int *stage_row, *edge_row;      /* of the rank's stages and their edges; not set for others */
+    int rows;                       /* the more of the two */
+    piece_class *class;             /* of the rank's stages */
+    piece_place *piece;             /* of the rank's stages */
+    int *first_class, *first_piece; /* [stages + 1] */
+    int *index;        /* [kinds][rows][micro_batches]: item, of a block its first one; or -1 */
     int *first_bucket; /* [stages + 1]: of the program's buckets, by stage */
     int *bucket;       /* [program->buckets]: item of each, or -1 */
     int *values;       /* [stages][most_buckets]: item of the last gather of each, or -1 */
     int most_buckets;
     int *gathered; /* [program->count]: item of a GATHER_START or GATHER_WAIT */
     bool *fetched; /* [stages * micro_batches]: the program fetches its blocks */
-    size_t item_capacity, key_capacity, piece_capacity, place_capacity, copy_capacity;
+    size_t item_capacity, key_capacity, class_capacity, piece_capacity, place_capacity,
+        copy_capacity;
 } placer;
 
 static int *index_of(const placer *p, tr_item_kind kind, int owner, int micro_batch) {
@@ -47,14 +64,51 @@ static tr_status open_index(placer *p) {
     return TR_OK;
 }
 
-static tr_status add_item(placer *p, tr_item_kind kind, int owner, int micro_batch, size_t bytes,
-                          int position) {
+/* Adds a piece to its class, the last one of the stage if it is new. first: the stage's classes. */
+static tr_status classify(placer *p, int first, int *classes, tr_piece piece, piece_place *out) {
+    const size_t bytes = tr_align_up(piece.bytes);
+    int k = first, at = 0;
+    for (; k < *classes && (p->class[k].life != piece.life || p->class[k].bytes != bytes); k++)
+        at += p->class[k].life == piece.life;
+    if (k == *classes) {
+        TR_TRY(tr_grow(&p->class, &p->class_capacity, (size_t)k + 1, sizeof *p->class));
+        p->class[(*classes)++] = (piece_class){.life = piece.life, .at = at, .bytes = bytes};
+    }
+    *out = (piece_place){.class = k - first, .number = p->class[k].count++};
+    return TR_OK;
+}
+
+/* Sorts the pieces of the rank's stages into classes. */
+static tr_status open_classes(placer *p) {
+    int pieces = 0, classes = 0;
+    for (int s = 0; s < p->s->stages; s++)
+        if (p->s->rank_of[s] == p->program->rank) pieces += p->t->cost[s].pieces;
+    TR_TRY(tr_calloc((size_t)pieces, sizeof *p->piece, &p->piece));
+    TR_TRY(tr_calloc((size_t)p->s->stages + 1, sizeof *p->first_class, &p->first_class));
+    TR_TRY(tr_calloc((size_t)p->s->stages + 1, sizeof *p->first_piece, &p->first_piece));
+    pieces = 0;
+    for (int s = 0; s < p->s->stages; s++) {
+        const tr_stage_cost *cost = &p->t->cost[s];
+        const int first = classes;
+        for (int k = 0; k < cost->pieces && p->s->rank_of[s] == p->program->rank; k++, pieces++) {
+            p->piece[pieces].class = -1;
+            if (cost->piece[k].bytes)
+                TR_TRY(classify(p, first, &classes, cost->piece[k], &p->piece[pieces]));
+        }
+        p->first_class[s + 1] = classes;
+        p->first_piece[s + 1] = pieces;
+    }
+    return TR_OK;
+}
+
+static tr_status add_item(placer *p, tr_item_kind kind, int owner, int micro_batch, int count,
+                          size_t bytes, int position) {
     tr_program *program = p->program;
     size_t need = (size_t)program->items + 1;
     TR_TRY(tr_grow(&program->item, &p->item_capacity, need, sizeof *program->item));
     TR_TRY(tr_grow(&program->key, &p->key_capacity, need, sizeof *program->key));
-    program->item[program->items] =
-        (tr_arena_item){.start = position, .end = position, .bytes = tr_align_up(bytes)};
+    program->item[program->items] = (tr_arena_item){
+        .start = position, .end = position, .count = count, .bytes = tr_align_up(bytes)};
     program->key[program->items++] =
         (tr_item_key){.kind = kind, .owner = owner, .micro_batch = micro_batch};
     return TR_OK;
@@ -66,27 +120,27 @@ static tr_status touch(placer *p, tr_item_kind kind, int owner, int micro_batch,
     if (!bytes) return TR_OK;
     int *index = index_of(p, kind, owner, micro_batch);
     if (*index < 0) {
-        TR_TRY(add_item(p, kind, owner, micro_batch, bytes, position));
+        TR_TRY(add_item(p, kind, owner, micro_batch, 1, bytes, position));
         *index = p->program->items - 1;
     }
     p->program->item[*index].end = position;
     return TR_OK;
 }
 
-/* Does the same for a block: one item for each of its pieces that has bytes, in order. */
+/* Does the same for a block: one item for each class of its pieces, in order. */
 static tr_status touch_block(placer *p, tr_item_kind kind, int stage, int micro_batch,
                              int position) {
-    const tr_stage_cost *cost = &p->t->cost[stage];
     const tr_lifetime life = kind == TR_ITEM_FETCHED_FI   ? TR_LIFE_FI
                              : kind == TR_ITEM_FETCHED_FW ? TR_LIFE_FW
                                                           : (tr_lifetime)kind;
     int *index = index_of(p, kind, stage, micro_batch);
     bool made = *index >= 0;
     int first = made ? *index : p->program->items, item = first;
-    for (int k = 0; k < cost->pieces; k++) {
-        tr_piece piece = cost->piece[k];
-        if (piece.life != life || !piece.bytes) continue;
-        if (!made) TR_TRY(add_item(p, kind, stage, micro_batch, piece.bytes, position));
+    for (int k = p->first_class[stage]; k < p->first_class[stage + 1]; k++) {
+        const piece_class *class = &p->class[k];
+        if (class->life != life) continue;
+        if (!made)
+            TR_TRY(add_item(p, kind, stage, micro_batch, class->count, class->bytes, position));
         p->program->item[item++].end = position;
     }
     if (item > first) *index = first;
@@ -199,7 +253,7 @@ static tr_status touch_buckets(placer *p, const tr_instr *instr, int position) {
             continue;
         if (a.type == TR_ACTION_REDUCE_WAIT && a.micro_batch != place->bucket) continue;
         if (p->bucket[w] < 0) {
-            TR_TRY(add_item(p, TR_ITEM_BUCKET, a.stage, place->bucket, place->bytes, position));
+            TR_TRY(add_item(p, TR_ITEM_BUCKET, a.stage, place->bucket, 1, place->bytes, position));
             p->bucket[w] = p->program->items - 1;
         }
         p->program->item[p->bucket[w]].end = position;
@@ -240,7 +294,7 @@ static tr_status touch_values(placer *p, const tr_instr *instr, int position) {
     if (!gathers_divided(p, a) && !tr_action_computes(a)) return TR_OK;
     int *last = &p->values[a.stage * p->most_buckets];
     if (a.type == TR_ACTION_GATHER_START) {
-        TR_TRY(add_item(p, TR_ITEM_VALUES, a.stage, a.micro_batch, instr->bytes, position));
+        TR_TRY(add_item(p, TR_ITEM_VALUES, a.stage, a.micro_batch, 1, instr->bytes, position));
         last[a.micro_batch] = p->program->items - 1;
     }
     if (gathers_divided(p, a)) p->gathered[position] = last[a.micro_batch];
@@ -276,8 +330,9 @@ static tr_status find_peak(const tr_program *program, tr_item_kind kind, size_t 
     ends = begins + program->count + 1;
     for (int i = 0; i < program->items; i++) {
         if (program->key[i].kind != kind) continue;
-        begins[program->item[i].start] += program->item[i].bytes;
-        ends[program->item[i].end + 1] += program->item[i].bytes;
+        const tr_arena_item *item = &program->item[i];
+        begins[item->start] += (size_t)item->count * item->bytes;
+        ends[item->end + 1] += (size_t)item->count * item->bytes;
     }
     for (int k = 0; k < program->count; k++) {
         alive += begins[k] - ends[k];
@@ -289,9 +344,22 @@ static tr_status find_peak(const tr_program *program, tr_item_kind kind, size_t 
 
 /* --- offsets ---------------------------------------------------------------------------------- */
 
+/* Returns the offset of an item's buffer. */
+static size_t buffer_of(const placer *p, int item, int number) {
+    return p->program->offset[p->program->item[item].first + number];
+}
+
 static size_t offset_of(const placer *p, tr_item_kind kind, int owner, int micro_batch) {
     int index = *index_of(p, kind, owner, micro_batch);
-    return index < 0 ? TR_NO_PLACE : p->program->item[index].offset;
+    return index < 0 ? TR_NO_PLACE : buffer_of(p, index, 0);
+}
+
+/* Returns the offset of the k-th piece of a stage in the block of its lifetime that begins with
+ * `item`. */
+static size_t piece_of(const placer *p, int stage, int k, int item) {
+    const piece_place *place = &p->piece[p->first_piece[stage] + k];
+    const piece_class *class = &p->class[p->first_class[stage] + place->class];
+    return buffer_of(p, item + class->at, place->number);
 }
 
 static tr_status add_place(placer *p, int edge, tr_place_role role, size_t offset) {
@@ -306,7 +374,7 @@ static tr_status add_place(placer *p, int edge, tr_place_role role, size_t offse
 static tr_status add_pieces(placer *p, const tr_instr *instr) {
     tr_program *program = p->program;
     const tr_stage_cost *cost = &p->t->cost[instr->action.stage];
-    int item[TR_LIFE_SCRATCH]; /* the next item of each block */
+    int item[TR_LIFE_SCRATCH]; /* the first item of each block */
     for (tr_lifetime life = TR_LIFE_FI; life <= TR_LIFE_IW; life++)
         item[life] =
             *index_of(p, life == TR_LIFE_IW ? TR_ITEM_IW : block_of(p, instr->action, life),
@@ -320,7 +388,7 @@ static tr_status add_pieces(placer *p, const tr_instr *instr) {
         TR_TRY(tr_grow(&program->piece, &p->piece_capacity, (size_t)program->pieces + 1,
                        sizeof *program->piece));
         program->piece[program->pieces++] =
-            placed ? program->item[item[piece.life]++].offset : TR_NO_PLACE;
+            placed ? piece_of(p, instr->action.stage, k, item[piece.life]) : TR_NO_PLACE;
     }
     return TR_OK;
 }
@@ -354,15 +422,16 @@ static tr_status add_copies(placer *p, tr_instr *instr, size_t host) {
     const tr_stage_cost *cost = &p->t->cost[a.stage];
     instr->first_copy = program->copies;
     for (tr_lifetime life = TR_LIFE_FI; life <= TR_LIFE_FW; life++) {
-        int item = *index_of(p, block_of(p, a, life), a.stage, a.micro_batch);
+        const int item = *index_of(p, block_of(p, a, life), a.stage, a.micro_batch);
         for (int k = 0; k < cost->pieces; k++) {
             if (cost->piece[k].life != life || !cost->piece[k].bytes) continue;
             TR_TRY(tr_grow(&program->copy, &p->copy_capacity, (size_t)program->copies + 1,
                            sizeof *program->copy));
-            const tr_arena_item *place = &program->item[item++];
-            program->copy[program->copies++] = (tr_program_copy){
-                .offset = place->offset, .host = host, .bytes = cost->piece[k].bytes};
-            host += place->bytes;
+            program->copy[program->copies++] =
+                (tr_program_copy){.offset = piece_of(p, a.stage, k, item),
+                                  .host = host,
+                                  .bytes = cost->piece[k].bytes};
+            host += tr_align_up(cost->piece[k].bytes);
             instr->bytes += cost->piece[k].bytes;
         }
     }
@@ -386,7 +455,7 @@ static tr_status fill_copies(placer *p) {
     const size_t micro_batches = (size_t)p->s->micro_batches;
     tr_arena_item *item = NULL;
     int *of = NULL, items = 0; /* [stages * micro_batches]: its item */
-    size_t peak;
+    size_t *offset = NULL, peak;
     TR_TRY_OUT(tr_calloc((size_t)p->s->stages * micro_batches, sizeof *of, &of));
     TR_TRY_OUT(tr_calloc((size_t)program->count, sizeof *item, &item));
     for (int k = 0; k < program->count; k++) {
@@ -395,18 +464,20 @@ static tr_status fill_copies(placer *p) {
         int *own = &of[(size_t)a.stage * micro_batches + (size_t)a.micro_batch];
         if (a.type == TR_ACTION_OFFLOAD) {
             *own = items;
-            item[items++] = (tr_arena_item){.start = k, .bytes = host_bytes(&p->t->cost[a.stage])};
+            item[items++] =
+                (tr_arena_item){.start = k, .count = 1, .bytes = host_bytes(&p->t->cost[a.stage])};
         }
         item[*own].end = k;
     }
-    TR_TRY_OUT(tr_arena_pack(item, items, &program->host_bytes, &peak));
+    TR_TRY_OUT(tr_arena_pack(item, items, &offset, &program->host_bytes, &peak));
     for (int k = 0; k < program->count; k++) {
         const tr_action a = program->instr[k].action;
         if (a.type != TR_ACTION_OFFLOAD && a.type != TR_ACTION_FETCH) continue;
         const int own = of[(size_t)a.stage * micro_batches + (size_t)a.micro_batch];
-        TR_TRY_OUT(add_copies(p, &program->instr[k], item[own].offset));
+        TR_TRY_OUT(add_copies(p, &program->instr[k], offset[own]));
     }
 out:
+    free(offset);
     free(item);
     free(of);
     return status;
@@ -415,7 +486,7 @@ out:
 static tr_status fill_offsets(placer *p) {
     tr_program *program = p->program;
     for (int w = 0; w < program->buckets; w++)
-        program->bucket[w].offset = program->item[p->bucket[w]].offset;
+        program->bucket[w].offset = buffer_of(p, p->bucket[w], 0);
     TR_TRY(find_peak(program, TR_ITEM_BUCKET, &program->bucket_peak));
     TR_TRY(find_peak(program, TR_ITEM_VALUES, &program->value_peak));
     TR_TRY(tr_calloc((size_t)program->memories, sizeof *program->memory, &program->memory));
@@ -425,39 +496,60 @@ static tr_status fill_offsets(placer *p) {
         else if (tr_action_transfers(instr->action))
             instr->offset =
                 offset_of(p, item_of_transfer(instr), instr->edge, instr->action.micro_batch);
-        else if (gathers_divided(p, instr->action))
-            instr->offset = program->item[p->gathered[k]].offset;
+        else if (gathers_divided(p, instr->action)) instr->offset = buffer_of(p, p->gathered[k], 0);
     }
     return TR_OK;
 }
 
-tr_status tr_lower_place(const tr_schedule *s, const tr_stage_table *t, const tr_lower_edges *edges,
-                         tr_program *program) {
-    tr_status status = TR_OK;
-    placer p = {.s = s, .t = t, .edges = edges, .program = program};
+/* Finds the items, and packs them. offset: as in tr_arena_pack. */
+static tr_status pack(placer *p, size_t **offset) {
+    tr_program *program = p->program;
     size_t peak = 0;
-    TR_TRY_OUT(open_index(&p));
-    TR_TRY_OUT(list_buckets(&p));
-    TR_TRY_OUT(list_values(&p));
-    TR_TRY_OUT(find_lifetimes(&p));
-    TR_TRY_OUT(tr_arena_pack(program->item, program->items, &program->scratch_offset, &peak));
-    for (int k = 0; k < s->stages; k++) {
-        size_t scratch = tr_align_up(t->cost[k].bytes[TR_LIFE_SCRATCH]);
-        if (s->rank_of[k] == program->rank && scratch > program->scratch_bytes)
+    TR_TRY(open_index(p));
+    TR_TRY(open_classes(p));
+    TR_TRY(list_buckets(p));
+    TR_TRY(list_values(p));
+    TR_TRY(find_lifetimes(p));
+    TR_TRY(tr_arena_pack(program->item, program->items, offset, &program->scratch_offset, &peak));
+    for (int k = 0; k < p->s->stages; k++) {
+        size_t scratch = tr_align_up(p->t->cost[k].bytes[TR_LIFE_SCRATCH]);
+        if (p->s->rank_of[k] == program->rank && scratch > program->scratch_bytes)
             program->scratch_bytes = scratch;
     }
     program->arena_bytes = program->scratch_offset + program->scratch_bytes;
     program->live_peak_bytes = peak + program->scratch_bytes;
-    TR_TRY_OUT(fill_offsets(&p));
-    TR_TRY_OUT(fill_copies(&p));
-out:
-    free(p.fetched);
-    free(p.first_bucket);
-    free(p.bucket);
-    free(p.values);
-    free(p.gathered);
-    free(p.index);
-    free(p.edge_row);
-    free(p.stage_row);
+    return TR_OK;
+}
+
+static void close_placer(const placer *p) {
+    free(p->fetched);
+    free(p->first_bucket);
+    free(p->bucket);
+    free(p->values);
+    free(p->gathered);
+    free(p->index);
+    free(p->first_piece);
+    free(p->first_class);
+    free(p->piece);
+    free(p->class);
+    free(p->edge_row);
+    free(p->stage_row);
+}
+
+tr_status tr_lower_place(const tr_schedule *s, const tr_stage_table *t, const tr_lower_edges *edges,
+                         tr_program *program) {
+    placer p = {.s = s, .t = t, .edges = edges, .program = program};
+    tr_status status = pack(&p, &program->offset);
+    if (status == TR_OK) status = fill_offsets(&p);
+    if (status == TR_OK) status = fill_copies(&p);
+    close_placer(&p);
+    return status;
+}
+
+tr_status tr_lower_pack(const tr_schedule *s, const tr_stage_table *t, const tr_lower_edges *edges,
+                        tr_program *program) {
+    placer p = {.s = s, .t = t, .edges = edges, .program = program};
+    const tr_status status = pack(&p, NULL);
+    close_placer(&p);
     return status;
 }

@@ -14,6 +14,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
+#include <stdlib.h>
 
 #include <cmocka.h>
 
@@ -44,14 +45,17 @@ static void make_table(const tr_model *model, const tr_schedule *s, tr_stage_tab
         fail_msg("%s", tr_error_message());
 }
 
-static void expect_no_overlap(const tr_arena_item *items, int n, size_t bytes) {
+/* Items of one buffer each. */
+static void expect_no_overlap(const tr_arena_item *items, int n, const size_t *offset,
+                              size_t bytes) {
     for (int a = 0; a < n; a++) {
         const tr_arena_item *x = &items[a];
-        assert_true(x->offset % TR_ALIGN == 0 && x->offset + x->bytes <= bytes);
+        assert_int_equal(x->first, a);
+        assert_true(offset[a] % TR_ALIGN == 0 && offset[a] + x->bytes <= bytes);
         for (int b = a + 1; b < n; b++) {
             const tr_arena_item *y = &items[b];
             bool in_time = x->start <= y->end && y->start <= x->end;
-            bool in_place = x->offset < y->offset + y->bytes && y->offset < x->offset + x->bytes;
+            bool in_place = offset[a] < offset[b] + y->bytes && offset[b] < offset[a] + x->bytes;
             assert_false(in_time && in_place);
         }
     }
@@ -183,26 +187,47 @@ static size_t most_alive(const tr_arena_item *items, int n, int last) {
     return most;
 }
 
-/* Items of any sizes and lifetimes do not overlap; the live peak is what it is by its definition.
- */
+/* Divides items into those of one buffer each, and returns how many there are. */
+static int divide(const tr_arena_item *items, int n, tr_arena_item *out) {
+    int count = 0;
+    for (int k = 0; k < n; k++)
+        for (int j = 0; j < items[k].count; j++) {
+            out[count] = items[k];
+            out[count++].count = 1;
+        }
+    return count;
+}
+
+/* Buffers of any sizes and lifetimes do not overlap; the live peak is what it is by its definition.
+ * Items of several buffers have the places that their buffers have as items of their own. */
 static void test_random_items(void **state) {
     (void)state;
-    enum { MOST = 40 };
+    enum { MOST = 40, MOST_COUNT = 6 };
     test_random r = {tr_test_seed(91731)};
     for (int trial = 0; trial < 2000; trial++) {
-        tr_arena_item items[MOST];
+        tr_arena_item items[MOST], single[MOST * MOST_COUNT];
         int n = test_between(&r, 1, MOST), length = test_between(&r, 1, 30);
-        size_t peak = 0, bytes = 0;
+        size_t peak = 0, bytes = 0, together = 0, *offset, *own;
         for (int k = 0; k < n; k++) {
             int start = test_between(&r, 0, length);
             items[k] = (tr_arena_item){.start = start,
                                        .end = test_between(&r, start, length),
+                                       .count = test_between(&r, 1, MOST_COUNT),
                                        .bytes = TR_ALIGN * (size_t)test_between(&r, 1, 9)};
         }
-        assert_int_equal(tr_arena_pack(items, n, &bytes, &peak), TR_OK);
-        assert_int_equal(peak, most_alive(items, n, length));
+        const int buffers = divide(items, n, single);
+        assert_int_equal(tr_arena_pack(single, buffers, &own, &bytes, &peak), TR_OK);
+        assert_int_equal(peak, most_alive(single, buffers, length));
         assert_true(bytes >= peak);
-        expect_no_overlap(items, n, bytes);
+        expect_no_overlap(single, buffers, own, bytes);
+        assert_int_equal(tr_arena_pack(items, n, &offset, &together, &peak), TR_OK);
+        assert_int_equal(together, bytes);
+        assert_int_equal(items[n - 1].first + items[n - 1].count, buffers);
+        assert_memory_equal(offset, own, (size_t)buffers * sizeof *own);
+        assert_int_equal(tr_arena_pack(items, n, NULL, &together, &peak), TR_OK);
+        assert_int_equal(together, bytes);
+        free(offset);
+        free(own);
     }
 }
 
@@ -214,28 +239,34 @@ static void test_both_directions(void **state) {
     for (int backwards = 0; backwards <= 1; backwards++) {
         static const int set[3][3] = {{0, 1, 1}, {1, 2, 1}, {2, 4, 2}};
         tr_arena_item items[3];
-        size_t peak = 0, bytes = 0;
+        size_t peak = 0, bytes = 0, *offset;
         for (int k = 0; k < 3; k++) {
             int start = set[k][0], end = set[k][1];
             items[k] = (tr_arena_item){.start = backwards ? 4 - end : start,
                                        .end = backwards ? 4 - start : end,
+                                       .count = 1,
                                        .bytes = TR_ALIGN * (size_t)set[k][2]};
         }
-        assert_int_equal(tr_arena_pack(items, 3, &bytes, &peak), TR_OK);
-        expect_no_overlap(items, 3, bytes);
+        assert_int_equal(tr_arena_pack(items, 3, &offset, &bytes, &peak), TR_OK);
+        expect_no_overlap(items, 3, offset, bytes);
         assert_int_equal(bytes, peak);
+        free(offset);
     }
 }
 
 static void test_bad_sizes(void **state) {
     (void)state;
-    size_t bytes = 1, peak;
-    assert_int_equal(tr_arena_pack(NULL, 0, &bytes, &peak), TR_OK);
+    size_t bytes = 1, peak, *offset;
+    assert_int_equal(tr_arena_pack(NULL, 0, &offset, &bytes, &peak), TR_OK);
     assert_int_equal(bytes, 0);
+    assert_null(offset);
     tr_arena_item items[3];
     for (int k = 0; k < 3; k++)
-        items[k] = (tr_arena_item){.start = 2 * k, .end = 2 * k, .bytes = SIZE_MAX / 128 * 64};
-    assert_int_equal(tr_arena_pack(items, 3, &bytes, &peak), TR_ERR_FIT);
+        items[k] =
+            (tr_arena_item){.start = 2 * k, .end = 2 * k, .count = 1, .bytes = SIZE_MAX / 128 * 64};
+    assert_int_equal(tr_arena_pack(items, 3, &offset, &bytes, &peak), TR_ERR_FIT);
+    items[0].count = 3;
+    assert_int_equal(tr_arena_pack(items, 1, &offset, &bytes, &peak), TR_ERR_FIT);
 }
 
 int main(void) {

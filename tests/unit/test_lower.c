@@ -6,19 +6,57 @@
 #include "support/program_checks.h"
 #include "support/seed.h"
 
+/* Returns the offset of buffer `b` of an item. */
+static size_t offset_of(const tr_program *p, const tr_arena_item *item, int b) {
+    return p->offset[item->first + b];
+}
+
+/* Fails if a buffer of one item shares bytes with one of another, or with one of its own. */
+static void expect_apart(const tr_program *p, const tr_arena_item *x, const tr_arena_item *y) {
+    for (int a = 0; a < x->count; a++)
+        for (int b = x == y ? a + 1 : 0; b < y->count; b++)
+            assert_false(offset_of(p, x, a) < offset_of(p, y, b) + y->bytes &&
+                         offset_of(p, y, b) < offset_of(p, x, a) + x->bytes);
+}
+
 static void expect_no_overlap(const tr_program *p) {
     for (int a = 0; a < p->items; a++) {
         const tr_arena_item *x = &p->item[a];
-        assert_true(x->offset % TR_ALIGN == 0 && x->bytes % TR_ALIGN == 0);
-        assert_true(x->offset + x->bytes <= p->scratch_offset);
-        for (int b = a + 1; b < p->items; b++) {
+        assert_true(x->bytes % TR_ALIGN == 0);
+        for (int k = 0; k < x->count; k++) {
+            assert_true(offset_of(p, x, k) % TR_ALIGN == 0);
+            assert_true(offset_of(p, x, k) + x->bytes <= p->scratch_offset);
+        }
+        for (int b = a; b < p->items; b++) {
             const tr_arena_item *y = &p->item[b];
-            bool in_time = x->start <= y->end && y->start <= x->end;
-            bool in_place = x->offset < y->offset + y->bytes && y->offset < x->offset + x->bytes;
-            assert_false(in_time && in_place);
+            if (x->start <= y->end && y->start <= x->end) expect_apart(p, x, y);
         }
     }
     assert_true(p->live_peak_bytes <= p->arena_bytes);
+}
+
+/* Fails unless an action's pieces are apart. */
+static void expect_pieces(const tr_stage_table *t, const tr_program *p) {
+    for (int k = 0; k < p->count; k++) {
+        if (p->instr[k].memory < 0) continue;
+        const tr_stage_cost *cost = &t->cost[p->instr[k].action.stage];
+        const tr_action_memory *memory = &p->memory[p->instr[k].memory];
+        const size_t *at = &p->piece[memory->first_piece];
+        assert_int_equal(memory->pieces, cost->pieces);
+        for (int a = 0; a < cost->pieces; a++)
+            for (int b = a + 1; b < cost->pieces && at[a] != TR_NO_PLACE; b++)
+                assert_true(at[b] == TR_NO_PLACE || at[a] + cost->piece[a].bytes <= at[b] ||
+                            at[b] + cost->piece[b].bytes <= at[a]);
+    }
+}
+
+/* Fails unless tr_lower_arenas finds the arenas of the programs. */
+static void expect_arenas(const tr_schedule *s, const tr_stage_table *t,
+                          const tr_program_set *set) {
+    size_t arena[64];
+    assert_true(s->ranks <= 64);
+    assert_int_equal(tr_lower_arenas(s, t, arena), TR_OK);
+    for (int r = 0; r < s->ranks; r++) assert_int_equal(arena[r], set->program[r].arena_bytes);
 }
 
 /* Fails unless the k-th SEND from one rank to another and the k-th RECV there are the same message,
@@ -97,7 +135,8 @@ static void expect_bucket(const tr_stage_table *t, const tr_program *p,
             continue;
         items++;
         assert_true(p->item[k].start == first && p->item[k].end == wait);
-        assert_true(p->item[k].offset == w->offset && p->item[k].bytes == w->bytes);
+        assert_int_equal(p->item[k].count, 1);
+        assert_true(offset_of(p, &p->item[k], 0) == w->offset && p->item[k].bytes == w->bytes);
     }
     assert_int_equal(items, 1);
     for (int k = 0; k < first; k++) {
@@ -161,6 +200,8 @@ static int expect_sound(const tr_schedule *s, const tr_stage_table *t) {
     int offloads = 0;
     for (int r = 0; r < set->ranks; r++) offloads += expect_offloads(t, &set->program[r]);
     for (int r = 0; r < set->ranks; r++) expect_no_overlap(&set->program[r]);
+    for (int r = 0; r < set->ranks; r++) expect_pieces(t, &set->program[r]);
+    expect_arenas(s, t, set);
     expect_matched(set);
     expect_reductions(s, t, set);
     expect_buckets(s, t, set);

@@ -176,7 +176,7 @@ void expect_gathers(const tr_stage_table *t, const tr_program *p) {
         if (tr_action_gathers(a) && t->cost[a.stage].bucket[a.micro_batch].values) {
             const tr_arena_item *item = values_at(p, a.stage, a.micro_batch, k);
             assert_non_null(item);
-            assert_true(item->offset == instr->offset && item->bytes >= instr->bytes);
+            assert_true(p->offset[item->first] == instr->offset && item->bytes >= instr->bytes);
             assert_int_equal(instr->bytes, t->cost[a.stage].bucket[a.micro_batch].values);
             assert_true((item->start == k) == (a.type == TR_ACTION_GATHER_START));
             if (item->start == k) expect_missing(p, k);
