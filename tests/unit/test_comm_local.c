@@ -365,6 +365,40 @@ static bool late_in_group(tr_world *w, uint32_t seed) {
     return true;
 }
 
+/* Rank 1 does not take part in the first of two sums, which the second one follows. Closing the
+ * first one's group ends after its limit and does not fail the world, and the second sum never
+ * begins, because its numbers are not complete. */
+static bool late_before_close(tr_world *w, uint32_t seed) {
+    (void)seed;
+    const int me = tr_world_rank(w);
+    int ranks[2] = {0, 1};
+    int64_t ticket;
+    tr_device *device;
+    tr_group *g[2];
+    tr_world_set_hook(w, &(tr_world_hook){.deadline_s = me == 0 ? 0.05 : 5});
+    CHECK_OK(tr_device_open(device_name, &(tr_device_options){.threads = 1}, &device));
+    tr_stream *stream = tr_device_compute(device);
+    float *x = floats(device, 2000);
+    for (int i = 0; i < 2; i++) CHECK_OK(tr_group_open(w, device, ranks, 2, 6 + i, 8000, &g[i]));
+    if (me == 0) {
+        CHECK_OK(tr_group_start(g[0], stream, x, 2000, TR_F32, TR_REDUCE_SUM, &ticket));
+        CHECK_OK(tr_group_follow(g[1], g[0], ticket));
+    }
+    tr_status status = tr_group_start(g[1], stream, x, 2000, TR_F32, TR_REDUCE_SUM, &ticket);
+    if (me == 0) {
+        CHECK_OK(status);
+        tr_group_close(g[0]);
+        CHECK_OK(tr_world_check(w));
+    }
+    if (status == TR_OK) status = settle(w, stream, tr_group_wait(g[1], stream, ticket));
+    CHECK(status == TR_ERR_RANK);
+    tr_group_close(g[1]);
+    if (me == 1) tr_group_close(g[0]);
+    tr_device_free(device, x);
+    tr_device_close(device);
+    return true;
+}
+
 /* Rank 0 fails with messages that rank 1 never takes: neither closing their channels nor leaving
  * waits for rank 1, and rank 1's own wait ends too. */
 static bool gives_up(tr_world *w, uint32_t seed) {
@@ -454,8 +488,8 @@ static void *late_main(void *argument) {
 
 static void deadlines(void **state) {
     device_name = *state;
-    static const body bodies[] = {late_in_channel, late_in_group, gives_up};
-    for (int k = 0; k < 3; k++) {
+    static const body bodies[] = {late_in_channel, late_in_group, late_before_close, gives_up};
+    for (size_t k = 0; k < sizeof bodies / sizeof *bodies; k++) {
         tr_world *world[2];
         rank_thread rank[2];
         assert_int_equal(tr_world_open_local(2, world), TR_OK);
