@@ -154,7 +154,7 @@ static void head_forward(const tr_op *op, const head_queries *q, const forward_w
         int64_t first[TR_GEMM_MOST_ROWS],
             panel = first_seen(d, q->starts, q->batch, t, rows, first);
         const int64_t from = panel * TR_PANEL, width = tr_panel_up(end) - from; /* of the scores */
-        float sums[TR_GEMM_MOST_ROWS], buffer[TR_BLOCK];
+        float sums[TR_GEMM_MOST_ROWS];
         const tr_stored_rows queries = qkv_rows(&h, q->data, q->query + row * h.qkv_step);
         tr_pack_left(&queries, rows, h.dim, h.dim_words, w->queries);
         kernels->gemm[h.words](rows, width / TR_PANEL, h.dim_words, w->queries, h.dim_words, 1,
@@ -175,12 +175,8 @@ static void head_forward(const tr_op *op, const head_queries *q, const forward_w
                                h.seq_words * TR_PANEL, w->out, h.dim_padded, false);
         for (int64_t r = 0; r < rows; r++) {
             const int64_t at = q->out + (row + r) * h.y_step;
-            const float *out = w->out + r * h.dim_padded;
-            const float factor = 1.0f / sums[r];
-            float *y = tr_row_target(d->dtype, q->y, at, buffer);
-#pragma omp simd
-            for (int64_t i = 0; i < h.dim; i++) y[i] = out[i] * factor;
-            tr_row_store(d->dtype, q->y, at, h.dim, y);
+            kernels->row_scale(d->dtype, q->y, at, h.dim, 1.0f / sums[r],
+                               w->out + r * h.dim_padded);
         }
     }
 }
@@ -258,17 +254,11 @@ static size_t backward_layout(const head_shape *h, char *base, backward_work *wo
 }
 
 /* Rounds rows of x[rows, step] times factor into one head of DQKV. */
-static void store_rows(const head_shape *h, tr_dtype dtype, void *base, int64_t offset,
-                       int64_t rows, float factor, const float *x) {
-    float buffer[TR_BLOCK];
-    for (int64_t r = 0; r < rows; r++) {
-        int64_t at = offset + r * h->qkv_step;
-        float *to = tr_row_target(dtype, base, at, buffer);
-        const float *from = x + r * h->dim_padded;
-#pragma omp simd
-        for (int64_t i = 0; i < h->dim; i++) to[i] = from[i] * factor;
-        tr_row_store(dtype, base, at, h->dim, to);
-    }
+static void store_rows(const tr_cpu_kernels *kernels, const head_shape *h, void *base,
+                       int64_t offset, int64_t rows, float factor, const float *x) {
+    for (int64_t r = 0; r < rows; r++)
+        kernels->row_scale(h->dtype, base, offset + r * h->qkv_step, h->dim, factor,
+                           x + r * h->dim_padded);
 }
 
 /* n <= QUERIES query rows of a head, from row t on, and the keys from `from` to `end` that any of
@@ -359,7 +349,7 @@ static void group_backward(const tr_op *op, const head_shape *h, const tr_op_arg
     if (h->rounds)
         for (int64_t r = 0; r < rows; r++)
             centre(op, h, args, b, g + r, sums[r], w->dq + r * h->dim_padded);
-    store_rows(h, h->dtype, args->t[TR_ATTENTION_DGRAD_DQKV].data, b->query + g * h->qkv_step, rows,
+    store_rows(kernels, h, args->t[TR_ATTENTION_DGRAD_DQKV].data, b->query + g * h->qkv_step, rows,
                h->scale, w->dq);
 }
 
@@ -422,8 +412,8 @@ static void key_backward(const tr_op *op, const tr_op_args *args, int64_t batch,
     for (int64_t head = key * group; head < (key + 1) * group; head++)
         for (int64_t t = 0; t < h.seq; t += QUERIES)
             block_backward(op, &h, args, batch, head, t, w);
-    store_rows(&h, d->dtype, dqkv, keys, h.seq, h.scale, w->dkeys);
-    store_rows(&h, d->dtype, dqkv, values, h.seq, 1.0f, w->dvalues);
+    store_rows(tr_cpu_kernels_of(op), &h, dqkv, keys, h.seq, h.scale, w->dkeys);
+    store_rows(tr_cpu_kernels_of(op), &h, dqkv, values, h.seq, 1.0f, w->dvalues);
 }
 
 static tr_status run_attention_dgrad(tr_op *op, const tr_op_args *args) {

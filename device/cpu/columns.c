@@ -13,6 +13,7 @@ void tr_columns_reduce(const tr_cpu_run *run, tr_columns_fn add, int64_t rows, i
                        int sums, float *const *out) {
     int64_t chunks = (rows + CHUNK - 1) / CHUNK;
     int64_t blocks = (width + TR_COLUMNS - 1) / TR_COLUMNS;
+    const tr_cpu_kernels *kernels = tr_cpu_kernels_of(run->op);
     float *partial = run->args->scratch; /* [chunks, sums, width] */
 #pragma omp parallel for schedule(static) num_threads(tr_cpu_threads(run->op, rows *width))
     for (int64_t task = 0; task < chunks * blocks; task++) {
@@ -29,15 +30,10 @@ void tr_columns_reduce(const tr_cpu_run *run, tr_columns_fn add, int64_t rows, i
         int64_t column = block * TR_COLUMNS, n = tr_min_i64(TR_COLUMNS, width - column);
         for (int s = 0; s < sums; s++) {
             float total[TR_COLUMNS] = {0};
-            for (int64_t chunk = 0; chunk < chunks; chunk++) {
-                const float *from = partial + (chunk * sums + s) * width + column;
-#pragma omp simd
-                for (int64_t i = 0; i < n; i++) total[i] += from[i];
-            }
+            for (int64_t chunk = 0; chunk < chunks; chunk++)
+                kernels->row_add(TR_F32, partial, (chunk * sums + s) * width + column, n, total);
             float *to = out[s] + column;
-            if (run->args->adds)
-#pragma omp simd
-                for (int64_t i = 0; i < n; i++) to[i] += total[i];
+            if (run->args->adds) kernels->row_add(TR_F32, total, 0, n, to);
             else memcpy(to, total, (size_t)n * sizeof *to);
         }
     }

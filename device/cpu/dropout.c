@@ -39,8 +39,9 @@ static tr_status run_dropout_add(tr_op *op, const tr_op_args *args) {
     bool dropping = drops(d, args);
 #pragma omp parallel for schedule(static) num_threads(tr_cpu_threads(op, d->rows * d->width))
     for (int64_t r = 0; r < d->rows; r++) {
-        float in_x[TR_BLOCK], in_bias[TR_BLOCK], in_residual[TR_BLOCK], sum[TR_BLOCK];
-        float scale[TR_BLOCK];
+        _Alignas(TR_LINE) float in_x[TR_BLOCK], in_bias[TR_BLOCK], in_residual[TR_BLOCK],
+            sum[TR_BLOCK];
+        _Alignas(TR_LINE) float scale[TR_BLOCK];
         for (int64_t c = 0; c < d->width; c += TR_BLOCK) {
             int64_t n = tr_min_i64(TR_BLOCK, d->width - c), at = r * d->width + c;
             const float *value = kernels->row_load(d->dtype, t[TR_DROPOUT_X].data, at, n, in_x);
@@ -79,7 +80,7 @@ static tr_status run_dropout_dgrad(tr_op *op, const tr_op_args *args) {
     bool dropping = drops(d, args);
 #pragma omp parallel for schedule(static) num_threads(tr_cpu_threads(op, d->rows * d->width))
     for (int64_t r = 0; r < d->rows; r++) {
-        float in[TR_BLOCK], out[TR_BLOCK], scale[TR_BLOCK];
+        _Alignas(TR_LINE) float in[TR_BLOCK], out[TR_BLOCK], scale[TR_BLOCK];
         for (int64_t c = 0; c < d->width; c += TR_BLOCK) {
             int64_t n = tr_min_i64(TR_BLOCK, d->width - c), at = r * d->width + c;
             const float *dy = kernels->row_load(d->dtype, t[TR_DROPOUT_DGRAD_DY].data, at, n, in);

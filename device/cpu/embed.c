@@ -39,15 +39,11 @@ static void add_rows(const tr_op *op, bool tokens, const int32_t *index, const v
     const int64_t entries = tokens ? d->vocab : d->seq;
 #pragma omp parallel for schedule(static) num_threads(tr_cpu_threads(op, d->rows * d->width))
     for (int64_t c = 0; c < d->width; c += COLUMNS) {
-        float in[COLUMNS];
         int64_t n = tr_min_i64(COLUMNS, d->width - c);
         for (int64_t r = 0; r < d->rows; r++) {
             int64_t entry = tokens ? index[r] - d->vocab_begin : r % d->seq - index[r];
             if (entry < 0 || entry >= entries) continue;
-            const float *dy = kernels->row_load(d->dtype, dys, r * d->width + c, n, in);
-            float *to = table + entry * d->width + c;
-#pragma omp simd
-            for (int64_t i = 0; i < n; i++) to[i] += dy[i];
+            kernels->row_add(d->dtype, dys, r * d->width + c, n, table + entry * d->width + c);
         }
     }
 }
@@ -66,7 +62,7 @@ static tr_status run_position(tr_op *op, const tr_op_args *args) {
     const int32_t *starts = t[TR_POSITION_STARTS].data;
 #pragma omp parallel for schedule(static) num_threads(tr_cpu_threads(op, d->rows * d->width))
     for (int64_t r = 0; r < d->rows; r++) {
-        float in_x[TR_BLOCK], in_table[TR_BLOCK], out[TR_BLOCK];
+        _Alignas(TR_LINE) float in_x[TR_BLOCK], in_table[TR_BLOCK], out[TR_BLOCK];
         int64_t row = r * d->width;
         int64_t position = tr_token_position(d->decode, d->seq, args->state, d->first + r);
         int64_t entry = (position - (d->documents ? starts[r] : 0)) * d->width;
@@ -96,17 +92,10 @@ static tr_status run_position_wgrad(tr_op *op, const tr_op_args *args) {
     }
 #pragma omp parallel for schedule(static) num_threads(tr_cpu_threads(op, d->rows * d->width))
     for (int64_t s = 0; s < d->seq; s++) {
-        float in[TR_BLOCK];
-        for (int64_t r = s; r < d->rows; r += d->seq) {
-            for (int64_t c = 0; c < d->width; c += TR_BLOCK) {
-                int64_t n = tr_min_i64(TR_BLOCK, d->width - c);
-                const float *dy = kernels->row_load(d->dtype, args->t[TR_POSITION_WGRAD_DY].data,
-                                                    r * d->width + c, n, in);
-                float *to = table + s * d->width + c;
-#pragma omp simd
-                for (int64_t i = 0; i < n; i++) to[i] += dy[i];
-            }
-        }
+        for (int64_t r = s; r < d->rows; r += d->seq)
+            for (int64_t c = 0; c < d->width; c += TR_BLOCK)
+                kernels->row_add(d->dtype, args->t[TR_POSITION_WGRAD_DY].data, r * d->width + c,
+                                 tr_min_i64(TR_BLOCK, d->width - c), table + s * d->width + c);
     }
     return TR_OK;
 }

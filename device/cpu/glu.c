@@ -8,7 +8,7 @@ enum { PIECE = TR_BLOCK / 2 };
 static void row_forward(const tr_op *op, const tr_op_args *args, int64_t row) {
     const tr_glu_desc *d = &op->desc.glu;
     const tr_cpu_kernels *kernels = tr_cpu_kernels_of(op);
-    float in[PIECE], in_up[PIECE], active[PIECE], out[PIECE];
+    _Alignas(TR_LINE) float in[PIECE], in_up[PIECE], active[PIECE], out[PIECE];
     for (int64_t c = 0; c < d->width; c += PIECE) {
         const int64_t n = tr_min_i64(PIECE, d->width - c);
         const int64_t from = 2 * row * d->width + c, to = row * d->width + c;
@@ -29,7 +29,8 @@ static void row_backward(const tr_op *op, const tr_op_args *args, int64_t row) {
     const tr_cpu_kernels *kernels = tr_cpu_kernels_of(op);
     const void *dy_base = args->t[TR_GLU_DGRAD_DY].data, *x_base = args->t[TR_GLU_DGRAD_X].data;
     void *dx_base = args->t[TR_GLU_DGRAD_DX].data;
-    float in[PIECE], in_up[PIECE], in_dy[PIECE], active[PIECE], slope[PIECE], out[PIECE];
+    _Alignas(TR_LINE) float in[PIECE], in_up[PIECE], in_dy[PIECE], active[PIECE], slope[PIECE],
+        out[PIECE];
     for (int64_t c = 0; c < d->width; c += PIECE) {
         const int64_t n = tr_min_i64(PIECE, d->width - c);
         const int64_t gates = 2 * row * d->width + c, ups = gates + d->width;

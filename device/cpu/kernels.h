@@ -1,8 +1,8 @@
-/* The inner loops that depend most on the instruction set, compiled for the build's target, for
- * AVX-512, for AVX-512 with BF16, and for AMX. All do the same operations on each element and add
- * in the same order, so the choice changes no bit, with two exceptions: BF16 instructions
- * take subnormal numbers as zero, and AMX adds products of BF16 in an order of its own. Private to
- * device/cpu/. */
+/* The inner loops that gain by wider vectors (docs/architecture.md), compiled for the build's
+ * target, for AVX-512, for AVX-512 with BF16, and for AMX. All do the same operations on each
+ * element and add in the same order, so the choice changes no bit, with two exceptions: BF16
+ * instructions take subnormal numbers as zero, and AMX adds products of BF16 in an order of its
+ * own. Private to device/cpu/. */
 #pragma once
 
 #include "device/elementwise.h"
@@ -67,6 +67,29 @@ typedef struct tr_cpu_kernels {
     const float *(*row_load)(tr_dtype dtype, const void *base, int64_t offset, int64_t n,
                              float *buffer);
     void (*row_store)(tr_dtype dtype, void *base, int64_t offset, int64_t n, const float *written);
+    /* sums[n] += elements of storage from `offset` on; n <= TR_BLOCK. */
+    void (*row_add)(tr_dtype dtype, const void *base, int64_t offset, int64_t n, float *sums);
+    /* Elements of storage from `offset` on = x[n] * factor; n <= TR_BLOCK. */
+    void (*row_scale)(tr_dtype dtype, void *base, int64_t offset, int64_t n, float factor,
+                      const float *x);
+    /* Returns the largest of n elements of storage from `offset` on (tr_vec_max). */
+    float (*row_largest)(tr_dtype dtype, const void *base, int64_t offset, int64_t n);
+    /* y[n] = (x - mean) rstd gamma + beta, unless that is NULL: both norms, an RMS norm with a mean
+     * of 0. */
+    void (*norm)(int64_t n, float mean, float rstd, const float *x, const float *gamma,
+                 const float *beta, float *y);
+    /* g[n] = dy gamma and normal[n] = (x - mean) rstd, of which the gradient of a norm consists:
+     * dx[n] = rstd (g - mean_g - normal mean_gn) + residual, unless that is NULL. An RMS norm has
+     * means of 0, except mean_gn. */
+    void (*norm_terms)(int64_t n, float mean, float rstd, const float *dy, const float *x,
+                       const float *gamma, float *g, float *normal);
+    void (*norm_dgrad)(int64_t n, float rstd, float mean_g, float mean_gn, const float *g,
+                       const float *normal, const float *residual, float *dx);
+    /* Cosines and sines of n phases (tr_rope_rotation), times `magnitude` and `towards`. */
+    void (*angles)(int64_t n, uint64_t position, const uint64_t *turns, float magnitude,
+                   float towards, float *cosine, float *sine);
+    /* Turns the pairs x[i] and x[half + i] of a head; y may be x. */
+    void (*rotate)(int64_t half, const float *cosine, const float *sine, const float *x, float *y);
     /* y[n] = f(x); dx[n] = f'(x) dy, dx may be dy. */
     void (*activation[TR_ACTIVATION_COUNT])(int64_t n, const float *x, float *y);
     void (*activation_dgrad[TR_ACTIVATION_COUNT])(int64_t n, const float *dy, const float *x,

@@ -458,12 +458,21 @@ ROW_PRODUCTS(f32, TR_F32)
 ROW_PRODUCTS(bf16, TR_BF16)
 ROW_PRODUCTS(f16, TR_F16)
 
+#include "device/cpu/kernels_rows.h"
 #include "device/cpu/kernels_softmax.h"
 #include "device/cpu/kernels_update.h"
 
 const tr_cpu_kernels TR_KERNELS = {
     .row_load = tr_row_load,
     .row_store = tr_row_store,
+    .row_add = row_add,
+    .row_scale = row_scale,
+    .row_largest = row_largest,
+    .norm = norm,
+    .norm_terms = norm_terms,
+    .norm_dgrad = norm_dgrad,
+    .angles = angles,
+    .rotate = rotate,
     .activation = {[TR_ACTIVATION_GELU] = gelu,
                    [TR_ACTIVATION_GELU_ERF] = gelu_erf,
                    [TR_ACTIVATION_SILU] = silu,

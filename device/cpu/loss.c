@@ -5,16 +5,12 @@
 
 /* --- a row ------------------------------------------------------------------------------------ */
 
-static float row_max(const tr_cpu_kernels *kernels, const tr_xent_desc *d, const void *logits,
-                     int64_t r) {
-    float in[TR_BLOCK], largest = -INFINITY;
-    for (int64_t c = 0; c < d->vocab; c += TR_BLOCK) {
-        int64_t n = tr_min_i64(TR_BLOCK, d->vocab - c);
-        const float *x = kernels->row_load(d->dtype, logits, r * tr_xent_ld(d) + c, n, in);
-        float m = tr_vec_max(x, n);
-        largest = m > largest ? m : largest;
-    }
-    return largest;
+static float row_max(const tr_op *op, const void *logits, int64_t r) {
+    const tr_xent_desc *d = &op->desc.xent;
+    const int64_t at = r * tr_xent_ld(d);
+    if (d->dtype == TR_F32) /* wider vectors read memory a tenth slower */
+        return tr_vec_max((const float *)logits + at, d->vocab);
+    return tr_cpu_kernels_of(op)->row_largest(d->dtype, logits, at, d->vocab);
 }
 
 /* Also leaves the exponentials in kept[vocab], unless it is NULL. */
@@ -22,7 +18,7 @@ static void row_sum(const tr_op *op, const void *logits, int64_t r, int32_t labe
                     float sums[2], float *kept) {
     const tr_xent_desc *d = &op->desc.xent;
     const tr_cpu_kernels *kernels = tr_cpu_kernels_of(op);
-    float in[TR_BLOCK], block[TR_BLOCK];
+    _Alignas(TR_LINE) float in[TR_BLOCK], block[TR_BLOCK];
     double sum = 0;
     for (int64_t c = 0; c < d->vocab; c += TR_BLOCK) {
         int64_t n = tr_min_i64(TR_BLOCK, d->vocab - c);
@@ -44,7 +40,7 @@ static void row_gradient(const tr_op *op, void *logits, int64_t r, int32_t label
                          float sum, float loss_scale, const float *kept) {
     const tr_xent_desc *d = &op->desc.xent;
     const tr_cpu_kernels *kernels = tr_cpu_kernels_of(op);
-    float in[TR_BLOCK], out[TR_BLOCK];
+    _Alignas(TR_LINE) float in[TR_BLOCK], out[TR_BLOCK];
     const float factor = loss_scale / sum;
     const int64_t column = tr_xent_column(d, label);
     for (int64_t c = 0; c < d->vocab; c += TR_BLOCK) {
@@ -71,7 +67,7 @@ static tr_status run_xent_max(tr_op *op, const tr_op_args *args) {
     const void *logits = args->t[TR_XENT_LOGITS].data;
     float *maxima = args->t[TR_XENT_MAX].data;
 #pragma omp parallel for schedule(static) num_threads(tr_cpu_threads(op, d->rows * d->vocab))
-    for (int64_t r = 0; r < d->rows; r++) maxima[r] = row_max(tr_cpu_kernels_of(op), d, logits, r);
+    for (int64_t r = 0; r < d->rows; r++) maxima[r] = row_max(op, logits, r);
     return TR_OK;
 }
 
@@ -116,7 +112,7 @@ static tr_status run_xent(tr_op *op, const tr_op_args *args) {
     for (int64_t r = 0; r < d->rows; r++) {
         float *kept =
             (float *)(void *)((char *)args->scratch + (size_t)tr_cpu_thread() * kept_bytes(d));
-        maxima[r] = row_max(tr_cpu_kernels_of(op), d, logits, r);
+        maxima[r] = row_max(op, logits, r);
         row_sum(op, logits, r, labels[r], maxima[r], &sums[2 * r], kept);
         row_gradient(op, logits, r, labels[r], maxima[r], sums[2 * r], loss_scale, kept);
     }

@@ -43,18 +43,11 @@ static void multiply(const row_product *x, int64_t at, int64_t count, float *c) 
 void tr_cpu_matmul_finish(const tr_cpu_kernels *kernels, const tr_matmul_desc *d,
                           const tr_op_args *args, int64_t row, int64_t at, int64_t count,
                           float *c) {
-    float in[TR_BLOCK];
     if (d->scale != 0)
         for (int64_t i = 0; i < count; i++) c[i] *= (float)d->scale;
-    if (d->fused.bias) {
-        const float *bias = kernels->row_load(d->b, args->t[TR_MATMUL_BIAS].data, at, count, in);
-        for (int64_t i = 0; i < count; i++) c[i] += bias[i];
-    }
-    if (d->fused.residual) {
-        const float *residual =
-            kernels->row_load(d->c, args->t[TR_MATMUL_RESIDUAL].data, row * d->n + at, count, in);
-        for (int64_t i = 0; i < count; i++) c[i] += residual[i];
-    }
+    if (d->fused.bias) kernels->row_add(d->b, args->t[TR_MATMUL_BIAS].data, at, count, c);
+    if (d->fused.residual)
+        kernels->row_add(d->c, args->t[TR_MATMUL_RESIDUAL].data, row * d->n + at, count, c);
 }
 
 /* Elements at .. at + count - 1 of C, rounded once. */

@@ -118,13 +118,12 @@ static void store_row(const tiled_matmul *op, void *c, bool adds, int64_t at, in
                       float *row) {
     const tr_cpu_kernels *kernels = tr_cpu_kernels_of(&op->host.base);
     const tr_dtype dtype = op->host.base.desc.matmul.c;
-    float in[COLUMNS];
-    if (adds) {
-        const float *old = kernels->row_load(dtype, c, at, n, in);
-        for (int64_t i = 0; i < n; i++) row[i] += old[i];
+    if (dtype == TR_F32 && adds) {
+        kernels->row_add(TR_F32, row, 0, n, (float *)c + at);
+        return;
     }
-    if (dtype == TR_F32 && adds) memcpy((float *)c + at, row, (size_t)n * sizeof *row);
-    else if (dtype == TR_F32) stream_row(n, row, (float *)c + at);
+    if (adds) kernels->row_add(dtype, c, at, n, row);
+    if (dtype == TR_F32) stream_row(n, row, (float *)c + at);
     else if (n % TR_PANEL != 0) kernels->row_store(dtype, c, at, n, row);
     else (void)kernels->round_row(n / TR_PANEL, row, (uint16_t *)c + at);
 }

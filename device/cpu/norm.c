@@ -7,7 +7,8 @@
 /* Returns the sum over the row of X from element `from` on. */
 static float row_sum(const tr_cpu_kernels *kernels, const tr_layernorm_desc *d, const void *x_base,
                      int64_t from) {
-    float buffer[TR_BLOCK], sum = 0;
+    _Alignas(TR_LINE) float buffer[TR_BLOCK];
+    float sum = 0;
     for (int64_t c = 0; c < d->width; c += TR_BLOCK) {
         int64_t n = tr_min_i64(TR_BLOCK, d->width - c);
         sum += tr_vec_sum(kernels->row_load(d->dtype, x_base, from + c, n, buffer), n);
@@ -17,7 +18,8 @@ static float row_sum(const tr_cpu_kernels *kernels, const tr_layernorm_desc *d, 
 
 static float row_variance(const tr_cpu_kernels *kernels, const tr_layernorm_desc *d,
                           const void *x_base, int64_t from, float mean) {
-    float buffer[TR_BLOCK], centred[TR_BLOCK], sum = 0;
+    _Alignas(TR_LINE) float buffer[TR_BLOCK], centred[TR_BLOCK];
+    float sum = 0;
     for (int64_t c = 0; c < d->width; c += TR_BLOCK) {
         int64_t n = tr_min_i64(TR_BLOCK, d->width - c);
         const float *x = kernels->row_load(d->dtype, x_base, from + c, n, buffer);
@@ -34,7 +36,7 @@ static tr_status run_layernorm(tr_op *op, const tr_op_args *args) {
     float *means = args->t[TR_LN_MEAN].data, *rstds = args->t[TR_LN_RSTD].data;
 #pragma omp parallel for schedule(static) num_threads(tr_cpu_threads(op, d->rows * d->width))
     for (int64_t r = 0; r < d->rows; r++) {
-        float in[TR_BLOCK], in_gamma[TR_BLOCK], in_beta[TR_BLOCK], out[TR_BLOCK];
+        _Alignas(TR_LINE) float in[TR_BLOCK], in_gamma[TR_BLOCK], in_beta[TR_BLOCK], out[TR_BLOCK];
         int64_t row = r * d->width;
         float mean = row_sum(kernels, d, args->t[TR_LN_X].data, row) / (float)d->width;
         float rstd = 1.0f / sqrtf(row_variance(kernels, d, args->t[TR_LN_X].data, row, mean) +
@@ -47,9 +49,7 @@ static tr_status run_layernorm(tr_op *op, const tr_op_args *args) {
             const float *beta =
                 kernels->row_load(d->dtype, args->t[TR_LN_BETA].data, c, n, in_beta);
             float *y = tr_row_target(d->dtype, args->t[TR_LN_Y].data, row + c, out);
-#pragma omp simd
-            for (int64_t i = 0; i < n; i++)
-                y[i] = tr_layernorm_element(x[i], mean, rstd, gamma[i], beta[i]);
+            kernels->norm(n, mean, rstd, x, gamma, beta, y);
             kernels->row_store(d->dtype, args->t[TR_LN_Y].data, row + c, n, y);
         }
         means[r] = mean;
@@ -66,7 +66,8 @@ static tr_status run_layernorm_dgrad(tr_op *op, const tr_op_args *args) {
     const void *residual_base = args->t[TR_LN_DGRAD_RESIDUAL].data;
 #pragma omp parallel for schedule(static) num_threads(tr_cpu_threads(op, d->rows * d->width))
     for (int64_t r = 0; r < d->rows; r++) {
-        float in_dy[TR_BLOCK], in_x[TR_BLOCK], in_gamma[TR_BLOCK], g[TR_BLOCK], xhat[TR_BLOCK];
+        _Alignas(TR_LINE) float in_dy[TR_BLOCK], in_x[TR_BLOCK], in_gamma[TR_BLOCK], g[TR_BLOCK],
+            xhat[TR_BLOCK];
         int64_t row = r * d->width;
         float mean = means[r], rstd = rstds[r], sum_g = 0, sum_gx = 0;
         for (int pass = 0; pass < 2; pass++) {
@@ -79,11 +80,7 @@ static tr_status run_layernorm_dgrad(tr_op *op, const tr_op_args *args) {
                     kernels->row_load(d->dtype, args->t[TR_LN_DGRAD_X].data, row + c, n, in_x);
                 const float *gamma =
                     kernels->row_load(d->dtype, args->t[TR_LN_DGRAD_GAMMA].data, c, n, in_gamma);
-#pragma omp simd
-                for (int64_t i = 0; i < n; i++) {
-                    g[i] = dy[i] * gamma[i];
-                    xhat[i] = tr_layernorm_centred(x[i], mean, rstd);
-                }
+                kernels->norm_terms(n, mean, rstd, dy, x, gamma, g, xhat);
                 if (pass == 0) {
                     sum_g += tr_vec_sum(g, n);
                     sum_gx += tr_vec_dot(g, xhat, n);
@@ -93,11 +90,7 @@ static tr_status run_layernorm_dgrad(tr_op *op, const tr_op_args *args) {
                     residual_base ? kernels->row_load(d->dtype, residual_base, row + c, n, in_x)
                                   : NULL;
                 float *dx = tr_row_target(d->dtype, args->t[TR_LN_DGRAD_DX].data, row + c, in_dy);
-#pragma omp simd
-                for (int64_t i = 0; i < n; i++) {
-                    float v = tr_layernorm_dgrad(g[i], xhat[i], rstd, mean_g, mean_gx);
-                    dx[i] = residual ? v + residual[i] : v;
-                }
+                kernels->norm_dgrad(n, rstd, mean_g, mean_gx, g, xhat, residual, dx);
                 kernels->row_store(d->dtype, args->t[TR_LN_DGRAD_DX].data, row + c, n, dx);
             }
         }
@@ -112,7 +105,7 @@ static void layernorm_wgrad_rows(const tr_cpu_run *run, int64_t first_row, int64
     const tr_tensor *t = run->args->t;
     const float *means = t[TR_LN_WGRAD_MEAN].data, *rstds = t[TR_LN_WGRAD_RSTD].data;
     float *dgamma = sums, *dbeta = sums + TR_COLUMNS;
-    float in_dy[TR_COLUMNS], in_x[TR_COLUMNS];
+    _Alignas(TR_LINE) float in_dy[TR_COLUMNS], in_x[TR_COLUMNS];
     for (int64_t r = first_row; r < first_row + rows; r++) {
         int64_t at = r * d->width + column;
         const float *dy = kernels->row_load(d->dtype, t[TR_LN_WGRAD_DY].data, at, n, in_dy);

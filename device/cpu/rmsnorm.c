@@ -6,7 +6,8 @@
 
 static float row_rstd(const tr_cpu_kernels *kernels, const tr_rmsnorm_desc *d, const void *x_base,
                       int64_t from) {
-    float buffer[TR_BLOCK], sum = 0;
+    _Alignas(TR_LINE) float buffer[TR_BLOCK];
+    float sum = 0;
     for (int64_t c = 0; c < d->width; c += TR_BLOCK) {
         int64_t n = tr_min_i64(TR_BLOCK, d->width - c);
         const float *x = kernels->row_load(d->dtype, x_base, from + c, n, buffer);
@@ -30,7 +31,7 @@ static tr_status run_rmsnorm(tr_op *op, const tr_op_args *args) {
     float *rstds = args->t[TR_RMS_RSTD].data;
 #pragma omp parallel for schedule(static) num_threads(tr_cpu_threads(op, d->rows * d->width))
     for (int64_t r = 0; r < d->rows; r++) {
-        float in[TR_BLOCK], in_gamma[TR_BLOCK], out[TR_BLOCK];
+        _Alignas(TR_LINE) float in[TR_BLOCK], in_gamma[TR_BLOCK], out[TR_BLOCK];
         const int64_t from = tr_rmsnorm_row(d, d->ldx, r), to = tr_rmsnorm_row(d, d->ldy, r);
         const float rstd = row_rstd(kernels, d, args->t[TR_RMS_X].data, from);
         keep_row(d, args->t[TR_RMS_X].data, from, args->t[TR_RMS_KEPT].data, r);
@@ -40,8 +41,7 @@ static tr_status run_rmsnorm(tr_op *op, const tr_op_args *args) {
             const float *gamma =
                 kernels->row_load(d->dtype, args->t[TR_RMS_GAMMA].data, c, n, in_gamma);
             float *y = tr_row_target(d->dtype, args->t[TR_RMS_Y].data, to + c, out);
-#pragma omp simd
-            for (int64_t i = 0; i < n; i++) y[i] = tr_rmsnorm_element(x[i], rstd, gamma[i]);
+            kernels->norm(n, 0, rstd, x, gamma, NULL, y);
             kernels->row_store(d->dtype, args->t[TR_RMS_Y].data, to + c, n, y);
         }
         rstds[r] = rstd;
@@ -53,7 +53,8 @@ static tr_status run_rmsnorm(tr_op *op, const tr_op_args *args) {
  * first pass over the row, DX in the second. */
 static void row_dgrad(const tr_cpu_kernels *kernels, const tr_rmsnorm_desc *d, const tr_tensor *t,
                       int64_t r) {
-    float in_dy[TR_BLOCK], in_x[TR_BLOCK], in_gamma[TR_BLOCK], g[TR_BLOCK], normal[TR_BLOCK];
+    _Alignas(TR_LINE) float in_dy[TR_BLOCK], in_x[TR_BLOCK], in_gamma[TR_BLOCK], g[TR_BLOCK],
+        normal[TR_BLOCK];
     const int64_t from = tr_rmsnorm_row(d, d->ldx, r), to = tr_rmsnorm_row(d, d->ldy, r);
     const float rstd = ((const float *)t[TR_RMS_DGRAD_RSTD].data)[r];
     float sum = 0;
@@ -67,11 +68,7 @@ static void row_dgrad(const tr_cpu_kernels *kernels, const tr_rmsnorm_desc *d, c
             const float *x = kernels->row_load(d->dtype, t[TR_RMS_DGRAD_X].data, from + c, n, in_x);
             const float *gamma =
                 kernels->row_load(d->dtype, t[TR_RMS_DGRAD_GAMMA].data, c, n, in_gamma);
-#pragma omp simd
-            for (int64_t i = 0; i < n; i++) {
-                g[i] = dy[i] * gamma[i];
-                normal[i] = x[i] * rstd;
-            }
+            kernels->norm_terms(n, 0, rstd, dy, x, gamma, g, normal);
             if (pass == 0) {
                 sum += tr_vec_dot(g, normal, n);
                 continue;
@@ -80,11 +77,7 @@ static void row_dgrad(const tr_cpu_kernels *kernels, const tr_rmsnorm_desc *d, c
             const float *residual =
                 residuals ? kernels->row_load(d->dtype, residuals, to + c, n, in_x) : NULL;
             float *dx = tr_row_target(d->dtype, t[TR_RMS_DGRAD_DX].data, to + c, in_dy);
-#pragma omp simd
-            for (int64_t i = 0; i < n; i++) {
-                float v = tr_rmsnorm_dgrad(g[i], normal[i], rstd, mean);
-                dx[i] = residual ? v + residual[i] : v;
-            }
+            kernels->norm_dgrad(n, rstd, 0, mean, g, normal, residual, dx);
             kernels->row_store(d->dtype, t[TR_RMS_DGRAD_DX].data, to + c, n, dx);
         }
     }
@@ -104,7 +97,7 @@ static void rmsnorm_wgrad_rows(const tr_cpu_run *run, int64_t first_row, int64_t
     const tr_cpu_kernels *kernels = tr_cpu_kernels_of(run->op);
     const tr_tensor *t = run->args->t;
     const float *rstds = t[TR_RMS_WGRAD_RSTD].data;
-    float in_dy[TR_COLUMNS], in_x[TR_COLUMNS];
+    _Alignas(TR_LINE) float in_dy[TR_COLUMNS], in_x[TR_COLUMNS];
     for (int64_t r = first_row; r < first_row + rows; r++) {
         const int64_t from = tr_rmsnorm_row(d, d->ldx, r), to = tr_rmsnorm_row(d, d->ldy, r);
         const float *dy =

@@ -10,7 +10,7 @@ static tr_status run_activation(tr_op *op, const tr_op_args *args) {
     int64_t count = d->rows * d->width;
 #pragma omp parallel for schedule(static) num_threads(tr_cpu_threads(op, count))
     for (int64_t at = 0; at < count; at += TR_BLOCK) {
-        float in[TR_BLOCK], out[TR_BLOCK];
+        _Alignas(TR_LINE) float in[TR_BLOCK], out[TR_BLOCK];
         int64_t n = tr_min_i64(TR_BLOCK, count - at);
         const float *x = kernels->row_load(d->dtype, args->t[TR_ACTIVATION_X].data, at, n, in);
         float *y = tr_row_target(d->dtype, args->t[TR_ACTIVATION_Y].data, at, out);
@@ -26,7 +26,7 @@ static tr_status run_activation_dgrad(tr_op *op, const tr_op_args *args) {
     int64_t count = d->rows * d->width;
 #pragma omp parallel for schedule(static) num_threads(tr_cpu_threads(op, count))
     for (int64_t at = 0; at < count; at += TR_BLOCK) {
-        float in_dy[TR_BLOCK], in_x[TR_BLOCK], out[TR_BLOCK];
+        _Alignas(TR_LINE) float in_dy[TR_BLOCK], in_x[TR_BLOCK], out[TR_BLOCK];
         int64_t n = tr_min_i64(TR_BLOCK, count - at);
         const float *dy =
             kernels->row_load(d->dtype, args->t[TR_ACTIVATION_DGRAD_DY].data, at, n, in_dy);
@@ -45,7 +45,7 @@ static tr_status run_add(tr_op *op, const tr_op_args *args) {
     int64_t count = d->rows * d->width;
 #pragma omp parallel for schedule(static) num_threads(tr_cpu_threads(op, count))
     for (int64_t at = 0; at < count; at += TR_BLOCK) {
-        float in_a[TR_BLOCK], in_b[TR_BLOCK], out[TR_BLOCK];
+        _Alignas(TR_LINE) float in_a[TR_BLOCK], in_b[TR_BLOCK], out[TR_BLOCK];
         int64_t n = tr_min_i64(TR_BLOCK, count - at);
         const float *a = kernels->row_load(d->dtype, args->t[TR_ADD_A].data, at, n, in_a);
         const float *b = kernels->row_load(d->dtype, args->t[TR_ADD_B].data, at, n, in_b);
@@ -63,7 +63,7 @@ static tr_status run_cast(tr_op *op, const tr_op_args *args) {
     int64_t count = d->rows * d->width;
 #pragma omp parallel for schedule(static) num_threads(tr_cpu_threads(op, count))
     for (int64_t at = 0; at < count; at += TR_BLOCK) {
-        float in[TR_BLOCK];
+        _Alignas(TR_LINE) float in[TR_BLOCK];
         int64_t n = tr_min_i64(TR_BLOCK, count - at);
         float *wide = tr_row_target(d->to, args->t[TR_CAST_Y].data, at, in);
         const float *x = kernels->row_load(d->dtype, args->t[TR_CAST_X].data, at, n, wide);
@@ -91,14 +91,11 @@ static tr_status run_add_rows(tr_op *op, const tr_op_args *args) {
     }
 #pragma omp parallel for schedule(static) num_threads(tr_cpu_threads(op, d->rows * d->width))
     for (int64_t at = 0; at < d->width; at += TR_BLOCK) {
-        float in[TR_BLOCK], sum[TR_BLOCK];
+        _Alignas(TR_LINE) float in[TR_BLOCK], sum[TR_BLOCK];
         const int64_t n = tr_min_i64(TR_BLOCK, d->width - at);
         memcpy(sum, kernels->row_load(d->dtype, from, at, n, in), (size_t)n * sizeof *sum);
-        for (int64_t r = 1; r < d->rows; r++) {
-            const float *x = kernels->row_load(d->dtype, from, r * d->width + at, n, in);
-#pragma omp simd
-            for (int64_t i = 0; i < n; i++) sum[i] += x[i];
-        }
+        for (int64_t r = 1; r < d->rows; r++)
+            kernels->row_add(d->dtype, from, r * d->width + at, n, sum);
         if (d->dtype == TR_F32)
             memcpy((float *)args->t[TR_ADD_ROWS_Y].data + at, sum, (size_t)n * sizeof *sum);
         else kernels->row_store(d->dtype, args->t[TR_ADD_ROWS_Y].data, at, n, sum);
@@ -110,13 +107,9 @@ static void bias_grad_rows(const tr_cpu_run *run, int64_t first_row, int64_t row
                            int64_t n, float *sums) {
     const tr_rows_desc *d = &run->op->desc.rows;
     const tr_cpu_kernels *kernels = tr_cpu_kernels_of(run->op);
-    float in[TR_COLUMNS];
-    for (int64_t r = first_row; r < first_row + rows; r++) {
-        const float *dy = kernels->row_load(d->dtype, run->args->t[TR_BIAS_GRAD_DY].data,
-                                            r * d->width + column, n, in);
-#pragma omp simd
-        for (int64_t i = 0; i < n; i++) sums[i] += dy[i];
-    }
+    for (int64_t r = first_row; r < first_row + rows; r++)
+        kernels->row_add(d->dtype, run->args->t[TR_BIAS_GRAD_DY].data, r * d->width + column, n,
+                         sums);
 }
 
 static tr_status run_bias_grad(tr_op *op, const tr_op_args *args) {

@@ -19,8 +19,9 @@
 #endif
 
 /* Elements that a loop processes at a time, in buffers on the stack when the storage has 16 bits.
- */
-enum { TR_BLOCK = 1024 };
+ * The buffers begin cache lines of TR_LINE bytes, because a wide load or store that crosses two
+ * lines takes longer. */
+enum { TR_BLOCK = 1024, TR_LINE = 64 };
 
 typedef float tr_v8 __attribute__((vector_size(32)));
 /* The same at any address, over memory of type float. */

@@ -330,6 +330,72 @@ static void test_row_kernels(void **state) {
     }
 }
 
+/* Rows of storage: sums, scaled rows and maxima, as one element after another gives them. */
+static void check_rows(const tr_cpu_kernels *set, tr_dtype dtype, const float *x) {
+    enum { N = 203, FROM = 5 };
+    static uint32_t stored[N + FROM], scaled[N + FROM], want[N + FROM];
+    float sums[N], largest = -INFINITY;
+    for (int i = 0; i < N + FROM; i++) tr_element_set(stored, dtype, i, (double)x[i]);
+    memcpy(sums, x, sizeof sums);
+    set->row_add(dtype, stored, FROM, N, sums);
+    for (int i = 0; i < N; i++) {
+        const float number = (float)tr_element(stored, dtype, FROM + i);
+        assert_true(sums[i] == x[i] + number);
+        largest = number > largest ? number : largest;
+        tr_element_set(want, dtype, FROM + i, (double)(x[i] * 0.75f));
+    }
+    assert_true(set->row_largest(dtype, stored, FROM, N) == largest);
+    set->row_scale(dtype, scaled, FROM, N, 0.75f, x);
+    assert_memory_equal(scaled, want, sizeof want);
+}
+
+/* The kernels of norms and rotary positions do the operations of device/elementwise.h; an RMS norm
+ * is one with means of 0. */
+static void check_norms(const tr_cpu_kernels *set, const float *x) {
+    enum { N = 203, HALF = N / 2 };
+    const float *dy = x + N, *gamma = x + 2 * N, *beta = x + 3 * N, mean = x[4 * N], rstd = 1.25f;
+    float y[N], rms[N], g[N], normal[N], dx[N], plain[N], drms[N], grms[N], nrms[N];
+    uint64_t turns[HALF];
+    float cosine[HALF], sine[HALF], c, s;
+    set->norm(N, mean, rstd, x, gamma, beta, y);
+    set->norm(N, 0, rstd, x, gamma, NULL, rms);
+    set->norm_terms(N, mean, rstd, dy, x, gamma, g, normal);
+    set->norm_terms(N, 0, rstd, dy, x, gamma, grms, nrms);
+    set->norm_dgrad(N, rstd, 0.5f, 0.75f, g, normal, beta, dx);
+    set->norm_dgrad(N, rstd, 0.5f, 0.75f, g, normal, NULL, plain);
+    set->norm_dgrad(N, rstd, 0, 0.75f, grms, nrms, NULL, drms);
+    for (int i = 0; i < N; i++) {
+        const float n = tr_layernorm_centred(x[i], mean, rstd), gi = dy[i] * gamma[i];
+        const float v = tr_layernorm_dgrad(gi, n, rstd, 0.5f, 0.75f);
+        assert_true(y[i] == tr_layernorm_element(x[i], mean, rstd, gamma[i], beta[i]));
+        assert_true(rms[i] == tr_rmsnorm_element(x[i], rstd, gamma[i]));
+        assert_true(g[i] == gi && normal[i] == n && nrms[i] == x[i] * rstd);
+        assert_true(plain[i] == v && dx[i] == v + beta[i]);
+        assert_true(drms[i] == tr_rmsnorm_dgrad(gi, x[i] * rstd, rstd, 0.75f));
+    }
+    for (uint64_t i = 0; i < HALF; i++) turns[i] = tr_mix64(i);
+    set->angles(HALF, 1234567, turns, 1.5f, -1.5f, cosine, sine);
+    memcpy(y, x, sizeof y);
+    set->rotate(HALF, cosine, sine, y, y);
+    for (int i = 0; i < HALF; i++) {
+        tr_rope_rotation(1234567 * turns[i], &c, &s);
+        assert_true(cosine[i] == c * 1.5f && sine[i] == s * -1.5f);
+        assert_true(y[i] == x[i] * cosine[i] - x[HALF + i] * sine[i]);
+        assert_true(y[HALF + i] == x[HALF + i] * cosine[i] + x[i] * sine[i]);
+    }
+}
+
+static void test_elementwise_kernels(void **state) {
+    (void)state;
+    enum { N = 1024 };
+    float x[N];
+    for (int i = 0; i < N; i++) x[i] = 4 * tr_normal(seed, 3, (uint64_t)i);
+    for (int s = 0; s < known_sets(); s++) {
+        for (int t = 0; t < TR_OP_STORAGES; t++) check_rows(sets[s], tr_op_storages[t], x);
+        check_norms(sets[s], x);
+    }
+}
+
 /* The exponential is within 1.5 ulp of every number tried, a sample of all bit patterns and those
  * around its bounds; of a NaN it is a NaN. */
 static void test_exponential(void **state) {
@@ -549,17 +615,12 @@ static void test_residual_is_rounded_once(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_table),
-        cmocka_unit_test(test_large),
-        cmocka_unit_test(test_random),
-        cmocka_unit_test(test_blocks),
-        cmocka_unit_test(test_mixed_matmul),
-        cmocka_unit_test(test_kernels),
-        cmocka_unit_test(test_row_kernels),
-        cmocka_unit_test(test_exponential),
-        cmocka_unit_test(test_rounding_kernels),
-        cmocka_unit_test(test_tiles),
-        cmocka_unit_test(test_residual_is_rounded_once),
+        cmocka_unit_test(test_table),        cmocka_unit_test(test_large),
+        cmocka_unit_test(test_random),       cmocka_unit_test(test_blocks),
+        cmocka_unit_test(test_mixed_matmul), cmocka_unit_test(test_kernels),
+        cmocka_unit_test(test_row_kernels),  cmocka_unit_test(test_elementwise_kernels),
+        cmocka_unit_test(test_exponential),  cmocka_unit_test(test_rounding_kernels),
+        cmocka_unit_test(test_tiles),        cmocka_unit_test(test_residual_is_rounded_once),
     };
     if (chosen_names()) cmocka_set_test_filter("test_table");
     return cmocka_run_group_tests(tests, open_devices, close_devices);
