@@ -5,7 +5,6 @@
 #include "pipeline/orders/estimate.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <time.h>
 
 /* Returns the CPU time of this process, because other processes may share the machine. */

@@ -10,7 +10,6 @@
 #include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <time.h>
 
 static const size_t sizes[] = {8, 256, 4096, 65536, 1 << 20, 16 << 20};

@@ -14,7 +14,6 @@
 #include "device/device_impl.h"
 
 #include <stdio.h>
-#include <string.h>
 
 enum { PLANS = 32, LIMITS = 2 };
 

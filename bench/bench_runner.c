@@ -4,7 +4,6 @@
 #include "tests/unit/support/generate_order.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <time.h>
 
 enum { MICRO_BATCHES = 256, STEPS = 200, ROUNDS = 5 };

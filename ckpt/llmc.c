@@ -4,10 +4,8 @@
 #include "base/input.h"
 #include "ckpt/weights_impl.h"
 
-#include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
-#include <string.h>
 #include <unistd.h>
 
 enum { WORDS = 256, MAGIC = 20240326, FP32 = 3, BF16 = 5, MOST = 1 << 24 };

@@ -14,7 +14,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 enum { LENGTH = 8, MOST_HEADER = 100000000, MOST_INDEX_MIB = 64 };
 

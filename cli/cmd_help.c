@@ -5,7 +5,6 @@
 #include "pipeline/orders/generate.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 static void print_range(const tr_key *key) {

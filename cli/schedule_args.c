@@ -4,7 +4,6 @@
 #include "pipeline/orders/csv.h"
 #include "pipeline/orders/make.h"
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>

@@ -4,7 +4,6 @@
 
 #include "base/status.h"
 
-#include <stdbool.h>
 #include <stdint.h>
 
 typedef enum tr_axis { TR_AXIS_PP, TR_AXIS_DP, TR_AXIS_TP, TR_AXIS_COUNT } tr_axis;

@@ -9,7 +9,6 @@
 #include <math.h>
 #include <sched.h>
 #include <stdio.h>
-#include <string.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <time.h>

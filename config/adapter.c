@@ -2,10 +2,8 @@
 
 #include "base/json.h"
 #include "base/memory.h"
-#include "base/text.h"
 #include "layers/lora_config.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -18,7 +18,6 @@
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 /* No schedule gains from more micro-batches, and planning their memory would take minutes. */
 enum { MOST_MICRO_BATCHES = 16384 };

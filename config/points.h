@@ -1,8 +1,6 @@
 /* Keys that list steps of a run. */
 #pragma once
 
-#include "base/status.h"
-
 #include <stdint.h>
 
 enum { TR_CONFIG_POINTS = 64 };

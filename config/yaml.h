@@ -4,8 +4,6 @@
 
 #include "base/status.h"
 
-#include <stdbool.h>
-
 /* What a value is: text, a list of texts, a list of {path: P, weight: W}, of {match: P, scale:
  * S} or of {until: STEP, batch: SEQUENCES}. */
 typedef enum tr_yaml_kind {

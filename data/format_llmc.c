@@ -3,7 +3,6 @@
 #include "data/format_impl.h"
 
 #include <inttypes.h>
-#include <stdio.h>
 
 enum { HEADER = 1024, LEAST = 12, GPT2 = 20240520, LLAMA3 = 20240801, VALIDATION = 20240522 };
 

@@ -1,8 +1,6 @@
 /* One line of JSON: a strict scanner (RFC 8259), for text of any length with any characters. */
 #pragma once
 
-#include "base/status.h"
-
 #include <stdbool.h>
 #include <stddef.h>
 

@@ -5,7 +5,6 @@
 #include "data/format_impl.h"
 
 #include <errno.h>
-#include <inttypes.h>
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>

@@ -1,7 +1,6 @@
 #include "data/mixture.h"
 
 #include <inttypes.h>
-#include <string.h>
 
 static int64_t common_divisor(int64_t a, int64_t b) {
     while (b) {

@@ -3,7 +3,6 @@
 #include "base/memory.h"
 
 #include <glob.h>
-#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>

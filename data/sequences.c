@@ -4,7 +4,6 @@
 #include "layers/layer.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 tr_status tr_sequences_of_data(tr_data *data, int64_t context, tr_sequences *out) {
     *out = (tr_sequences){.count = tr_data_validation_windows(data), .seq = context, .data = data};

@@ -14,7 +14,6 @@
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#include <xxhash.h>
 
 /* Megatron writes 16 bits below this vocabulary (indexed_dataset.py), and 32 with a sign above. */
 enum { NARROW_VOCAB = 65500, TYPE_U16 = 8, TYPE_I32 = 4, PIECE = 1 << 16 };

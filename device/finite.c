@@ -5,7 +5,6 @@
 #include "device/op_table.h"
 
 #include <math.h>
-#include <string.h>
 
 static bool all_finite(const void *data, tr_dtype dtype, int64_t count) {
     bool finite = true;

@@ -15,7 +15,6 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/random.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 enum { WAIT_WORDS = 6, MAX_RANKS = 65536 };

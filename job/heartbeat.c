@@ -5,7 +5,6 @@
 #include "base/text.h"
 #include "comm/mail.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>

@@ -2,7 +2,8 @@
  * board, and starts the job again after a lost rank if it was asked to. */
 #pragma once
 
-#include "job/board.h"
+#include <stdbool.h>
+#include <stddef.h>
 
 /* Set for the ranks of a restart: the name of the board of the job that was started first. */
 #define TR_RESTART_VARIABLE "TRIREME_RESTARTED"

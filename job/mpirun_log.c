@@ -1,7 +1,6 @@
 #include "job/mpirun_log.h"
 
 #include "base/clock.h"
-#include "job/board.h"
 
 #include <fcntl.h>
 #include <stdio.h>

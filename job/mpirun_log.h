@@ -7,7 +7,6 @@
  * is lost. */
 #pragma once
 
-#include <stdbool.h>
 #include <stdint.h>
 
 typedef struct tr_mpirun_log {

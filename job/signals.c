@@ -7,7 +7,6 @@
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
-#include <string.h>
 #include <unistd.h>
 
 enum { MOST_TEXT = 2048 };

@@ -7,7 +7,6 @@
 #include <fcntl.h>
 #include <ftw.h>
 #include <glob.h>
-#include <inttypes.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>

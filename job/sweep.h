@@ -9,9 +9,7 @@
  * started it: boards that no process has mapped are removed, too. Nothing else is removed. */
 #pragma once
 
-#include "base/status.h"
-
-#include <stddef.h>
+#include <stdbool.h>
 
 typedef struct tr_job_folder {
     char path[512]; /* "": there is none */

@@ -4,7 +4,6 @@
 #include "base/text.h"
 
 #include <stdbool.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 

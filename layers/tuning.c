@@ -5,7 +5,6 @@
 #include "layers/lora_config.h"
 
 #include <fnmatch.h>
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 

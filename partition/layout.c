@@ -16,7 +16,6 @@
 #include "pipeline/orders/generate.h"
 #include "pipeline/program/run.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 

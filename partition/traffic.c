@@ -1,6 +1,5 @@
 #include "partition/traffic.h"
 
-#include "device/speed.h"
 #include "partition/network.h"
 #include "partition/tensor_sums.h"
 

@@ -4,7 +4,6 @@
 #include "text/unicode.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 tr_status tr_encoder_open(const tr_tokenizer *t, tr_encoder **out) {
     tr_encoder *e;

@@ -4,7 +4,6 @@
 #include "text/tokenizer_impl.h"
 #include "text/unicode.h"
 
-#include <stdlib.h>
 #include <string.h>
 #include <utf8proc.h>
 

@@ -4,7 +4,6 @@
 
 #include <math.h>
 #include <stdio.h>
-#include <string.h>
 
 tr_status tr_setting_parse(const char *path, const char *text, size_t length, cJSON **out) {
     char where[600];

@@ -1,7 +1,6 @@
 /* The patterns of well-known tokenizers as code: several times faster than a regular expression. */
 #pragma once
 
-#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 

@@ -6,7 +6,6 @@
 #include "text/unicode.h"
 #include "text/write_json.h"
 
-#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 #include <xxhash.h>

@@ -4,7 +4,6 @@
 
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 static void keep(tr_first_fault *f, const tr_layer_op *op, const tr_layer_io *io,
                  const char *written) {

@@ -10,7 +10,6 @@
 #include "train/rundir.h"
 #include "train/transfer.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <limits.h>
 #include <stdlib.h>

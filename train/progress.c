@@ -5,7 +5,6 @@
 
 #include <math.h>
 #include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 static const double refresh_s = 0.1; /* a remote terminal need not show every step */

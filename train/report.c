@@ -11,7 +11,6 @@
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
-#include <string.h>
 
 /* The most rows of a table, and the most events of drawings, that a browser opens at once; the
  * width of the page's text in pixels, as in the style below. */

@@ -1,8 +1,6 @@
 /* The choice of the next token from the logits of all tokens. */
 #pragma once
 
-#include "base/status.h"
-
 #include <stdint.h>
 
 /* The values that switch a rule off are in brackets. The rules apply in this order, as in

@@ -19,7 +19,6 @@
 #include "train/store_tensors.h"
 #include "train/tokenize_data.h"
 
-#include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

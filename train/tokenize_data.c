@@ -6,7 +6,6 @@
 #include "train/data_options.h"
 
 #include <pthread.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>

@@ -5,7 +5,6 @@
 #include "base/output.h"
 #include "pipeline/draw/draw.h"
 
-#include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -14,7 +14,6 @@
 #include <math.h>
 #include <stdatomic.h>
 #include <stdio.h>
-#include <string.h>
 
 /* Says once that a validation has no loss. */
 static void warn_of_no_label(tr_session *s) {

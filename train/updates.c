@@ -2,7 +2,6 @@
 
 #include "base/code8.h"
 #include "base/memory.h"
-#include "base/minmax.h"
 #include "layers/rounding.h"
 #include "partition/muon.h"
 

@@ -4,7 +4,6 @@
 #include "comm/colour.h"
 #include "pipeline/program/run_copies.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 
 /* --- links ------------------------------------------------------------------------------------ */

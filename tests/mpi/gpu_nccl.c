@@ -6,7 +6,6 @@
 #include "support/comm_checks.h"
 #include "tests/unit/support/seed.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 enum { COUNT = 1000 };

@@ -9,11 +9,9 @@
 #include "support/seed.h"
 
 #include <dirent.h>
-#include <errno.h>
 #include <inttypes.h>
 #include <pthread.h>
 #include <setjmp.h>
-#include <signal.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>

@@ -13,7 +13,6 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
-#include <stdio.h>
 
 #include <cmocka.h>
 

@@ -6,8 +6,6 @@
 #include <signal.h>
 #include <stdarg.h>
 #include <stddef.h>
-#include <stdio.h>
-#include <string.h>
 #include <sys/resource.h>
 #include <unistd.h>
 

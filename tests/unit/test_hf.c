@@ -10,7 +10,6 @@
 #include "train/transfer.h"
 
 #include <fcntl.h>
-#include <inttypes.h>
 #include <math.h>
 #include <pthread.h>
 #include <stdio.h>

@@ -11,7 +11,6 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
-#include <stdio.h>
 #include <unistd.h>
 
 #include <cmocka.h>

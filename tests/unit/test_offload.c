@@ -10,7 +10,6 @@
 #include "pipeline/orders/make.h"
 #include "support/engine_ranks.h"
 
-#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -3,7 +3,6 @@
  * bits, and all operators except oneDNN's products give them on any number of threads.
  * TRIREME_TEST_ONLY="test_table: NAME" runs only the table's operators with names that begin so. */
 #include "base/code8.h"
-#include "base/minmax.h"
 #include "base/philox.h"
 #include "device/cpu/cpu.h"
 #include "device/cpu/kernels.h"
@@ -16,7 +15,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include <cmocka.h>
 

@@ -9,7 +9,6 @@
 #include "support/must.h"
 #include "support/seed.h"
 
-#include <stdio.h>
 #include <string.h>
 
 enum {

@@ -6,7 +6,6 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdint.h>
-#include <string.h>
 #include <time.h>
 #include <unistd.h>
 

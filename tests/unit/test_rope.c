@@ -8,8 +8,6 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include <cmocka.h>

@@ -7,7 +7,6 @@
 #include "partition/search_estimate.h"
 #include "partition/traffic.h"
 
-#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -6,7 +6,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 /* Writes a file and returns its path. */
 static const char *written(const char *name, const char *text, size_t length) {

@@ -1,6 +1,5 @@
 /* Decoding gives the text back, for any bytes: decode(encode(x)) = x without a normalizer, NFC(x)
  * with NFC, and what docs/data.md says of the others. TRIREME_ROUNDS texts for each tokenizer. */
-#include "base/input.h"
 #include "base/json.h"
 #include "support/drawn_texts.h"
 #include "support/must.h"
@@ -9,7 +8,6 @@
 #include "text/tokenizer.h"
 #include "text/unicode.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <utf8proc.h>

@@ -9,7 +9,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 static const tr_input_limit limit = {.mib = 16, .failure = TR_ERR_DATA};
 

@@ -9,7 +9,6 @@
 #include "text/train_bpe.h"
 #include "text/unicode.h"
 
-#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

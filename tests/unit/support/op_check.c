@@ -3,7 +3,6 @@
 #include "device/device_impl.h"
 #include "device/op_table.h"
 
-#include <stdio.h>
 #include <string.h>
 
 tr_status tr_op_open_ref(tr_device **out) {
