@@ -112,7 +112,8 @@ bool tr_config_is_of_model(const tr_key *key) {
     return key->offset < offsetof(tr_config, model) + offsetof(tr_model_config, lora);
 }
 
-bool tr_config_is_of_lora(const tr_key *key) {
+/* Returns true for a key of the model's updates. */
+static bool is_of_lora(const tr_key *key) {
     const size_t begin = offsetof(tr_config, model) + offsetof(tr_model_config, lora);
     return key->offset >= begin && key->offset < begin + sizeof(tr_lora_config);
 }
@@ -536,7 +537,7 @@ tr_status tr_config_check_model(const tr_config *config, const tr_config *saved,
     for (int i = 0; i < tr_schema_count; i++) {
         const tr_key *key = &tr_schema[i];
         if (!strcmp(key->name, "model.dropout") ||
-            (!tr_config_is_of_model(key) && !tr_config_is_of_lora(key)))
+            (!tr_config_is_of_model(key) && !is_of_lora(key)))
             continue;
         if (!strcmp(key->name, "model.lora.targets") &&
             tr_lora_same_targets(&config->model, &saved->model))

@@ -32,8 +32,6 @@ bool tr_config_is_set(const tr_config *config, const char *key);
 /* Returns true for a key of tr_model_config that says what the model is, without its updates and
  * what of it is trained. */
 bool tr_config_is_of_model(const tr_key *key);
-/* Returns true for a key of the model's updates. */
-bool tr_config_is_of_lora(const tr_key *key);
 bool tr_config_same_value(const tr_key *key, const tr_config *a, const tr_config *b);
 
 /* Fills the model's keys that are not set: with a preset from the preset, otherwise with the sizes

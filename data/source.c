@@ -33,11 +33,6 @@ static const format *find(const char *name) {
     return NULL;
 }
 
-int tr_source_width(const char *name) {
-    const format *f = find(name);
-    return f ? f->width : -1;
-}
-
 tr_status tr_format_open_file(const char *path, tr_source *source) {
     tr_data_file *file = &source->file;
     tr_status status = tr_input_open("the data file", path, &file->fd, &file->bytes);
@@ -104,7 +99,7 @@ tr_status tr_format_open_raw(const char *path, const tr_source_options *options,
                              tr_source *source) {
     TR_TRY(tr_format_open_file(path, source));
     const int64_t bytes = source->file.bytes;
-    source->width = tr_source_width(options->format);
+    source->width = find(options->format)->width;
     TR_TRY(source->width > 1 ? check_numpy(source, options->format) : check_compressed(source));
     if (bytes % source->width)
         return TR_FAIL(TR_ERR_DATA,

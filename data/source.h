@@ -73,6 +73,3 @@ tr_status tr_source_read(const tr_source *source, int64_t first, int64_t count, 
 /* Returns the smallest listed end of a document above `token`; INT64_MAX when there is none. */
 int64_t tr_source_next_end(const tr_source *source, int64_t token);
 
-/* Returns the bytes of a token in files of this format; 0 when the file says it, -1 for an unknown
- * format. */
-int tr_source_width(const char *format);

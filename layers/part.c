@@ -224,16 +224,16 @@ tr_tensor tr_built_starts(const tr_built_layer *layer, const tr_layer_io *io) {
     return layer->shape.documents ? io->step[layer->starts] : none;
 }
 
-tr_status tr_built_sum(const tr_built_layer *layer, const tr_layer_io *io, tr_tensor x) {
-    int64_t ticket;
-    TR_TRY(tr_built_sum_start(layer, io, x, &ticket));
-    return tr_built_wait(layer, io, ticket);
-}
-
-tr_status tr_built_sum_start(const tr_built_layer *layer, const tr_layer_io *io, tr_tensor x,
-                             int64_t *ticket) {
+static tr_status start_sum(const tr_built_layer *layer, const tr_layer_io *io, tr_tensor x,
+                           int64_t *ticket) {
     return tr_group_start(layer->tp, io->stream, x.data, tr_tensor_count(&x), x.dtype,
                           TR_REDUCE_SUM, ticket);
+}
+
+tr_status tr_built_sum(const tr_built_layer *layer, const tr_layer_io *io, tr_tensor x) {
+    int64_t ticket;
+    TR_TRY(start_sum(layer, io, x, &ticket));
+    return tr_built_wait(layer, io, ticket);
 }
 
 tr_status tr_built_wait(const tr_built_layer *layer, const tr_layer_io *io, int64_t ticket) {
@@ -266,7 +266,7 @@ tr_status tr_built_gather(const tr_built_layer *layer, const tr_layer_io *io, tr
 
 tr_status tr_built_sum_slice_start(const tr_built_layer *layer, const tr_layer_io *io,
                                    tr_buffer all, tr_tensor slice, int64_t *ticket) {
-    if (!layer->shape.sequence) return tr_built_sum_start(layer, io, slice, ticket);
+    if (!layer->shape.sequence) return start_sum(layer, io, slice, ticket);
     return tr_group_scatter(layer->tp, io->stream, tr_buffer_at(io, all).data, slice.data,
                             tr_tensor_count(&slice), slice.dtype, ticket);
 }

@@ -133,9 +133,7 @@ tr_tensor tr_built_starts(const tr_built_layer *layer, const tr_layer_io *io);
 tr_status tr_layer_op_run(const tr_layer_op *op, const tr_layer_io *io, tr_op_args args);
 /* Sums a dense x over the tensor ranks, in place. */
 tr_status tr_built_sum(const tr_built_layer *layer, const tr_layer_io *io, tr_tensor x);
-/* Begins to, in place: nothing may read or write x before tr_built_wait for the ticket. */
-tr_status tr_built_sum_start(const tr_built_layer *layer, const tr_layer_io *io, tr_tensor x,
-                             int64_t *ticket);
+/* Makes later work wait for a sum or gather that was started. */
 tr_status tr_built_wait(const tr_built_layer *layer, const tr_layer_io *io, int64_t ticket);
 
 /* Slices of rows. Sequence parallelism: products read and write the rows of all tensor ranks,

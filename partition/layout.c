@@ -268,7 +268,10 @@ int tr_layout_neighbours(const tr_layout *l, int pp_rank) {
     return count;
 }
 
-size_t tr_layout_decoding(const tr_layout *l, int pp_rank) {
+/* Returns the bytes in which a pipeline rank decodes: those of the decoding layers, then, if data
+ * ranks divide values, the whole values of all its layers, in the order of stages and buckets, each
+ * bucket aligned to TR_ALIGN. 0 if it does not decode. */
+static size_t decoding_bytes(const tr_layout *l, int pp_rank) {
     size_t bytes = l->decoding[pp_rank];
     for (int s = 0; s < l->placement.stages && l->desc.decodes; s++)
         for (int k = 0; k < l->table.cost[s].buckets && l->owner[s] == pp_rank; k++)
@@ -288,7 +291,7 @@ static const tr_program *next_program(const tr_layout *l, int pp_rank, int *at) 
 }
 
 size_t tr_layout_arena(const tr_layout *l, int pp_rank) {
-    size_t most = tr_layout_decoding(l, pp_rank);
+    size_t most = decoding_bytes(l, pp_rank);
     int at = 0;
     for (const tr_program *p; (p = next_program(l, pp_rank, &at));)
         most = tr_max_size(most, p->arena_bytes);
@@ -297,7 +300,7 @@ size_t tr_layout_arena(const tr_layout *l, int pp_rank) {
 
 /* Returns the most bytes of the arena that are alive at one time. */
 static size_t live_peak(const tr_layout *l, int pp_rank) {
-    size_t most = tr_layout_decoding(l, pp_rank);
+    size_t most = decoding_bytes(l, pp_rank);
     int at = 0;
     for (const tr_program *p; (p = next_program(l, pp_rank, &at));)
         most = tr_max_size(most, p->live_peak_bytes);

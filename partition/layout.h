@@ -120,10 +120,6 @@ tr_status tr_layout_check_fit(const tr_layout *layout, tr_device *device, int pp
                               const tr_memory_plan *plan, size_t limit);
 /* Returns the bytes in which a pipeline rank's programs keep activations in the host's memory. */
 size_t tr_layout_host(const tr_layout *layout, int pp_rank);
-/* Returns the bytes in which a pipeline rank decodes: those of the decoding layers, then, if data
- * ranks divide values, the whole values of all its layers, in the order of stages and buckets, each
- * bucket aligned to TR_ALIGN. 0 if it does not decode. */
-size_t tr_layout_decoding(const tr_layout *layout, int pp_rank);
 /* Returns the bytes of a pipeline rank's arena, which training with every batch, validation and
  * decoding share because they do not run at the same time. */
 size_t tr_layout_arena(const tr_layout *layout, int pp_rank);

@@ -8,13 +8,14 @@ static double mib(size_t bytes) {
     return (double)bytes / (1 << 20);
 }
 
-bool tr_memory_is_hosts(int kind) {
+/* Returns true for the classes of host memory. */
+static bool is_hosts(int kind) {
     return kind == TR_MEMORY_OFFLOAD || kind == TR_MEMORY_SNAPSHOT;
 }
 
 /* Returns true for a class that is part of the totals. */
 static bool is_counted(bool apart, int kind) {
-    return !(apart && tr_memory_is_hosts(kind));
+    return !(apart && is_hosts(kind));
 }
 
 size_t tr_memory_in_host(const tr_memory_plan *plan) {
@@ -44,7 +45,7 @@ tr_memory_rank tr_memory_measure(const tr_device *device, const tr_memory_plan *
 /* Returns true for a class that is printed: classes that most runs do not have are left out when
  * they are 0. */
 static bool is_shown(const tr_memory_plan *plan, int kind) {
-    return (kind != TR_MEMORY_NCCL && !tr_memory_is_hosts(kind)) || plan->of[kind] > 0;
+    return (kind != TR_MEMORY_NCCL && !is_hosts(kind)) || plan->of[kind] > 0;
 }
 
 void tr_memory_text(const tr_memory_plan *p, char text[TR_MEMORY_TEXT]) {

@@ -21,8 +21,6 @@ typedef struct tr_memory_rank {
     size_t taken_total;
 } tr_memory_rank;
 
-/* Returns true for the classes of host memory. */
-bool tr_memory_is_hosts(int kind);
 /* Returns the bytes of host memory of a plan for a device that has memory of its own, else 0. */
 size_t tr_memory_in_host(const tr_memory_plan *plan);
 /* Sets the plan's total. */

@@ -71,7 +71,8 @@ tr_link tr_network_reduce(const tr_config *c, const tr_mesh *mesh, double flops_
                      .per_byte = rounds * first.per_byte + across.per_byte / (double)near};
 }
 
-tr_link tr_network_gather(const tr_config *c, const tr_mesh *mesh, double flops_per_s) {
+/* Returns the link over which the data ranks gather values: the second half of a sum. */
+static tr_link gather_of(const tr_config *c, const tr_mesh *mesh, double flops_per_s) {
     const tr_link sum = tr_network_near(c, mesh, flops_per_s);
     return (tr_link){.latency = sum.latency / 2, .per_byte = sum.per_byte / 2};
 }
@@ -82,6 +83,6 @@ tr_simulated_links tr_network_links(const tr_config *c, const tr_mesh *mesh, dou
                                 .line = (int)stride_of(mesh, TR_AXIS_PP),
                                 .host = (int)c->device.host_ranks,
                                 .sum = tr_network_reduce(c, mesh, flops_per_s),
-                                .gather = tr_network_gather(c, mesh, flops_per_s),
+                                .gather = gather_of(c, mesh, flops_per_s),
                                 .copy = tr_network_message(c, false, flops_per_s)};
 }

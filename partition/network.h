@@ -28,8 +28,6 @@ tr_link tr_network_near(const tr_config *config, const tr_mesh *mesh, double flo
  * round. With two factors near ranks sum, and then each its portion across. Without data ranks: the
  * link over which tensor ranks sum gradients that each computes in part. */
 tr_link tr_network_reduce(const tr_config *config, const tr_mesh *mesh, double flops_per_s);
-/* Returns the link over which the data ranks gather values: the second half of a sum. */
-tr_link tr_network_gather(const tr_config *config, const tr_mesh *mesh, double flops_per_s);
 /* Returns the links of a step: those of messages, of sums of gradients and of gathers. */
 tr_simulated_links tr_network_links(const tr_config *config, const tr_mesh *mesh,
                                     double flops_per_s);

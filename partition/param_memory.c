@@ -147,12 +147,13 @@ bool tr_memory_steps_values(tr_optim_memory optimizer, tr_dtype dtype) {
     return dtype == tr_dtype_acc(dtype) || optimizer.no_master;
 }
 
-size_t tr_memory_master_size(tr_dtype dtype) {
+/* Returns the bytes of a master; 0 in FP32 and FP64, where the value is the master. */
+static size_t master_size(tr_dtype dtype) {
     return dtype == tr_dtype_acc(dtype) ? 0 : tr_dtype_size(tr_dtype_acc(dtype));
 }
 
 size_t tr_memory_masters_bytes(const tr_param_memory *memory, tr_dtype dtype) {
-    return memory->masters * tr_memory_master_size(dtype);
+    return memory->masters * master_size(dtype);
 }
 
 size_t tr_memory_states_bytes(const tr_param_memory *memory, tr_dtype dtype) {

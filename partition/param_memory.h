@@ -41,8 +41,6 @@ bool tr_memory_in_arena(const tr_mesh *mesh, int zero);
 bool tr_memory_gathers(const tr_mesh *mesh, int zero);
 /* Returns true when the optimizer steps the values: there are no masters. */
 bool tr_memory_steps_values(tr_optim_memory optimizer, tr_dtype dtype);
-/* Returns the bytes of a master; 0 in FP32 and FP64, where the value is the master. */
-size_t tr_memory_master_size(tr_dtype dtype);
 /* Return the elements of a layer's gradients, and of its values, including gaps, in the order in
  * which the store places them or in any other. */
 size_t tr_memory_layer_grads(const tr_layer *layer);
