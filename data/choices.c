@@ -29,13 +29,6 @@ typedef struct reader {
 
 /* --- questions -------------------------------------------------------------------------------- */
 
-static tr_status add_tokens(tr_token_list *list, const int32_t *id, size_t count) {
-    TR_TRY(tr_grow(&list->id, &list->capacity, list->count + count, sizeof *id));
-    if (count > 0) memcpy(list->id + list->count, id, count * sizeof *id);
-    list->count += count;
-    return TR_OK;
-}
-
 static tr_status begin_question(reader *r, int choices, int64_t label) {
     tr_choices *c = r->out;
     if (choices < 2 || choices > MOST_CHOICES)
@@ -83,7 +76,7 @@ static tr_status encode(reader *r, const char *text, size_t length) {
     if (r->encoder) return tr_encoder_add(r->encoder, text, length, 0, list);
     for (size_t i = 0; i < length; i++) {
         const int32_t id = (unsigned char)text[i];
-        TR_TRY(add_tokens(list, &id, 1));
+        TR_TRY(tr_tokens_add(list, &id, 1));
     }
     return TR_OK;
 }
@@ -120,7 +113,7 @@ static tr_status read_ending(reader *r, const char *context, const char *ending)
     const bool apart = length > 0 && !is_space(context[length - 1]) && !is_space(ending[0]);
     if (r->options->tokenizer) {
         const size_t count = tr_tokenizer_prefix(r->options->tokenizer, &prefix);
-        TR_TRY(add_tokens(&r->out->tokens, prefix, count));
+        TR_TRY(tr_tokens_add(&r->out->tokens, prefix, count));
     }
     TR_TRY(encode(r, context, length));
     const size_t tokens = r->out->tokens.count - first;
@@ -236,7 +229,7 @@ static tr_status take_tokens(reader *r, span *s) {
                            " (model.vocab): the file is of another tokenizer",
                            r->path, s->at - 2, token, r->options->vocab);
         const int32_t id = (int32_t)token;
-        TR_TRY(add_tokens(&r->out->tokens, &id, 1));
+        TR_TRY(tr_tokens_add(&r->out->tokens, &id, 1));
     }
     return TR_OK;
 }

@@ -32,12 +32,6 @@ typedef struct reader {
     int64_t line; /* in progress, from 1 on */
 } reader;
 
-static tr_status add_token(tr_token_list *list, int32_t token) {
-    TR_TRY(tr_grow(&list->id, &list->capacity, list->count + 1, sizeof token));
-    list->id[list->count++] = token;
-    return TR_OK;
-}
-
 /* Marks the tokens from `first` on as given. */
 static void give(tr_token_list *list, size_t first) {
     for (size_t i = first; i < list->count; i++) list->id[i] |= TR_TOKEN_GIVEN;
@@ -88,13 +82,13 @@ static tr_status add_pair(reader *r, const tr_turn *prompt, const tr_turn *answe
                        "the tokenizer '%s' has neither a chat template nor a token that ends a "
                        "document, which ends an answer: set data.document_end",
                        tr_tokenizer_path(t));
-    for (size_t i = 0; i < count; i++) TR_TRY(add_token(&r->tokens, id[i]));
+    TR_TRY(tr_tokens_add(&r->tokens, id, count));
     TR_TRY(
         tr_encoder_add(r->encoder, prompt->text, prompt->length, TR_ENCODE_NO_SPECIAL, &r->tokens));
     give(&r->tokens, 0);
     TR_TRY(
         tr_encoder_add(r->encoder, answer->text, answer->length, TR_ENCODE_NO_SPECIAL, &r->tokens));
-    return add_token(&r->tokens, r->options->document_end);
+    return tr_tokens_add(&r->tokens, &r->options->document_end, 1);
 }
 
 static tr_status encode(reader *r) {
@@ -145,9 +139,7 @@ static tr_status pack(reader *r) {
         return TR_OK;
     }
     if (r->rows.count % context + count > context) TR_TRY(end_row(r));
-    TR_TRY(tr_grow(&r->rows.id, &r->rows.capacity, r->rows.count + count, sizeof *r->rows.id));
-    memcpy(r->rows.id + r->rows.count, r->tokens.id, count * sizeof *r->rows.id);
-    r->rows.count += count;
+    TR_TRY(tr_tokens_add(&r->rows, r->tokens.id, count));
     r->source->documents++;
     r->source->answers += answers;
     r->source->cut += cut;

@@ -112,11 +112,7 @@ static tr_status fill_batch(work *w) {
 /* --- encoding --------------------------------------------------------------------------------- */
 
 static tr_status end_document(const work *w, item *it) {
-    if (w->document_end >= 0) {
-        TR_TRY(tr_grow(&it->tokens.id, &it->tokens.capacity, it->tokens.count + 1,
-                       sizeof *it->tokens.id));
-        it->tokens.id[it->tokens.count++] = w->document_end;
-    }
+    if (w->document_end >= 0) TR_TRY(tr_tokens_add(&it->tokens, &w->document_end, 1));
     TR_TRY(tr_grow(&it->end, &it->ends_capacity, it->ends_count + 1, sizeof *it->end));
     it->end[it->ends_count++] = it->tokens.count;
     return TR_OK;

@@ -364,10 +364,7 @@ static tr_status encode_part(tr_bpe_work *work, const uint8_t *piece, size_t len
     if (!work->symbols.count) return TR_OK;
     if (work->symbols.count > FEW) return merge_many(work, out);
     size_t count = merge_few(bpe, work->symbols.id, work->symbols.count);
-    TR_TRY(tr_grow(&out->id, &out->capacity, out->count + count, sizeof *out->id));
-    memcpy(out->id + out->count, work->symbols.id, count * sizeof *out->id);
-    out->count += count;
-    return TR_OK;
+    return tr_tokens_add(out, work->symbols.id, count);
 }
 
 /* Encodes a piece of at most KEPT_BYTES, or a part of one, or takes the ids that it had before. */

@@ -121,30 +121,24 @@ tr_status tr_chat_find(const tr_tokenizer *t, tr_chat *out) {
 
 /* --- turns ------------------------------------------------------------------------------------ */
 
-static tr_status add_token(int32_t id, tr_token_list *list) {
-    TR_TRY(tr_grow(&list->id, &list->capacity, list->count + 1, sizeof id));
-    list->id[list->count++] = id;
-    return TR_OK;
-}
-
 static tr_status add_text(tr_encoder *encoder, const char *text, tr_token_list *list) {
     return tr_encoder_add(encoder, text, strlen(text), TR_ENCODE_NO_SPECIAL, list);
 }
 
 tr_status tr_chat_begin(const tr_chat *chat, tr_token_list *list) {
-    return chat->begin >= 0 ? add_token(chat->begin, list) : TR_OK;
+    return chat->begin >= 0 ? tr_tokens_add(list, &chat->begin, 1) : TR_OK;
 }
 
 tr_status tr_chat_header(const tr_chat *chat, tr_encoder *encoder, const char *role,
                          tr_token_list *list) {
     char line[64];
-    TR_TRY(add_token(chat->start, list));
+    TR_TRY(tr_tokens_add(list, &chat->start, 1));
     if (chat->form == TR_CHAT_CHATML) {
         (void)snprintf(line, sizeof line, "%.60s\n", role);
         return add_text(encoder, line, list);
     }
     TR_TRY(add_text(encoder, role, list));
-    TR_TRY(add_token(chat->header_end, list));
+    TR_TRY(tr_tokens_add(list, &chat->header_end, 1));
     return add_text(encoder, "\n\n", list);
 }
 
@@ -159,7 +153,7 @@ tr_status tr_chat_text(const tr_chat *chat, tr_encoder *encoder, const char *tex
         while (length > 0 && is_space(*text)) text++, length--;
     }
     TR_TRY(tr_encoder_add(encoder, text, length, flags, list));
-    return add_token(chat->end, list);
+    return tr_tokens_add(list, &chat->end, 1);
 }
 
 tr_status tr_chat_separator(const tr_chat *chat, tr_encoder *encoder, tr_token_list *list) {

@@ -32,12 +32,6 @@ void tr_encoder_close(tr_encoder *e) {
     free(e);
 }
 
-static tr_status add_id(tr_token_list *list, int32_t id) {
-    TR_TRY(tr_grow(&list->id, &list->capacity, list->count + 1, sizeof *list->id));
-    list->id[list->count++] = id;
-    return TR_OK;
-}
-
 /* Copies a text with a surrogate for every invalid byte: what PCRE2 can take. */
 static tr_status escape(const char *text, size_t length, tr_byte_list *out) {
     const uint8_t *p = (const uint8_t *)text, *end = p + length, *from = p;
@@ -146,7 +140,7 @@ static tr_status add_segment(tr_encoder *e, const char *text, size_t length,
         if (to > from)
             TR_TRY(
                 add_plain(e, text + from, to - from, from ? TR_AFTER_TOKEN : begin, escaped, out));
-        if (id >= 0) TR_TRY(add_id(out, id));
+        if (id >= 0) TR_TRY(tr_tokens_add(out, &id, 1));
     }
     return TR_OK;
 }
@@ -158,15 +152,15 @@ tr_status tr_encoder_add(tr_encoder *e, const char *text, size_t length, unsigne
     tr_fragment_begin begin = !(flags & TR_ENCODE_CONTINUES) ? TR_BEGINS_TEXT
                               : flags & TR_ENCODE_NEXT_PIECE ? TR_NEXT_PIECE
                                                              : TR_GOES_ON;
-    for (size_t i = 0; framed && i < t->prefix.count; i++) TR_TRY(add_id(out, t->prefix.id[i]));
+    if (framed) TR_TRY(tr_tokens_add(out, t->prefix.id, t->prefix.count));
     tr_added_search search = tr_added_start(t->added, (const uint8_t *)text, length, no_special);
     for (int32_t id = 0; id >= 0;) {
         size_t from, to;
         id = tr_added_next(&search, &from, &to);
         TR_TRY(
             add_segment(e, text + from, to - from, from ? TR_AFTER_TOKEN : begin, no_special, out));
-        if (id >= 0) TR_TRY(add_id(out, id));
+        if (id >= 0) TR_TRY(tr_tokens_add(out, &id, 1));
     }
-    for (size_t i = 0; framed && i < t->suffix.count; i++) TR_TRY(add_id(out, t->suffix.id[i]));
+    if (framed) TR_TRY(tr_tokens_add(out, t->suffix.id, t->suffix.count));
     return TR_OK;
 }

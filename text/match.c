@@ -1,5 +1,4 @@
 /* Regular expressions and literal texts. */
-#include "base/memory.h"
 #include "text/tokenizer_impl.h"
 #include "text/unicode.h"
 
@@ -14,13 +13,6 @@ enum {
     HEAP_MAX_KIB = 256 << 10,  /* of its interpreter, where the stack is too small */
     DEEPEST = 8,               /* classes in classes */
 };
-
-tr_status tr_bytes_add(tr_byte_list *list, const char *bytes, size_t length) {
-    TR_TRY(tr_grow(&list->byte, &list->capacity, list->count + length + 1, 1));
-    if (length) memcpy(list->byte + list->count, bytes, length);
-    list->count += length;
-    return TR_OK;
-}
 
 tr_status tr_match_work_open(tr_match_work *work) {
     work->data = pcre2_match_data_create(1, NULL);

@@ -31,9 +31,7 @@ static tr_status add_id(const tr_tokenizer *t, const char *where, const cJSON *n
             "the tokenizer '%s': the post_processor adds more than %d ids before or after "
             "a text",
             t->path, FRAME_MAX);
-    TR_TRY(tr_grow(&list->id, &list->capacity, list->count + 1, sizeof *list->id));
-    list->id[list->count++] = id;
-    return TR_OK;
+    return tr_tokens_add(list, &id, 1);
 }
 
 /* Appends the ids of a special token of a template. */

@@ -16,6 +16,20 @@ enum { ENDS_MAX = 256 }; /* each id is compared with all before it */
 
 static const tr_input_limit file_limit = {.mib = 256, .failure = TR_ERR_DATA};
 
+tr_status tr_tokens_add(tr_token_list *list, const int32_t *id, size_t count) {
+    TR_TRY(tr_grow(&list->id, &list->capacity, list->count + count, sizeof *id));
+    if (count > 0) memcpy(list->id + list->count, id, count * sizeof *id);
+    list->count += count;
+    return TR_OK;
+}
+
+tr_status tr_bytes_add(tr_byte_list *list, const char *bytes, size_t length) {
+    TR_TRY(tr_grow(&list->byte, &list->capacity, list->count + length + 1, 1));
+    if (length > 0) memcpy(list->byte + list->count, bytes, length);
+    list->count += length;
+    return TR_OK;
+}
+
 void tr_tokenizer_close(tr_tokenizer *t) {
     if (!t) return;
     for (int i = 0; i < t->normal_count; i++) {
@@ -215,9 +229,7 @@ tr_status tr_tokenizer_decode(const tr_tokenizer *t, const int32_t *id, size_t c
 static tr_status add_end(tr_tokenizer *t, int32_t id) {
     for (size_t i = 0; i < t->ends.count; i++)
         if (t->ends.id[i] == id) return TR_OK;
-    TR_TRY(tr_grow(&t->ends.id, &t->ends.capacity, t->ends.count + 1, sizeof *t->ends.id));
-    t->ends.id[t->ends.count++] = id;
-    return TR_OK;
+    return tr_tokens_add(&t->ends, &id, 1);
 }
 
 /* Adds the ids that a value of a file names: an id, a list of ids, a text, or an object with

@@ -30,6 +30,11 @@ typedef struct tr_byte_list {
     size_t count, capacity;
 } tr_byte_list;
 
+/* Append elements that are not in the list itself; fail with TR_ERR_FIT, and leave the list as it
+ * is, without memory. tr_bytes_add leaves room for one more byte, such as a NUL. */
+tr_status tr_tokens_add(tr_token_list *list, const int32_t *id, size_t count);
+tr_status tr_bytes_add(tr_byte_list *list, const char *bytes, size_t length);
+
 /* Opens a tokenizer: a tokenizer.json, a tiktoken rank file (gpt2, r50k, p50k, cl100k, o200k, Llama
  * 3, Qwen), or a folder with tokenizer.json, with vocab.json and merges.txt, or with a rank file
  * tokenizer.model or qwen.tiktoken. The caller closes *out.

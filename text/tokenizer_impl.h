@@ -142,9 +142,6 @@ tr_status tr_matcher_find(const tr_matcher *matcher, tr_match_work *work, const 
                           const char *text, size_t length, size_t from, bool *found, size_t *begin,
                           size_t *end);
 
-/* Appends bytes. */
-tr_status tr_bytes_add(tr_byte_list *list, const char *bytes, size_t length);
-
 /* What is before a part of a text. */
 typedef enum tr_fragment_begin {
     TR_BEGINS_TEXT, /* nothing */

@@ -63,24 +63,10 @@ tr_texts tr_texts_default(void) {
 
 /* --- tokens ----------------------------------------------------------------------------------- */
 
-static tr_status add_tokens(const int32_t *id, size_t count, tr_token_list *list) {
-    TR_TRY(tr_grow(&list->id, &list->capacity, list->count + count, sizeof *id));
-    if (count > 0) memcpy(list->id + list->count, id, count * sizeof *id);
-    list->count += count;
-    return TR_OK;
-}
-
-static tr_status add_text(tr_byte_list *bytes, const char *text, size_t length) {
-    TR_TRY(tr_grow(&bytes->byte, &bytes->capacity, bytes->count + length, 1));
-    if (length > 0) memcpy(bytes->byte + bytes->count, text, length);
-    bytes->count += length;
-    return TR_OK;
-}
-
 static tr_status add_bytes(const char *text, tr_token_list *list) {
     for (; *text; text++) {
         const int32_t token = (unsigned char)*text;
-        TR_TRY(add_tokens(&token, 1, list));
+        TR_TRY(tr_tokens_add(list, &token, 1));
     }
     return TR_OK;
 }
@@ -90,7 +76,7 @@ tr_status tr_texts_encode(const tr_texts *texts, const char *prompt, tr_token_li
     tr_encoder *encoder;
     if (!texts->tokenizer) return add_bytes(prompt, list);
     const size_t count = tr_tokenizer_prefix(texts->tokenizer, &id);
-    TR_TRY(add_tokens(id, count, list));
+    TR_TRY(tr_tokens_add(list, id, count));
     TR_TRY(tr_encoder_open(texts->tokenizer, &encoder));
     tr_status status = tr_encoder_add(encoder, prompt, strlen(prompt),
                                       texts->no_special ? TR_ENCODE_NO_SPECIAL : 0, list);
@@ -126,7 +112,7 @@ tr_status tr_texts_decode(const tr_tokenizer *tokenizer, int32_t token, tr_byte_
     const char byte = (char)token;
     const char *text = token < 256 ? &byte : "\xEF\xBF\xBD"; /* U+FFFD */
     const size_t count = token < 256 ? 1 : 3;
-    return add_text(bytes, text, count);
+    return tr_bytes_add(bytes, text, count);
 }
 
 bool tr_texts_token_ends(const tr_tokenizer *tokenizer, int32_t token) {
@@ -151,7 +137,7 @@ typedef struct row {
 
 static tr_status write_piece(void *context, const char *text, size_t length) {
     row *r = context;
-    if (!r->stream) return add_text(&r->made, text, length);
+    if (!r->stream) return tr_bytes_add(&r->made, text, length);
     (void)fwrite(text, 1, length, r->stream);
     if (fflush(r->stream) != 0)
         return TR_FAIL(TR_ERR_IO, "the text cannot be written: %s", strerror(errno));
