@@ -1,6 +1,7 @@
 #include "train/metrics.h"
 
 #include "base/input.h"
+#include "base/json.h"
 #include "base/memory.h"
 #include "base/output.h"
 #include "train/append.h"
@@ -36,10 +37,10 @@ static tr_status write_config(const tr_config *config) {
 /* Returns the step of a line, or -1 when it is not a record. */
 static int64_t line_step(const char *line) {
     cJSON *record = cJSON_Parse(line);
-    const cJSON *step = cJSON_GetObjectItemCaseSensitive(record, "step");
-    int64_t n = cJSON_IsNumber(step) ? (int64_t)step->valuedouble : -1;
+    int64_t step;
+    const bool has_step = tr_json_integer(tr_json_get(record, "step"), &step);
     cJSON_Delete(record);
-    return n;
+    return has_step ? step : -1;
 }
 
 /* Finds how many bytes to keep: up to the first line that is incomplete, not a record, or of a
