@@ -161,8 +161,9 @@ static void describe(const tr_config *c, tr_device *device, char *text, size_t s
                    c->optim.moments, c->optim.master, c->optim.gradients);
 }
 
-/* Returns true when other processes ran on the CPUs in the last minute, of which the load is a mean
- * that forgets as exp(-t / 60 s). */
+/* Returns true when other processes ran on the CPUs in the last minute. The load is a mean, in
+ * which what ran t seconds ago has a weight in proportion to exp(-t / 60); `own` is this process's
+ * part, if it has run without a pause. */
 static bool is_busy(const tr_device *device) {
     double load;
     const double own = 1 - exp(-(double)clock() / CLOCKS_PER_SEC / 60);

@@ -76,8 +76,9 @@ static inline words at_least(words a, uint32_t least, strip x) {
 #endif
 }
 
-/* Words with the bits of tr_code8_encode, its sign apart, from `to` on. A draw's 16 bits begin at
- * bit `from` of its word. `code`, `from` and `to` are constants after inlining. */
+/* tr_code8_encode without the sign: returns words in which the codes begin at bit `to`; other bits
+ * may be set, too. The 16 random bits begin at bit `from` of the words `draw`. `code`, `from` and
+ * `to` are constants after inlining. */
 static inline __attribute__((always_inline)) words
 encode_strip(tr_code8 code, strip x, float inverse, words draw, int from, int to) {
     const int cut = 23 - tr_code8_fraction(code), up = cut - 16 - from;
