@@ -55,10 +55,22 @@ static bool fits(const tr_hf_family *f, const tr_model_config *m) {
            (m->window == 0 || f->windowed);
 }
 
+static bool is_known(const char *family) {
+    for (int i = 0; i < tr_hf_family_count; i++)
+        if (!strcmp(tr_hf_families[i].name, family)) return true;
+    return false;
+}
+
 /* Finds a class with the model's biases, norms and window: the family's own if it has them, else
  * another one with the same names of tensors. */
 static tr_status find_class(const tr_model_config *m, const tr_hf_family **out) {
     *out = NULL;
+    if (!is_known(m->family))
+        return TR_FAIL(
+            TR_ERR_DATA,
+            "no class of transformers is known for model.family %s, so its models cannot "
+            "be exported: the HDF5 files of the checkpoint have all tensors",
+            m->family);
     for (int i = 0; i < tr_hf_family_count; i++)
         if (fits(&tr_hf_families[i], m) && (!*out || !strcmp(tr_hf_families[i].name, m->family)))
             *out = &tr_hf_families[i];
