@@ -85,15 +85,19 @@ static tr_status find_class(const tr_model_config *m, const tr_hf_family **out) 
                    m->qk_norm == TR_YES ? "true" : "false");
 }
 
-static tr_status find_activation(const tr_model_config *m, const char **name) {
+/* Finds the activation's name: the one that it came with, else the first. */
+static tr_status find_activation(const tr_model_config *m, const cJSON *origin, const char **name) {
     const bool gpt2 = !strcmp(m->family, "gpt2");
+    const cJSON *came = tr_json_get(origin, gpt2 ? "activation_function" : "hidden_act");
+    *name = NULL;
     for (int i = 0; i < tr_hf_activation_count; i++) {
         const tr_hf_activation *a = &tr_hf_activations[i];
         const char *ours = gpt2 ? a->plain : a->gated;
         if (!ours || strcmp(ours, m->activation)) continue;
-        *name = a->name;
-        return TR_OK;
+        if (!*name || (cJSON_IsString(came) && !strcmp(came->valuestring, a->name)))
+            *name = a->name;
     }
+    if (*name) return TR_OK;
     return TR_FAIL(TR_ERR_DATA,
                    "transformers has no %s with model.activation %s: such a model cannot be "
                    "exported",
@@ -225,9 +229,9 @@ static cJSON *make(const tr_model_config *m, const tr_hf_family *f, const char *
 tr_status tr_hf_print(const tr_model_config *model, const cJSON *origin, const char *dtype,
                       char **text) {
     const tr_hf_family *f;
-    const char *activation = NULL;
+    const char *activation;
     TR_TRY(find_class(model, &f));
-    TR_TRY(find_activation(model, &activation));
+    TR_TRY(find_activation(model, origin, &activation));
     cJSON *root = make(model, f, activation, origin, dtype);
     char *printed = root ? cJSON_Print(root) : NULL;
     cJSON_Delete(root);
