@@ -586,9 +586,13 @@ const char *tr_config_data_text(const tr_config *config) {
         {" (zero 1)", " (zero 1, reduce bf16)"},
         {" (zero 2)", " (zero 2, reduce bf16)"},
         {" (zero 3)", " (zero 3, reduce bf16)"},
+        {" (zero divides nothing in runs of 1)",
+         " (zero divides nothing in runs of 1, reduce bf16)"},
     };
-    const int64_t zero = tr_config_near(config) > 1 ? config->parallel.zero : 0;
-    if (config->parallel.dp == 1 && config->parallel.tp == 1) return "";
+    const int64_t dp = config->parallel.dp, near = tr_config_near(config);
+    int64_t zero = config->parallel.zero;
+    if (dp == 1 && config->parallel.tp == 1) return "";
+    if (near == 1 && zero > 0) zero = dp > 1 ? 4 : 0;
     return text[zero][strcmp(config->parallel.reduce, "fp32") != 0];
 }
 

@@ -185,7 +185,8 @@ bool tr_config_validates(const tr_config *config);
 /* Returns the step at which the learning rate's schedule ends. */
 int64_t tr_config_horizon(const tr_config *config);
 /* Returns what the data ranks divide and how gradients travel between data and tensor ranks, "" or
- * for example " (zero 1, reduce bf16)", without the defaults. */
+ * for example " (zero 1, reduce bf16)", without the defaults. With parallel.dp 4x1 it says that
+ * parallel.zero divides nothing. */
 const char *tr_config_data_text(const tr_config *config);
 /* Writes parallel.dp as the config has it, "8" or "2x4", to text[size]; returns text. */
 const char *tr_config_dp_text(const tr_config *config, char *text, size_t size);

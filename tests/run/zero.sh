@@ -75,8 +75,9 @@ same_as_zero0 1 near 4 parallel.dp=2x2
 drawn_as_zero0 2 near4 8 parallel.dp=2x4 train.batch=16
 less near 0.6
 same_bits 3 bfs-near near-0 4 parallel.dp=2x2 "${bfs[@]}"
-# Three runs of one rank are three data ranks.
-train 0 3 far "${options[@]}" parallel.dp=3x1 model.width=32
+# Three runs of one rank are three data ranks, which divide nothing.
+train 0 3 far "${options[@]}" parallel.dp=3x1 model.width=32 parallel.zero=3
+grep -q '^layout   pp 1 x tp 1 x dp 3x1 (zero divides nothing in runs of 1), ' "$scratch/far.out" || fail "far: $(grep '^layout' "$scratch/far.out")"
 same_curve far dp3-0
 same_tensors far dp3-0 10
 paste <(field near-0 loss) <(field dp4-0 loss) >"$scratch/near"
