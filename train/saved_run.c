@@ -1,5 +1,6 @@
 #include "train/saved_run.h"
 
+#include "base/code8.h"
 #include "base/memory.h"
 #include "layers/tuning.h"
 #include "train/lr.h"
@@ -17,14 +18,19 @@ static void keep_horizon(tr_config *config, const tr_config *then, tr_saved_run 
     out->kept_horizon = tr_lr_has_horizon(&lr);
 }
 
+/* Returns the shape in which tensor rank 0 has the model. */
+static tr_model_shape shape_of(const tr_config *config) {
+    return (tr_model_shape){.batch = config->train.micro_batch,
+                            .seq = config->model.context,
+                            .dtype = tr_config_dtype(config),
+                            .tp_size = (int)config->parallel.tp};
+}
+
 /* Sets *fewer and *more: the saved run froze parameters that are trained now, or the reverse. */
 static tr_status compare_frozen(const tr_config *config, const tr_config *then, bool *fewer,
                                 bool *more) {
     const tr_tuning *now = &config->model.tuning, *before = &then->model.tuning;
-    const tr_model_shape shape = {.batch = config->train.micro_batch,
-                                  .seq = config->model.context,
-                                  .dtype = tr_config_dtype(config),
-                                  .tp_size = 1};
+    const tr_model_shape shape = shape_of(config);
     tr_model *model;
     *fewer = *more = false;
     if (strcmp(now->freeze, before->freeze) == 0) return TR_OK;
@@ -52,8 +58,63 @@ static void note_narrowed(const tr_config *config, const tr_config *then, tr_sav
         (void)snprintf(out->narrowed, sizeof out->narrowed, "%s", then->optim.moments);
     out->unmastered = now.no_master && !before.no_master;
     out->rounded = tr_config_dtype(then) == TR_F64;
-    out->reblocked = continues && now.moments == TR_U8 && before.moments == TR_U8 &&
-                     then->parallel.tp != config->parallel.tp;
+}
+
+/* A walk through the tensors of a model's parameters. */
+typedef struct walk {
+    const tr_model *model;
+    int layer, param, tensor;
+} walk;
+
+/* Returns false after the last tensor. Otherwise sets *out to its place in a block of 8-bit
+ * moments. */
+static bool next_place(walk *w, int64_t *out) {
+    for (; w->layer < w->model->count; w->layer++, w->param = 0) {
+        const tr_layer *layer = w->model->layers[w->layer];
+        for (; w->param < layer->params_count; w->param++, w->tensor = 0) {
+            const tr_param *param = &layer->params[w->param];
+            if (w->tensor == param->tensors) continue;
+            const tr_global *tensor = &param->tensor[w->tensor++];
+            *out = tensor->boxes ? tensor->box[0].local_offset % TR_CODE8_BLOCK : 0;
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Returns true when some tensors begin at other places in blocks. */
+static bool differ_in_blocks(const tr_model *a, const tr_model *b) {
+    walk now = {.model = a}, before = {.model = b};
+    for (int64_t x, y; next_place(&now, &x) && next_place(&before, &y);)
+        if (x != y) return true;
+    return false;
+}
+
+/* Sets *key to the one that puts 8-bit moments in other blocks than those of the saved run: blocks
+ * begin with a rank's part of a parameter, which may be of several tensors. NULL: there is none. */
+static tr_status compare_blocks(const tr_config *config, const tr_config *then, const char **key) {
+    const tr_optim_config before = tr_optim_of(then), now = tr_optim_of(config);
+    const tr_tuning *a = &config->model.tuning, *b = &then->model.tuning;
+    const tr_model_shape shape = shape_of(config);
+    const char *other = strcmp(a->freeze, b->freeze) != 0       ? "train.freeze"
+                        : strcmp(a->lr_scale, b->lr_scale) != 0 ? "train.lr_scale"
+                        : a->apart != b->apart                  ? "optim.name"
+                                                                : NULL;
+    tr_model *model = NULL, *saved = NULL;
+    tr_status status = TR_OK;
+    *key = NULL;
+    if (now.moments != TR_U8 || before.moments != TR_U8 ||
+        !tr_optim_continues(now.kind, before.kind))
+        return TR_OK;
+    if (config->parallel.tp != then->parallel.tp) *key = "parallel.tp";
+    if (*key || !other) return TR_OK;
+    TR_TRY_OUT(tr_model_create(&config->model, &shape, &model));
+    TR_TRY_OUT(tr_model_create(&then->model, &shape, &saved));
+    if (differ_in_blocks(model, saved)) *key = other;
+out:
+    tr_model_destroy(model);
+    tr_model_destroy(saved);
+    return status;
 }
 
 /* Compares with the config of the saved run, `then`. */
@@ -67,6 +128,7 @@ static tr_status compare(tr_ckpt_state *state, const char *root, const tr_config
     if (state->step == 0) return TR_OK;
     keep_horizon(config, then, out);
     note_narrowed(config, then, out);
+    TR_TRY(compare_blocks(config, then, &out->reblocked));
     out->narrowed_frozen = narrows_frozen(config, then, more);
     const tr_optim_kind kind = tr_optim_of(config).kind, before = tr_optim_of(then).kind;
     tr_optim_new_states(kind, before, out->new_states);
@@ -125,8 +187,9 @@ void tr_saved_run_say(const tr_saved_run *saved, const tr_config *config, tr_rec
                          config->train.precision);
     if (saved->reblocked)
         tr_recorder_warn(recorder,
-                         "parallel.tp is not that of the checkpoint: the blocks of optim.moments "
-                         "int8 are others, so small moments may lose bits");
+                         "%s is not that of the checkpoint: the blocks of optim.moments int8 are "
+                         "others, so small moments may lose bits",
+                         saved->reblocked);
     if (saved->unfrozen)
         tr_recorder_warn(recorder,
                          "train.freeze is not that of the checkpoint: the moments of parameters "

@@ -11,7 +11,7 @@ typedef struct tr_saved_run {
     bool unfrozen;                   /* parameters are trained that the saved run froze */
     bool kept_horizon;               /* the continued run keeps the saved one's horizon */
     char new_states[TR_OPTIM_NAMES]; /* states of the optimizer that begin at zero, or "" */
-    bool reblocked;                  /* 8-bit moments are in blocks of another parallel.tp */
+    const char *reblocked;           /* the key that puts 8-bit moments in other blocks, or NULL */
     char narrowed[8];                /* the saved optim.moments, if it has more bits, or "" */
     bool unmastered;                 /* the masters, which this run rounds to BF16 */
     bool rounded;                    /* it computed in FP64, of which a checkpoint keeps FP32 */

@@ -88,6 +88,16 @@ if [[ $moments == int8 ]]; then
     continued reblocked one 2 parallel.tp=2
     says reblocked "warning: parallel.tp is not that of the checkpoint: the blocks of optim.moments int8 are others, so small moments may lose bits"
     near reblocked one loss 0.02
+    # Key heads with a rate of their own become a parameter, so that blocks begin at other elements. Each tensor of GPT-2
+    # is a parameter already.
+    odd=(model.family=llama model.kv_heads=1 model.width=40)
+    train 0 1 odd "${options[@]}" "${odd[@]}"
+    continued rates odd 1 "${odd[@]}" "train.lr_scale=0.5 *.k_proj.*"
+    says rates "warning: train.lr_scale is not that of the checkpoint: the blocks of optim.moments int8 are others, so small moments may lose bits"
+    continued tensors odd 1 "${odd[@]}" optim.name=lamb
+    says tensors "warning: optim.name is not that of the checkpoint: the blocks"
+    continued same-blocks one 1 "train.lr_scale=0.5 *.ln_1.*" optim.name=lamb
+    [[ ! -s $scratch/same-blocks.err ]] || fail "same-blocks: said '$(<"$scratch/same-blocks.err")'"
     continued from-bf16 one 1 optim.moments=bf16
     [[ ! -s $scratch/from-bf16.err ]] || fail "from int8 to bf16: said '$(<"$scratch/from-bf16.err")'"
     cp -r "$scratch/from-bf16" "$scratch/to-int8"
