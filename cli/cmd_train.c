@@ -62,9 +62,6 @@ static tr_status parse(int argc, char **argv, request *r) {
         else if (strcmp(argv[i], "--time-limit") == 0) TR_TRY(parse_time_limit(argc, argv, &i, r));
         else if (cli_is_setting(argv[i], !r->config && !r->count))
             r->overrides[r->count++] = argv[i];
-        else if (strcmp(argv[i], "-n") == 0 || strcmp(argv[i], "-np") == 0)
-            return TR_FAIL(TR_ERR_USAGE, "the number of ranks is an option of run: `trireme run "
-                                         "-n RANKS train CONFIG ...`");
         else if (argv[i][0] == '-') return cli_unknown_option("train", argv[i]);
         else if (r->config)
             return cli_usage("train", "more than one config, or a key without its value: %s",

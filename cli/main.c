@@ -25,7 +25,10 @@ tr_status cli_usage(const char *name, const char *format, ...) {
 }
 
 bool cli_is_setting(const char *argument, bool first) {
-    return strchr(argument, '=') && !(first && access(argument, F_OK) == 0);
+    const char *equals = strchr(argument, '='), *point = strchr(argument, '.');
+    /* Every key has a point. */
+    if (!equals || (argument[0] == '-' && (!point || point > equals))) return false;
+    return !(first && access(argument, F_OK) == 0);
 }
 
 bool cli_is_help(const char *word) {

@@ -85,14 +85,20 @@ static int find_begun(const char *word, char known[MOST_OPTIONS][OPTION_SIZE], i
     return found;
 }
 
-tr_status cli_unknown_option(const char *name, const char *option) {
-    char known[MOST_OPTIONS][OPTION_SIZE];
+tr_status cli_unknown_option(const char *name, const char *word) {
+    char known[MOST_OPTIONS][OPTION_SIZE], option[256];
+    (void)snprintf(option, sizeof option, "%.*s", (int)strcspn(word, "="), word);
     if (!strcmp(option, "--backtrace"))
         return TR_FAIL(TR_ERR_USAGE, "--backtrace goes before the command: trireme --backtrace %s",
                        name);
     if (cli_is_help(option))
         return TR_FAIL(TR_ERR_USAGE, "%s goes right after the command: trireme %s --help", option,
                        name);
+    const cli_command *run = cli_find("run");
+    const bool of_run = after_option(run, option, strlen(option)) || !strcmp(option, "-np");
+    if (of_run && strcmp(name, run->name) != 0)
+        return TR_FAIL(TR_ERR_USAGE, "%s is an option of run, before the command: trireme run %s",
+                       option, run->arguments);
     const bool is_long = strncmp(option, "--", 2) == 0 && option[2];
     if (is_long && tr_schema_find(option + 2) >= 0)
         return TR_FAIL(TR_ERR_USAGE, "%s is a key: write it with its value, as %s=VALUE", option,
@@ -101,12 +107,19 @@ tr_status cli_unknown_option(const char *name, const char *option) {
     if (key)
         return TR_FAIL(TR_ERR_USAGE, "unknown option %s; did you mean the key %s?", option, key);
     const cli_command *command = cli_find(name);
+    if (command && after_option(command, option, strlen(option)))
+        return TR_FAIL(TR_ERR_USAGE, "%s takes no value: leave %s out", option,
+                       word + strlen(option));
     int count = command ? list_options(command->arguments, known) : 0;
     int near = is_long ? find_begun(option, known, count) : -1;
     if (near < 0 && is_long) near = tr_nearest(option, option_name, known, count);
-    if (near < 0 && access(option, F_OK) == 0)
+    const int key_near = is_long ? tr_schema_nearest(option + 2) : -1;
+    if (near < 0 && key_near >= 0 && command && strstr(command->arguments, "key=value"))
+        return TR_FAIL(TR_ERR_USAGE, "unknown option %s; did you mean the key %s?", option,
+                       tr_schema[key_near].name);
+    if (near < 0 && access(word, F_OK) == 0)
         return TR_FAIL(TR_ERR_USAGE, "unknown option %s; write ./%s for the file of this name",
-                       option, option);
+                       word, word);
     if (near < 0) return cli_usage(name, "unknown option %s", option);
     return TR_FAIL(TR_ERR_USAGE, "unknown option %s; did you mean %s?", option, known[near]);
 }

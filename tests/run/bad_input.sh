@@ -84,6 +84,12 @@ command_fails 64 "no config was given; usage: trireme train CONFIG" train
 command_fails 64 "more than one config, or a key without its value: train.steps; usage: " train base.yaml train.steps
 command_fails 64 "the number of ranks is missing: give -n; usage: trireme run " run train base.yaml
 command_fails 64 "only train can be started again: leave --restarts out; usage: " run -n 2 --restarts 1 sample runs
+for option in -n -np --restarts --restarts=2 --hostfile; do
+    command_fails 64 "${option%=*} is an option of run, before the command: trireme run -n RANKS " train base.yaml $option
+done
+command_fails 64 "unknown option --lr; did you mean the key optim.lr?" train base.yaml --lr=3
+command_fails 64 "--debug-nan takes no value: leave =1 out" train base.yaml --debug-nan=1
+command_fails 64 "unknown option --time_limit; did you mean --time-limit?" train base.yaml --time_limit=3
 command_fails 64 "--restarts takes a whole number from 0 to 65536, not .often." run -n 2 --restarts often train base.yaml
 command_fails 64 "ranks cannot run 'trian'; did you mean 'train'" run -n 2 trian base.yaml
 command_fails 64 "ckpt takes ls, verify, import or export, not 'list'; usage: " ckpt list runs

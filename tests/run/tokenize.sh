@@ -274,7 +274,7 @@ wrong() {
 }
 wrong 'unknown option --toknizer; did you mean --tokenizer\?$' short.txt --toknizer tokenizer.json -o x
 wrong 'unknown option --nospecial; did you mean --no-special\?$' short.txt --tokenizer tokenizer.json -o x --nospecial
-wrong 'unknown option --tokeniser=t; did you mean --tokenizer\?$' short.txt --tokeniser=t -o x
+wrong 'unknown option --tokeniser; did you mean --tokenizer\?$' short.txt --tokeniser=t -o x
 wrong 'a value is missing after -o; ' short.txt --tokenizer tokenizer.json -o
 for folder in . .. some/ some/.; do wrong '-o takes the beginning of the output.s names, such as .*corpus, not a folder; ' short.txt --tokenizer tokenizer.json -o $folder; done
 "$trireme" data tokenize --help >tokenize.help
