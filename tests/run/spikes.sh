@@ -121,6 +121,28 @@ head -n "$saved" "$scratch/warn/metrics.jsonl" >"$scratch/again/metrics.jsonl"
 train 0 1 again --resume guard.action=rollback
 same_lines again back 240
 
+# The same by hand: from the checkpoint, with the data after those of the step. The states of another optimizer than the
+# checkpoint's are zero again, and a trace has each step once.
+events() { tr '{' '\n' <"$scratch/$1/trace.json" | grep -c '"ph":"X"'; }
+for name in adamw sgd; do
+    for run in returns by-hand; do
+        mkdir -p "$scratch/$run-$name/ckpt"
+        cp -r "$(step_dir warn "$saved")" "$scratch/$run-$name/ckpt"
+        head -n "$saved" "$scratch/warn/metrics.jsonl" >"$scratch/$run-$name/metrics.jsonl"
+        [[ $run == returns ]] || "$tools/ckpt_forge" "$(step_dir $run-$name "$saved")" next_sample $((2 * odd))
+        train 0 1 $run-$name --resume guard.action=rollback optim.name=$name train.steps=180 --trace 20
+    done
+    [[ $(beyond returns-$name | head -n 1) == "$odd" ]] || fail "returns-$name: $(head -n 2 "$scratch/returns-$name.err")"
+    same_lines returns-$name by-hand-$name 180
+    same_tensors returns-$name by-hand-$name 180
+    for key in next_sample optimizer_step moments_since tokens_seen guard_steps; do
+        [[ $(state_of returns-$name 180 $key) == "$(state_of by-hand-$name 180 $key)" ]] ||
+            fail "returns-$name: $key $(state_of returns-$name 180 $key), by hand $(state_of by-hand-$name 180 $key)"
+    done
+    [[ $(events returns-$name) == "$(events by-hand-$name)" ]] ||
+        fail "returns-$name: a trace of $(events returns-$name) events, by hand $(events by-hand-$name)"
+done
+
 # Before the first checkpoint there is nothing to go back to.
 train 0 1 unsaved guard.action=rollback checkpoint.every=0
 same_lines unsaved skip 240
