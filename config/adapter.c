@@ -154,7 +154,7 @@ tr_status tr_adapter_print(const tr_model_config *model, const char *base, char 
            good;
     good = cJSON_AddNumberToObject(root, "lora_dropout", 0) && good;
     good = cJSON_AddStringToObject(root, "bias", "none") && good;
-    good = cJSON_AddBoolToObject(root, "fan_in_fan_out", !strcmp(model->family, "gpt2")) && good;
+    good = cJSON_AddBoolToObject(root, "fan_in_fan_out", tr_model_is_conv1d(model)) && good;
     good = cJSON_AddBoolToObject(root, "inference_mode", true) && good;
     cJSON *targets = cJSON_AddArrayToObject(root, "target_modules");
     char words[1024], *rest = NULL;

@@ -55,10 +55,22 @@ static bool fits(const tr_hf_family *f, const tr_model_config *m) {
            (m->window == 0 || f->windowed);
 }
 
+static bool is_known(const char *family) {
+    for (int i = 0; i < tr_hf_family_count; i++)
+        if (!strcmp(tr_hf_families[i].name, family)) return true;
+    return false;
+}
+
 /* Finds a class with the model's biases, norms and window: the family's own if it has them, else
  * another one with the same names of tensors. */
 static tr_status find_class(const tr_model_config *m, const tr_hf_family **out) {
     *out = NULL;
+    if (!is_known(m->family))
+        return TR_FAIL(
+            TR_ERR_DATA,
+            "no class of transformers is known for model.family %s, so its models cannot "
+            "be exported: the HDF5 files of the checkpoint have all tensors",
+            m->family);
     for (int i = 0; i < tr_hf_family_count; i++)
         if (fits(&tr_hf_families[i], m) && (!*out || !strcmp(tr_hf_families[i].name, m->family)))
             *out = &tr_hf_families[i];
@@ -73,15 +85,19 @@ static tr_status find_class(const tr_model_config *m, const tr_hf_family **out) 
                    m->qk_norm == TR_YES ? "true" : "false");
 }
 
-static tr_status find_activation(const tr_model_config *m, const char **name) {
+/* Finds the activation's name: the one that it came with, else the first. */
+static tr_status find_activation(const tr_model_config *m, const cJSON *origin, const char **name) {
     const bool gpt2 = !strcmp(m->family, "gpt2");
+    const cJSON *came = tr_json_get(origin, gpt2 ? "activation_function" : "hidden_act");
+    *name = NULL;
     for (int i = 0; i < tr_hf_activation_count; i++) {
         const tr_hf_activation *a = &tr_hf_activations[i];
         const char *ours = gpt2 ? a->plain : a->gated;
         if (!ours || strcmp(ours, m->activation)) continue;
-        *name = a->name;
-        return TR_OK;
+        if (!*name || (cJSON_IsString(came) && !strcmp(came->valuestring, a->name)))
+            *name = a->name;
     }
+    if (*name) return TR_OK;
     return TR_FAIL(TR_ERR_DATA,
                    "transformers has no %s with model.activation %s: such a model cannot be "
                    "exported",
@@ -213,9 +229,9 @@ static cJSON *make(const tr_model_config *m, const tr_hf_family *f, const char *
 tr_status tr_hf_print(const tr_model_config *model, const cJSON *origin, const char *dtype,
                       char **text) {
     const tr_hf_family *f;
-    const char *activation = NULL;
+    const char *activation;
     TR_TRY(find_class(model, &f));
-    TR_TRY(find_activation(model, &activation));
+    TR_TRY(find_activation(model, origin, &activation));
     cJSON *root = make(model, f, activation, origin, dtype);
     char *printed = root ? cJSON_Print(root) : NULL;
     cJSON_Delete(root);

@@ -29,6 +29,10 @@ static void take_values(const tr_model_config *values, tr_config *c) {
 tr_status tr_config_take_preset(tr_config *c) {
     const bool named = tr_config_is_set(c, "model.preset");
     const tr_preset *preset = named ? tr_preset_find(c->preset) : tr_preset_tiny(c->model.family);
+    if (!preset)
+        return TR_FAIL(TR_ERR_INTERNAL,
+                       "model.family %s has no preset: add its tiny one to layers/preset.c",
+                       c->model.family);
     tr_model_config values = named ? preset->model : tr_tiny_sizes;
     memcpy(values.family, preset->model.family, sizeof values.family);
     if (named && tr_config_is_set(c, "model.family") &&

@@ -64,6 +64,11 @@ tr_status tr_model_complete(tr_model_config *c) {
     return TR_OK;
 }
 
+bool tr_model_is_conv1d(const tr_model_config *config) {
+    const tr_family *family = tr_model_family(config->family);
+    return family && family->conv1d;
+}
+
 /* --- checks ----------------------------------------------------------------------------------- */
 
 /* Returns true when a * b * c elements of up to 8 bytes fit a signed size. */
@@ -175,7 +180,27 @@ static tr_status check_positions(const tr_family *f, const tr_model_config *c,
     return TR_OK;
 }
 
-/* Refuses options for which the family has no names. */
+/* Refuses a head and key heads for which the family has no names. */
+static tr_status check_names(const tr_family *f, const tr_model_config *c) {
+    if (c->tie == TR_NO && !f->head)
+        return TR_FAIL(TR_ERR_CONFIG,
+                       "model.tie is false, but model.family %s has only a tied head: leave it out",
+                       f->name);
+    const bool three = f->q && f->k && f->v;
+    if (!three && !f->qkv)
+        return TR_FAIL(TR_ERR_INTERNAL,
+                       "the row of family %s needs .qkv, or .q, .k and .v (layers/family.c)",
+                       f->name);
+    if (!three && !tr_family_fuses(f, c))
+        return TR_FAIL(TR_ERR_CONFIG,
+                       "model.family %s has one tensor of queries, keys and values, which is "
+                       "possible only with as many key heads as heads: set model.kv_heads to "
+                       "model.heads, %lld",
+                       f->name, (long long)c->heads);
+    return TR_OK;
+}
+
+/* Refuses other options for which the family has no names. */
 static tr_status check_options(const tr_family *f, const tr_model_config *c) {
     const tr_model_activation_row *activation = tr_model_activation(c->activation);
     char names[128];
@@ -246,6 +271,7 @@ tr_status tr_model_check(const tr_model_config *given, const tr_model_shape *sha
     TR_TRY(check_ranges(&config, shape));
     TR_TRY(check_shape(&config, shape));
     TR_TRY(check_heads(&config, shape));
+    TR_TRY(check_names(family, &config));
     TR_TRY(check_options(family, &config));
     TR_TRY(tr_tuning_check(&config.tuning));
     TR_TRY(tr_recompute_check(config.recompute, config.layers));

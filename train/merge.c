@@ -45,7 +45,7 @@ static bool has_shape(const tr_ckpt_weight *t, int64_t rows, int64_t columns) {
 }
 
 tr_status tr_merge_begin(tr_merge *m, const tr_ckpt_weight *weight) {
-    const bool conv1d = !strcmp(m->model->family, "gpt2"); /* weights [in, out] */
+    const bool conv1d = tr_model_is_conv1d(m->model);
     const size_t length = strlen(weight->name);
     m->left = m->right = NULL;
     if (length < 7 || strcmp(weight->name + length - 7, ".weight") || weight->rank != 2)

@@ -49,6 +49,23 @@ apply_diffs() {
     done
 }
 
+# add_bare: adds a family with as few names as a row needs: LayerNorm, learned positions, one tensor of queries, keys and
+# values, weights [in, out], an MLP with a gate, a tied head. And `lone`, which has no preset.
+add_bare() {
+    local row='.root = "model", .words = "words", .positions = "places", .blocks = "h", .norm = "norm", .norm_1 = "n1", .norm_2 = "n2",
+        .qkv = "qkv", .attention_out = "o", .gate = "gate", .up = "up", .down = "down", .attention_site = "drop", .conv1d = true,
+        .biases = true, .defaults = {.norm_eps = 1e-5, .qk_norm = TR_NO, .qkv_bias = TR_YES, .tie = TR_YES, .activation = "geglu"}};'
+    {
+        sed '/^const tr_family \*const tr_families/,$d' "$tree/layers/family.c"
+        echo "static const tr_family bare = {.name = \"bare\", $row"
+        echo "static const tr_family lone = {.name = \"lone\", $row"
+        sed '/^const tr_family \*const tr_families/,$!d; s/&starcoder2/&, \&bare, \&lone/' "$tree/layers/family.c"
+    } >"$scratch/family.c"
+    mv "$scratch/family.c" "$tree/layers/family.c"
+    sed -i 's/mistral starcoder2/& bare lone/; s/ starcoder2-tiny/& bare-tiny/' "$tree/config/schema.c"
+    sed -i 's/^ *{"starcoder2-tiny"/    {"bare-tiny", {.family = "bare", TINY}},\n&/' "$tree/layers/preset.c"
+}
+
 # changed_objects: prints the objects of the tested build that depend on a file of the diffs.
 changed_objects() {
     local changed
@@ -100,6 +117,7 @@ check_page
 tests=(test_op_table test_op_cpu test_op_gradients test_families test_golden test_config)
 [[ -z $(cached CMAKE_CXX_COMPILER) ]] || tests+=(test_op_cuda_emulated)
 apply_diffs
+add_bare
 build
 # Of both devices, the new operators: the others have the kernels of unit.test_op_cpu and unit.test_op_cuda_emulated.
 for test in "${tests[@]}"; do
@@ -119,5 +137,22 @@ equal own
 grep -q '^model .* 3030.37 M parameters' "$scratch/plan.out" || fail "the plan is of $(head -n 1 "$scratch/plan.out")"
 train 78 1 dropped model.family=own model.dropout=0.1
 says dropped ".*model.dropout is 0.1, but model.family own has LayerScale instead: set it to 0"
+# transformers' classes of this program have neither LayerScale nor the other family's tensors.
+for family in starcoder2 own; do
+    refused 65 "no class of transformers is known for model.family $family, so its models cannot be exported" ckpt export "$scratch/$family" "$scratch/out"
+done
+[[ ! -e $scratch/out ]] || fail "a refused export left a folder"
+
+# A row of few names trains on any ranks, and what it does not name is refused.
+train 0 1 bare model.family=bare
+train 0 2 bare-tp model.family=bare parallel.tp=2
+as_planned bare-tp
+near bare-tp bare
+train 78 1 heads model.family=bare model.kv_heads=2
+says heads ".*model.family bare has one tensor of queries, keys and values, .*: set model.kv_heads to model.heads, 4"
+train 78 1 untied model.family=bare model.tie=false
+says untied ".*model.tie is false, but model.family bare has only a tied head: leave it out"
+train 70 1 lone model.family=lone
+says lone ".*model.family lone has no preset: add its tiny one to layers/preset.c"
 [[ $failures != 0 ]] || rm -r "$tree"
 finish

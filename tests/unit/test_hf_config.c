@@ -125,6 +125,35 @@ static void configs_have_the_defaults_of_the_classes(void **state) {
     }
 }
 
+/* Returns the text that an export writes for a config.json. The caller frees it. */
+static char *exported(const char *text, tr_hf *hf) {
+    cJSON *root;
+    char *printed;
+    must(tr_json_parse(text, strlen(text), "config.json", &root));
+    must(tr_hf_parse(root, "config.json", hf));
+    must(tr_hf_print(&hf->model, root, "float32", &printed));
+    cJSON_Delete(root);
+    return printed;
+}
+
+/* transformers computes gelu_new and gelu_pytorch_tanh, one function, with other roundings. */
+static void an_activation_keeps_its_name(void **state) {
+    (void)state;
+    static const char *const words[] = {"gelu_new", "gelu_pytorch_tanh", "gelu", "silu", "swish"};
+    static const char *const keys[] = {"gpt2\", \"activation_function", "llama\", \"hidden_act"};
+    for (size_t k = 0; k < 2; k++)
+        for (size_t i = 0; i < (k ? 5 : 3); i++) {
+            char text[128], want[32];
+            tr_hf hf;
+            (void)snprintf(text, sizeof text, "{\"model_type\": \"%s\": \"%s\"}", keys[k],
+                           words[i]);
+            (void)snprintf(want, sizeof want, "\"%s\"", words[i]);
+            char *printed = exported(text, &hf);
+            if (!strstr(printed, want)) fail_msg("%s: %s", want, printed);
+            free(printed);
+        }
+}
+
 /* What is written is read as the same model, for random models of every family. */
 static void configs_come_back(void **state) {
     (void)state;
@@ -173,6 +202,7 @@ int main(void) {
         cmocka_unit_test(configs_ask_for_what_trireme_has),
         cmocka_unit_test(configs_have_the_defaults_of_the_classes),
         cmocka_unit_test(configs_come_back),
+        cmocka_unit_test(an_activation_keeps_its_name),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
