@@ -4,6 +4,7 @@
 #include "base/philox.h"
 #include "config/config.h"
 #include "config/hf.h"
+#include "layers/preset.h"
 #include "support/scratch.h"
 #include "support/seed.h"
 
@@ -125,6 +126,66 @@ static void configs_have_the_defaults_of_the_classes(void **state) {
     }
 }
 
+#define PUBLISHED_GPT2(layers, width, heads)                                                       \
+    "\"gpt2\", \"n_layer\": " layers ", \"n_embd\": " width ", \"n_head\": " heads                 \
+    ", \"n_positions\": 1024, \"vocab_size\": 50257, \"activation_function\": \"gelu_new\", "      \
+    "\"layer_norm_epsilon\": 1e-05"
+#define PUBLISHED(family, layers, width, mlp, heads, kv_heads, reach, eps, theta, vocab)           \
+    "\"" family "\", \"num_hidden_layers\": " layers ", \"hidden_size\": " width                   \
+    ", \"intermediate_size\": " mlp ", \"num_attention_heads\": " heads                            \
+    ", \"num_key_value_heads\": " kv_heads ", \"max_position_embeddings\": " reach                 \
+    ", \"rms_norm_eps\": " eps ", \"rope_theta\": " theta ", \"vocab_size\": " vocab               \
+    ", \"hidden_act\": \"silu\""
+#define PUBLISHED_LLAMA(layers, width, mlp, heads, reach)                                          \
+    PUBLISHED("llama", layers, width, mlp, heads, "8", reach, "1e-05", "500000.0", "128256")
+#define LLAMA3(factor)                                                                             \
+    ", \"rope_scaling\": {\"rope_type\": \"llama3\", \"factor\": " factor                          \
+    ", \"low_freq_factor\": 1.0, \"high_freq_factor\": 4.0, "                                      \
+    "\"original_max_position_embeddings\": 8192}"
+#define PUBLISHED_QWEN(family, layers, width, mlp, heads, kv_heads, reach)                         \
+    PUBLISHED(family, layers, width, mlp, heads, kv_heads, reach, "1e-06", "1000000", "151936")    \
+    ", \"sliding_window\": 32768, \"use_sliding_window\": false"
+#define TIED   ", \"tie_word_embeddings\": true"
+#define UNTIED ", \"tie_word_embeddings\": false"
+
+/* A preset is the model of the published config.json, at a context of at most 8192. */
+static void presets_are_the_published_models(void **state) {
+    (void)state;
+    static const char *const published[][2] = {
+        {"gpt2-124m", PUBLISHED_GPT2("12", "768", "12")},
+        {"gpt2-350m", PUBLISHED_GPT2("24", "1024", "16")},
+        {"gpt2-774m", PUBLISHED_GPT2("36", "1280", "20")},
+        {"gpt2-1.5b", PUBLISHED_GPT2("48", "1600", "25")},
+        {"llama-3.2-1b", PUBLISHED_LLAMA("16", "2048", "8192", "32", "131072") LLAMA3("32.0") TIED},
+        {"llama-3-8b", PUBLISHED_LLAMA("32", "4096", "14336", "32", "8192") UNTIED},
+        {"llama-3-70b", PUBLISHED_LLAMA("80", "8192", "28672", "64", "8192") UNTIED},
+        {"llama-3-405b",
+         PUBLISHED_LLAMA("126", "16384", "53248", "128", "131072") LLAMA3("8.0") UNTIED},
+        {"qwen2.5-0.5b", PUBLISHED_QWEN("qwen2", "24", "896", "4864", "14", "2", "32768") TIED},
+        {"qwen3-0.6b", PUBLISHED_QWEN("qwen3", "28", "1024", "3072", "16", "8", "40960") TIED
+         ", \"head_dim\": 128"},
+        {"qwen3-8b", PUBLISHED_QWEN("qwen3", "36", "4096", "12288", "32", "8", "40960") UNTIED
+         ", \"head_dim\": 128"},
+        {"mistral-7b", PUBLISHED("mistral", "32", "4096", "14336", "32", "8", "32768", "1e-05",
+                                 "10000.0", "32000") UNTIED ", \"sliding_window\": 4096"},
+    };
+    for (size_t i = 0; i < sizeof published / sizeof *published; i++) {
+        const tr_preset *preset = tr_preset_find(published[i][0]);
+        char text[1024];
+        tr_hf hf;
+        assert_non_null(preset);
+        tr_model_config model = preset->model;
+        must(tr_model_complete(&model));
+        (void)snprintf(text, sizeof text, "{\"model_type\": %s}", published[i][1]);
+        must(parse_hf(text, &hf));
+        if (memcmp(&model, &hf.model, sizeof model)) {
+            char *theirs;
+            must(tr_hf_print(&model, NULL, "float32", &theirs));
+            fail_msg("%s is another model than the published one: %s", preset->name, theirs);
+        }
+    }
+}
+
 /* Returns the text that an export writes for a config.json. The caller frees it. */
 static char *exported(const char *text, tr_hf *hf) {
     cJSON *root;
@@ -203,6 +264,7 @@ int main(void) {
         cmocka_unit_test(configs_have_the_defaults_of_the_classes),
         cmocka_unit_test(configs_come_back),
         cmocka_unit_test(an_activation_keeps_its_name),
+        cmocka_unit_test(presets_are_the_published_models),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
