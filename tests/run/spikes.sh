@@ -70,6 +70,7 @@ diff <(lines back $((saved + 1)) | tail -n 1) <(lines warn $((saved + 1)) | tail
     fail "back: step $((saved + 1)) has the same data again"
 [[ $(beyond back | wc -l) != 1 ]] || [[ $(state_of back 240 next_sample) == $((2 * (240 + odd - saved))) ]] ||
     fail "back: the data cursor is $(state_of back 240 next_sample)"
+[[ $(state_of back $((saved + 30)) guard_skips) == 0 ]] || fail "back: the next checkpoint counts returns to the one before"
 [[ $(state_of back 240 guard_steps) == 240 ]] || fail "back: the means hold steps that were taken again"
 train 0 2 back-2 guard.action=rollback parallel.pp=2
 same_lines back back-2 240
