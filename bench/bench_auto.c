@@ -1,18 +1,11 @@
 /* Compares the schedule `auto` with the best published ones at equal memory (a rank holds p
  * micro-batches, m_W = 0.94 m_B, at most four stages a rank), and times its search and
  * simulation. */
+#include "base/clock.h"
 #include "pipeline/orders/auto.h"
 #include "pipeline/orders/estimate.h"
 
 #include <stdio.h>
-#include <time.h>
-
-/* Returns the CPU time of this process, because other processes may share the machine. */
-static double now(void) {
-    struct timespec t;
-    (void)clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 typedef struct profile {
     const char *name;
@@ -48,11 +41,11 @@ static tr_status measure(const profile *c, int p, int m, double peer) {
     tr_schedule *schedule = NULL;
     tr_estimate *estimate = NULL;
     tr_status status = TR_OK;
-    double begin = now();
+    double begin = tr_clock_s(CLOCK_PROCESS_CPUTIME_ID);
     TR_TRY_OUT(tr_schedule_auto(&request, &report, &schedule));
     tr_estimate_options options = {.share = request.share, .latency = request.latency};
     TR_TRY_OUT(tr_estimate_order(schedule, &options, &estimate));
-    double seconds = now() - begin, peak = 0;
+    double seconds = tr_clock_s(CLOCK_PROCESS_CPUTIME_ID) - begin, peak = 0;
     for (int r = 0; r < p; r++) peak = estimate->peak[r] > peak ? estimate->peak[r] : peak;
     double ideal = m * (c->share.f + c->share.i + c->share.w);
     printf("%-10s %4d %4d  %7.3f", c->name, p, m, 100 * (estimate->makespan / ideal - 1));

@@ -5,6 +5,7 @@
  * bandwidth is 2 (n - 1) / n * bytes / seconds. The last line is the CPU time of the progress
  * thread while a rank has a receive outstanding and waits for nothing. */
 #include "base/memory.h"
+#include "bench/measure.h"
 #include "comm/comm.h"
 
 #include <mpi.h>
@@ -50,23 +51,6 @@ static tr_status reduce_mpi(bench *b, size_t bytes) {
     return TR_OK;
 }
 
-static double now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
-static double cpu_time(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
-static int compare(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 /* Measures the seconds of one call: the median of five runs. */
 static tr_status measure(bench *b, tr_status (*call)(bench *, size_t), double *seconds) {
     for (int s = 0; s < SIZES; s++) {
@@ -74,12 +58,11 @@ static tr_status measure(bench *b, tr_status (*call)(bench *, size_t), double *s
         double run[5];
         for (int r = 0; r < 5; r++) {
             TR_TRY(call(b, sizes[s]));
-            double start = now();
+            double start = tr_now_s();
             for (int64_t i = 0; i < times / 5 + 1; i++) TR_TRY(call(b, sizes[s]));
-            run[r] = (now() - start) / (double)(times / 5 + 1);
+            run[r] = (tr_now_s() - start) / (double)(times / 5 + 1);
         }
-        qsort(run, 5, sizeof *run, compare);
-        seconds[s] = run[2];
+        seconds[s] = bench_median(run, 5);
     }
     return TR_OK;
 }
@@ -103,9 +86,9 @@ static tr_status run_exchange(bench *b) {
         TR_TRY(measure(b, exchange_channel, ours));
     }
     TR_TRY(tr_world_barrier(b->world));
-    double start = now(), used = cpu_time();
+    double start = tr_now_s(), used = tr_clock_s(CLOCK_PROCESS_CPUTIME_ID);
     nanosleep(&(struct timespec){.tv_sec = 1}, NULL);
-    used = (cpu_time() - used) / (now() - start);
+    used = (tr_clock_s(CLOCK_PROCESS_CPUTIME_ID) - used) / (tr_now_s() - start);
     /* The progress thread must sleep while MPI is called directly, so no channel is open here. */
     if (rank < 2) {
         tr_channel_close(b->to);

@@ -8,6 +8,7 @@
  * last can be hidden. Prints what the delays cost, and their share of all delays but the last. Then
  * the same of gathers of updated parameters, each delayed likewise: the first F, of 4 ms a layer,
  * can hide all but the first. */
+#include "base/clock.h"
 #include "pipeline/program/run.h"
 #include "pipeline/program/simulate.h"
 #include "tests/unit/support/generate_order.h"
@@ -19,12 +20,6 @@
 
 enum { RANKS = 2, MICRO_BATCHES = 8, STEPS = 5, BYTES = 4096 };
 static const double F = 4e-3;
-
-static double now(void) {
-    struct timespec t;
-    (void)clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 static void rest(double seconds) {
     struct timespec t = {.tv_nsec = (long)(seconds * 1e9)};
@@ -88,10 +83,10 @@ static tr_status run_rank(rank_state *r) {
     r->step_s = 1e9;
     for (int step = 0; step < STEPS; step++) {
         TR_TRY_OUT(tr_world_barrier(r->world));
-        double start = now();
+        double start = tr_now_s();
         TR_TRY_OUT(tr_runner_step(runner));
         TR_TRY_OUT(tr_world_barrier(r->world));
-        if (now() - start < r->step_s) r->step_s = now() - start;
+        if (tr_now_s() - start < r->step_s) r->step_s = tr_now_s() - start;
     }
 out:
     tr_runner_destroy(runner);
@@ -247,9 +242,9 @@ static tr_status run_data_rank(data_rank *r) {
     r->step_s = 1e9;
     for (int step = 0; step < SUMS_STEPS; step++) {
         TR_TRY_OUT(tr_world_barrier(r->world));
-        double start = now();
+        double start = tr_now_s();
         TR_TRY_OUT(tr_runner_step(runner));
-        if (now() - start < r->step_s) r->step_s = now() - start;
+        if (tr_now_s() - start < r->step_s) r->step_s = tr_now_s() - start;
     }
 out:
     tr_runner_destroy(runner);

@@ -15,9 +15,9 @@ static void measure(const char *name, tr_init init, int rounds, float *values) {
     tr_param param;
     if (tr_param_describe(&param, 2, shape, init, 0.02f, "%s", name) != TR_OK) exit(70);
     for (int i = 0; i < rounds * THREADS; i++) {
-        double start = bench_now();
+        double start = tr_now_s();
         tr_param_init(&param, 1, i % THREADS + 1, values);
-        double took = (bench_now() - start) / ((double)(ROWS * COLUMNS));
+        double took = (tr_now_s() - start) / ((double)(ROWS * COLUMNS));
         if (took < best[i % THREADS]) best[i % THREADS] = took;
     }
     tr_params_release(&param, 1);

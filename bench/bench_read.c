@@ -20,10 +20,10 @@ int main(void) {
     }
     for (size_t i = 0; i < count; i++) words[i] = i;
     for (int round = 0; round < ROUNDS; round++) {
-        const double start = bench_now();
+        const double start = tr_now_s();
         for (size_t i = 0; i < count; i += LANES)
             for (size_t k = 0; k < LANES; k++) sum[k] += words[i + k];
-        const double seconds = bench_now() - start;
+        const double seconds = tr_now_s() - start;
         if (seconds < best) best = seconds;
     }
     for (size_t k = 0; k < LANES; k++) all += sum[k];

@@ -1,10 +1,10 @@
 /* Measures the runner's time per action: one rank with stages that do nothing, so that all of the
  * time is the runner's. Prints nanoseconds per action, the best of several rounds. */
+#include "base/clock.h"
 #include "pipeline/program/run.h"
 #include "tests/unit/support/generate_order.h"
 
 #include <stdio.h>
-#include <time.h>
 
 enum { MICRO_BATCHES = 256, STEPS = 200, ROUNDS = 5 };
 static const double ACTIONS = 2 * MICRO_BATCHES * STEPS;
@@ -17,12 +17,6 @@ static tr_status nothing(tr_stage *stage, const tr_stage_io *io) {
 
 static const tr_stage_ops nothing_ops = {
     .forward = nothing, .grad_input = nothing, .grad_weight = nothing, .backward = nothing};
-
-static double now(void) {
-    struct timespec t;
-    (void)clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 static tr_status measure(const char *name, tr_device *device) {
     tr_stage_cost cost = {.f = 1, .i = 1, .w = 1, .bytes = {[TR_LIFE_FI] = 1024}};
@@ -44,9 +38,9 @@ static tr_status measure(const char *name, tr_device *device) {
     TR_TRY_OUT(tr_runner_create(&options, &runner));
     double best = 1e9;
     for (int round = 0; round < ROUNDS; round++) {
-        double start = now();
+        double start = tr_now_s();
         for (int step = 0; step < STEPS; step++) TR_TRY_OUT(tr_runner_step(runner));
-        double seconds = (now() - start) / ACTIONS;
+        double seconds = (tr_now_s() - start) / ACTIONS;
         if (seconds < best) best = seconds;
     }
     printf("%-6s %8.1f ns per action\n", name, best * 1e9);

@@ -4,6 +4,7 @@
  * equal memory, in 18 cases. Prints two tables in Markdown.
  *
  * Usage: bench_schedules [zb_table5_6.csv] */
+#include "base/clock.h"
 #include "pipeline/orders/estimate.h"
 #include "pipeline/orders/make.h"
 
@@ -11,13 +12,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
-
-static double now(void) {
-    struct timespec t;
-    (void)clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 typedef struct outcome {
     double span_rate, overhead, peak; /* overhead: makespan over ideal, less 1 */
@@ -30,7 +24,7 @@ static bool try_schedule(const tr_schedule_request *request, outcome *out) {
     tr_schedule *s = NULL;
     tr_estimate *e = NULL;
     tr_estimate_options options = {.share = request->share, .latency = request->latency};
-    double start = now();
+    double start = tr_now_s();
     if (tr_schedule_make(request, &s) != TR_OK) return false;
     bool good = tr_estimate_order(s, &options, &e) == TR_OK;
     if (good) {
@@ -38,7 +32,7 @@ static bool try_schedule(const tr_schedule_request *request, outcome *out) {
         double ideal = request->micro_batches * (c->f + c->i + c->w);
         *out = (outcome){.span_rate = tr_bubble_rate(e->longest_span, ideal),
                          .overhead = e->makespan / ideal - 1,
-                         .seconds = now() - start};
+                         .seconds = tr_now_s() - start};
         for (int r = 0; r < e->ranks; r++) out->peak = fmax(out->peak, e->peak[r]);
     }
     tr_estimate_destroy(e);

@@ -9,6 +9,7 @@
  * schedule all, those with a choice with two stages a rank. Prints the latency and one row of a
  * table for each: simulated and median measured makespan, their ratio, that of the worst step. */
 #include "base/memory.h"
+#include "bench/measure.h"
 #include "pipeline/orders/make.h"
 #include "pipeline/program/run.h"
 #include "pipeline/program/simulate.h"
@@ -43,12 +44,6 @@ typedef struct bench {
     double began, waited; /* of the instruction being observed; end of the last wait */
 } bench;
 
-static double now(void) {
-    struct timespec t;
-    (void)clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 static void sleep_until(double when) {
     struct timespec t = {.tv_sec = (time_t)when};
     t.tv_nsec = (long)((when - (double)t.tv_sec) * 1e9);
@@ -63,7 +58,7 @@ static void act(bench *b, double seconds) {
 
 static void observe(void *context, const tr_instr *instr, bool begin) {
     bench *b = context;
-    double t = now();
+    double t = tr_now_s();
     if (begin) b->began = t;
     else if (instr->memory < 0 && t - b->began > WAITED_S) b->waited = t;
 }
@@ -134,34 +129,24 @@ static const tr_stage_ops sleeping_ops = {
 
 /* --- the latency of a transfer ---------------------------------------------------------------- */
 
-static int compare(const void *left, const void *right) {
-    const double *a = left, *b = right;
-    return (*a > *b) - (*a < *b);
-}
-
-static double median(double *x, int n) {
-    qsort(x, (size_t)n, sizeof *x, compare);
-    return x[n / 2];
-}
-
 /* Measures half of a round: one rank sleeps, sends and sleeps again, as in a pipeline; the other
  * takes the message, sleeps and sends back. Sleeps that the other rank waits for are subtracted. */
 static tr_status exchange(bench *b, tr_channel *to, tr_channel *from, float *tensor, bool first,
                           double *seconds) {
     tr_stream *stream = tr_device_compute(b->device);
     const size_t bytes = EDGE_FLOATS * sizeof(float);
-    double taken = now(), planned = taken;
+    double taken = tr_now_s(), planned = taken;
     for (int k = 0; k < ROUNDS; k++) {
         int64_t ticket;
         if (!first) TR_TRY(tr_channel_take(from, stream, tensor, bytes));
-        if (!first) taken = now();
+        if (!first) taken = tr_now_s();
         planned = taken + LEG_S;
         sleep_until(planned);
         TR_TRY(tr_channel_send(to, stream, tensor, bytes, &ticket));
         sleep_until(planned + LEG_S / 2);
         if (first) {
             TR_TRY(tr_channel_take(from, stream, tensor, bytes));
-            taken = now();
+            taken = tr_now_s();
             seconds[k] = (taken - planned - LEG_S) / 2;
         }
         TR_TRY(tr_channel_wait_sent(to, stream, ticket));
@@ -186,7 +171,7 @@ static tr_status measure_latency(bench *b) {
         TR_TRY_OUT(tr_channel_open(b->world, b->device, peer, true, bytes, &to));
         TR_TRY_OUT(tr_channel_open(b->world, b->device, peer, false, bytes, &from));
         TR_TRY_OUT(exchange(b, to, from, tensor, first, seconds));
-        if (first) mine = median(seconds, ROUNDS);
+        if (first) mine = bench_median(seconds, ROUNDS);
     }
     TR_TRY_OUT(tr_world_gather_all(b->world, &mine, all, sizeof mine));
     for (int r = 0; r + 1 < b->ranks; r += 2) b->latency += all[r] / (b->ranks / 2);
@@ -219,13 +204,13 @@ static tr_status take_step(bench *b, tr_runner *runner, double *makespan) {
     TR_TRY(tr_calloc((size_t)b->ranks, sizeof *all, &all));
     tr_status status = TR_OK;
     TR_TRY_OUT(tr_world_barrier(b->world));
-    start = now() + START_S;
+    start = tr_now_s() + START_S;
     TR_TRY_OUT(tr_world_broadcast(b->world, 0, &start, sizeof start));
     b->planned = start;
     b->waited = 0;
     sleep_until(start);
     TR_TRY_OUT(tr_runner_step(runner));
-    double end = now();
+    double end = tr_now_s();
     TR_TRY_OUT(tr_world_gather_all(b->world, &end, all, sizeof end));
     *makespan = 0;
     for (int r = 0; r < b->ranks; r++)
@@ -309,7 +294,7 @@ static tr_status measure(bench *b, const char *name) {
     TR_TRY_OUT(
         tr_simulate(set, t.cost, &(tr_simulated_links){.near.latency = b->latency}, &simulation));
     TR_TRY_OUT(take_steps(b, s, &t, set, makespan));
-    double middle = median(makespan, b->o.steps), planned = simulation->makespan;
+    double middle = bench_median(makespan, b->o.steps), planned = simulation->makespan;
     if (b->rank == 0)
         printf("| %s | %d | %d | %d | %.1f | %.1f | %.4f | %.4f |\n", name, b->ranks,
                b->o.micro_batches, s->stages / b->ranks, planned * 1e3, middle * 1e3,

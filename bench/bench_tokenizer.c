@@ -6,23 +6,11 @@
  * one text, in MB (10^6 bytes) per second of processor time. bench/encode_peers.py compares with
  * tiktoken and tokenizers. */
 #include "base/input.h"
+#include "bench/measure.h"
 #include "text/tokenizer.h"
 
 #include <stdio.h>
 #include <stdlib.h>
-#include <time.h>
-
-/* Returns the seconds of processor time of this thread: other programs do not disturb it. */
-static double cpu_s(void) {
-    struct timespec t;
-    (void)clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
-static int by_value(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
 
 static tr_status measure(const tr_tokenizer *t, const char *text, size_t length, int repeats) {
     enum { MOST = 100 };
@@ -34,16 +22,15 @@ static tr_status measure(const tr_tokenizer *t, const char *text, size_t length,
     for (int i = 0; i < repeats && status == TR_OK; i++) {
         TR_TRY(tr_encoder_open(t, &encoder)); /* an empty cache each time */
         ids.count = 0;
-        double start = cpu_s();
+        double start = tr_clock_s(CLOCK_THREAD_CPUTIME_ID);
         status = tr_encoder_add(encoder, text, length, TR_ENCODE_NO_SPECIAL, &ids);
-        seconds[i] = cpu_s() - start;
+        seconds[i] = tr_clock_s(CLOCK_THREAD_CPUTIME_ID) - start;
         tr_encoder_close(encoder);
     }
-    qsort(seconds, (size_t)repeats, sizeof *seconds, by_value);
-    double mb = 1e-6 * (double)length;
+    const double mb = 1e-6 * (double)length, median = bench_median(seconds, repeats);
     if (status == TR_OK)
         printf("encode   %.1f MB, %zu tokens: best %.1f MB/s, median %.1f MB/s\n", mb, ids.count,
-               mb / seconds[0], mb / seconds[repeats / 2]);
+               mb / seconds[0], mb / median);
     free(ids.id);
     return status;
 }
@@ -58,10 +45,11 @@ int main(int argc, char **argv) {
         (void)fprintf(stderr, "usage: bench_tokenizer TOKENIZER FILE [REPEATS]\n");
         return TR_ERR_USAGE;
     }
-    double start = cpu_s();
+    double start = tr_clock_s(CLOCK_THREAD_CPUTIME_ID);
     tr_status status = tr_tokenizer_open(argv[1], &t);
     if (status == TR_OK) {
-        printf("open     %d tokens, %.3f s\n", tr_tokenizer_size(t), cpu_s() - start);
+        printf("open     %d tokens, %.3f s\n", tr_tokenizer_size(t),
+               tr_clock_s(CLOCK_THREAD_CPUTIME_ID) - start);
         status = tr_input_load("the text", argv[2], limit, &text, &length);
     }
     if (status == TR_OK) status = measure(t, text, length, repeats);

@@ -31,7 +31,6 @@
 
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 
 /* POOL: batches of different tokens; later steps use them again. BLOCK: steps in a row on tokens of
  * one origin. The step after the next one is read during a step, so of a block only the steps
@@ -199,8 +198,8 @@ static tr_status copy_sample(void *context, bool validation, int64_t sample, con
 
 static void observe(void *context, const tr_instr *instr, bool begin) {
     bench *b = context;
-    if (begin) b->begun = bench_now();
-    else b->now.kind[instr->action.type] += bench_now() - b->begun;
+    if (begin) b->begun = tr_now_s();
+    else b->now.kind[instr->action.type] += tr_now_s() - b->begun;
 }
 
 static tr_status print_ranks(tr_world *world, const step_time *best) {
@@ -243,13 +242,6 @@ static tr_status compare(const bench *b, const double *seconds) {
     return TR_OK;
 }
 
-/* Returns the processor time of this process in seconds. */
-static double processor_now(void) {
-    struct timespec t;
-    (void)clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
-
 static tr_status take_steps(bench *b, tr_world *world, tr_engine *engine) {
     const options *o = &b->o;
     tr_step_result result;
@@ -263,10 +255,10 @@ static tr_status take_steps(bench *b, tr_world *world, tr_engine *engine) {
             fflush(stdout);
         }
         b->now = (step_time){0};
-        double start = bench_now(), processor = processor_now();
+        double start = tr_now_s(), processor = tr_clock_s(CLOCK_PROCESS_CPUTIME_ID);
         tr_status status = tr_engine_step(engine, s + 1, s + 1, s * o->batch, 3e-4f, &result);
-        b->now.whole = bench_now() - start;
-        b->now.processor = processor_now() - processor;
+        b->now.whole = tr_now_s() - start;
+        b->now.processor = tr_clock_s(CLOCK_PROCESS_CPUTIME_ID) - processor;
         if (status != TR_OK) {
             free(seconds);
             TR_TRY(status);

@@ -2,21 +2,15 @@
  * because a GPU draws less power and runs faster on equal numbers. */
 #pragma once
 
+#include "base/clock.h"
 #include "base/philox.h"
 #include "device/op.h"
 
 #include <math.h>
 #include <stdlib.h>
-#include <time.h>
 
 /* Bytes of random data; larger tensors repeat them. */
 enum { BENCH_PATTERN = 1 << 24 };
-
-static inline double bench_now(void) {
-    struct timespec t;
-    (void)clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 static inline int bench_compare(const void *a, const void *b) {
     double x = *(const double *)a, y = *(const double *)b;
@@ -32,10 +26,10 @@ static inline double bench_median(double *x, int n) {
 /* Measures the seconds of one of n calls, which are enqueued together. */
 static inline tr_status bench_time_calls(tr_device *device, tr_status (*call)(void *),
                                          void *context, int n, double *out) {
-    double start = bench_now();
+    double start = tr_now_s();
     for (int i = 0; i < n; i++) TR_TRY(call(context));
     TR_TRY(tr_stream_sync(tr_device_compute(device)));
-    *out = (bench_now() - start) / n;
+    *out = (tr_now_s() - start) / n;
     return TR_OK;
 }
 
@@ -54,7 +48,7 @@ static inline tr_status bench_time(tr_device *device, tr_status (*call)(void *),
         TR_TRY(bench_time_calls(device, call, context, 3, &one));
         n = one < seconds / 10 ? (int)fmin(seconds / 10 / one + 1, MOST) : 1;
     }
-    for (begin = bench_now(); count < LEAST || (count < MOST && bench_now() - begin < seconds);
+    for (begin = tr_now_s(); count < LEAST || (count < MOST && tr_now_s() - begin < seconds);
          count++)
         TR_TRY(bench_time_calls(device, call, context, n, &took[count]));
     *out = bench_median(took, count);

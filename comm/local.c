@@ -4,13 +4,12 @@
  * not be fast. */
 #include "base/cores.h"
 #include "base/memory.h"
+#include "base/wait.h"
 #include "comm/transport.h"
 
-#include <errno.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 /* A message without a receive yet. Its data stay in the sender's buffer until the receive is
  * posted. */
@@ -155,16 +154,12 @@ static tr_status local_progress(tr_transport *transport) {
 
 static void local_pause(tr_transport *transport, double seconds) {
     hub *h = hub_of(transport);
-    struct timespec until;
-    clock_gettime(CLOCK_MONOTONIC, &until);
-    int64_t ns = (int64_t)(seconds * 1e9) + until.tv_nsec;
-    until.tv_sec += (time_t)(ns / 1000000000);
-    until.tv_nsec = (long)(ns % 1000000000);
+    const int64_t until = tr_now_ns() + (int64_t)(seconds * 1e9);
     pthread_mutex_lock(&h->lock);
     mailbox *box = &h->box[transport->rank];
     /* A loop, because a change between the last look and this call must not be missed. */
     while (box->changes == box->seen && !h->aborted)
-        if (pthread_cond_timedwait(&box->changed, &h->lock, &until) == ETIMEDOUT) break;
+        if (!tr_cond_wait_until(&box->changed, &h->lock, until)) break;
     pthread_mutex_unlock(&h->lock);
 }
 
@@ -220,16 +215,12 @@ tr_status tr_transport_open_local(int n, tr_transport **out) {
     TR_TRY(tr_calloc(1, sizeof *h + (size_t)n * sizeof h->box[0], &h));
     *h = (hub){.n = n};
     pthread_mutex_init(&h->lock, NULL);
-    pthread_condattr_t attributes;
-    pthread_condattr_init(&attributes);
-    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
     for (int i = 0; i < n; i++) {
         mailbox *box = &h->box[i];
         box->posted_end = &box->posted;
         box->letters_end = &box->letters;
-        pthread_cond_init(&box->changed, &attributes);
+        tr_cond_init(&box->changed);
     }
-    pthread_condattr_destroy(&attributes);
     tr_status status = TR_OK;
     tr_cores usable;
     tr_cores_usable(&usable);

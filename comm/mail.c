@@ -1,12 +1,12 @@
 #include "comm/mail.h"
 
 #include "base/memory.h"
+#include "base/wait.h"
 #include "comm/world_impl.h"
 
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 /* The world's lock is seldom held for longer; a call that does not get it has no effect. */
 enum { LOCK_TIMEOUT_NS = 100000000 };
@@ -22,13 +22,7 @@ struct tr_mail {
 };
 
 static bool lock(tr_mail *mail) {
-    struct timespec until;
-    if (mail->failed) return false;
-    (void)clock_gettime(CLOCK_REALTIME, &until);
-    until.tv_nsec += LOCK_TIMEOUT_NS;
-    until.tv_sec += until.tv_nsec / 1000000000;
-    until.tv_nsec %= 1000000000;
-    return pthread_mutex_timedlock(&mail->world->lock, &until) == 0;
+    return !mail->failed && tr_lock_within(&mail->world->lock, LOCK_TIMEOUT_NS);
 }
 
 static void unlock(tr_mail *mail) {

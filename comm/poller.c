@@ -2,8 +2,8 @@
  * while no message moves. A caller that waits polls itself, and the thread pauses meanwhile. Ranks
  * may share few cores, so a thread that waits longer than SPIN_S sleeps and leaves its core to
  * computing threads. */
-#include "base/clock.h"
 #include "base/minmax.h"
+#include "base/wait.h"
 #include "comm/world_impl.h"
 
 #include <math.h>
@@ -11,7 +11,6 @@
 #include <stdio.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
-#include <time.h>
 #include <unistd.h>
 
 static const double SPIN_S =
@@ -42,24 +41,17 @@ tr_status tr_world_failed(const tr_world *world) {
     return TR_FAIL(world->failure, "%s", world->failure_message);
 }
 
-/* Returns the processor time of this thread in seconds. */
-static double processor_s(void) {
-    struct timespec t;
-    (void)clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 /* Polls the transport, all channels and all groups once. An error becomes the world's failure. May
  * release the lock for a while. */
 static tr_poll poll_all(tr_world *world) {
-    const double begin = processor_s();
+    const double begin = tr_clock_s(CLOCK_THREAD_CPUTIME_ID);
     tr_poll poll = {.next = INFINITY};
     tr_status status = world->transport->ops->progress(world->transport);
     for (tr_channel *c = world->channels; c && status == TR_OK; c = c->next)
         status = c->ops->poll(c, &poll);
     for (tr_group *g = world->groups; g && status == TR_OK; g = g->next) g->ops->poll(g, &poll);
     if (status != TR_OK) (void)tr_world_fail(world, status, tr_error_message());
-    if (processor_s() - begin > BUSY_POLL_S) poll.moved = true;
+    if (tr_clock_s(CLOCK_THREAD_CPUTIME_ID) - begin > BUSY_POLL_S) poll.moved = true;
     return poll;
 }
 
@@ -92,12 +84,7 @@ static void thread_sleep(tr_world *world, double seconds) {
         pthread_mutex_lock(&world->lock);
         return;
     }
-    struct timespec until;
-    clock_gettime(CLOCK_MONOTONIC, &until);
-    int64_t ns = until.tv_nsec + (int64_t)(seconds * 1e9);
-    until.tv_sec += (time_t)(ns / 1000000000);
-    until.tv_nsec = (long)(ns % 1000000000);
-    (void)pthread_cond_timedwait(&world->wake, &world->lock, &until);
+    (void)tr_cond_wait_until(&world->wake, &world->lock, tr_now_ns() + (int64_t)(seconds * 1e9));
 }
 
 static void *thread_main(void *argument) {

@@ -1,12 +1,12 @@
 /* Worlds: opening and closing, stream-ordered tasks, the control plane. */
 #include "base/memory.h"
+#include "base/wait.h"
 #include "comm/nccl_impl.h"
 #include "comm/rounds.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 enum { TASKS = 32 };
 
@@ -46,11 +46,7 @@ static tr_status world_make(tr_transport *transport, tr_world **out) {
     world->rank = transport->rank;
     world->size = transport->size;
     pthread_mutex_init(&world->lock, NULL);
-    pthread_condattr_t attributes;
-    pthread_condattr_init(&attributes);
-    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
-    pthread_cond_init(&world->wake, &attributes);
-    pthread_condattr_destroy(&attributes);
+    tr_cond_init(&world->wake);
     TR_TRY_OUT(tr_rounds_open(world, NULL, world->size, -1, TR_TAG_CONTROL, &world->control));
     *out = world;
     return TR_OK;
@@ -159,12 +155,9 @@ void tr_world_close(tr_world *world) {
 }
 
 void tr_world_abort(tr_world *world, int code) {
-    struct timespec until;
-    clock_gettime(CLOCK_REALTIME, &until);
-    until.tv_sec += 1;
     /* A call that is stuck, or that withdraws many messages, holds the lock for longer. Then this
      * rank ends without it. */
-    bool locked = pthread_mutex_timedlock(&world->lock, &until) == 0;
+    const bool locked = tr_lock_within(&world->lock, 1000000000);
     world->transport->ops->abort(world->transport, code);
     if (locked) pthread_mutex_unlock(&world->lock);
 }

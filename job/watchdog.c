@@ -1,7 +1,7 @@
 #include "job/watchdog.h"
 
-#include "base/clock.h"
 #include "base/memory.h"
+#include "base/wait.h"
 #include "job/process.h"
 
 #include <inttypes.h>
@@ -361,13 +361,8 @@ static void *run(void *argument) {
         going = turn(watchdog);
         (void)pthread_mutex_lock(&watchdog->lock);
         if (!going || watchdog->stop) break;
-        struct timespec until;
-        (void)clock_gettime(CLOCK_MONOTONIC, &until);
-        until.tv_nsec += TICK_NS;
-        until.tv_sec += until.tv_nsec / 1000000000;
-        until.tv_nsec %= 1000000000;
         /* Sleeps until the next beat is due, or until tr_watchdog_stop wakes it. */
-        (void)pthread_cond_timedwait(&watchdog->wake, &watchdog->lock, &until);
+        (void)tr_cond_wait_until(&watchdog->wake, &watchdog->lock, tr_now_ns() + TICK_NS);
     }
     (void)pthread_mutex_unlock(&watchdog->lock);
     return NULL;
@@ -383,12 +378,8 @@ tr_status tr_watchdog_start(tr_board *board, const tr_watchdog_options *options,
     watchdog->board = board;
     watchdog->options = *options;
     watchdog->watch = options->limits;
-    pthread_condattr_t monotonic;
-    (void)pthread_condattr_init(&monotonic);
-    (void)pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
     (void)pthread_mutex_init(&watchdog->lock, NULL);
-    (void)pthread_cond_init(&watchdog->wake, &monotonic);
-    (void)pthread_condattr_destroy(&monotonic);
+    tr_cond_init(&watchdog->wake);
     if (pthread_create(&watchdog->thread, NULL, run, watchdog) != 0) {
         free(watchdog);
         return TR_FAIL(

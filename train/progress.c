@@ -1,6 +1,6 @@
 #include "train/progress.h"
 
-#include "base/clock.h"
+#include "base/wait.h"
 #include "job/terminal.h"
 
 #include <math.h>
@@ -55,12 +55,8 @@ void tr_progress_open(const tr_progress_options *options, double now_s, tr_progr
                        .said_s = now_s,
                        .shown_s = -INFINITY,
                        .activity_s = -INFINITY};
-    pthread_condattr_t monotonic;
-    (void)pthread_condattr_init(&monotonic);
-    (void)pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
     (void)pthread_mutex_init(&p->lock, NULL);
-    (void)pthread_cond_init(&p->wake, &monotonic);
-    (void)pthread_condattr_destroy(&monotonic);
+    tr_cond_init(&p->wake);
 }
 
 static void tick(tr_progress *p, double now_s);
@@ -69,10 +65,8 @@ static void *watch(void *argument) {
     tr_progress *p = argument;
     (void)pthread_mutex_lock(&p->lock);
     while (!p->stop) {
-        int64_t until = tr_now_ns() + (int64_t)(tick_s * 1e9);
-        const struct timespec at = {.tv_sec = until / 1000000000, .tv_nsec = until % 1000000000};
         /* Sleeps until the next look, or until tr_progress_close wakes it. */
-        (void)pthread_cond_timedwait(&p->wake, &p->lock, &at);
+        (void)tr_cond_wait_until(&p->wake, &p->lock, tr_now_ns() + (int64_t)(tick_s * 1e9));
         if (!p->stop) tick(p, tr_now_s());
     }
     (void)pthread_mutex_unlock(&p->lock);

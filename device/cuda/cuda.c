@@ -1,10 +1,9 @@
 /* The cuda device: its opening, memory, streams and events. */
 #include "base/memory.h"
+#include "base/wait.h"
 #include "device/cuda/cuda_impl.h"
 
-#include <errno.h>
 #include <stdlib.h>
-#include <time.h>
 
 /* Selects the device, because threads other than the opener's (progress threads, workers, tests)
  * start on device 0. */
@@ -89,7 +88,7 @@ static tr_status cuda_stream_create(tr_device *device, tr_stream **out) {
     if (error != cudaSuccess) free(stream);
     TR_CUDA(error);
     pthread_mutex_init(&stream->lock, NULL);
-    pthread_cond_init(&stream->freed, NULL);
+    tr_cond_init(&stream->freed);
     *out = &stream->base;
     return TR_OK;
 }
@@ -162,10 +161,7 @@ static tr_status take_call(tr_cuda_stream *stream, tr_cuda_call **out) {
     tr_status status = TR_OK;
     pthread_mutex_lock(&stream->lock);
     while (!(*out = find_free_call(stream)) && status == TR_OK) {
-        struct timespec end;
-        (void)clock_gettime(CLOCK_REALTIME, &end);
-        end.tv_sec++;
-        if (pthread_cond_timedwait(&stream->freed, &stream->lock, &end) != ETIMEDOUT) continue;
+        if (tr_cond_wait_until(&stream->freed, &stream->lock, tr_now_ns() + 1000000000)) continue;
         pthread_mutex_unlock(&stream->lock);
         status = stream_status(stream);
         pthread_mutex_lock(&stream->lock);

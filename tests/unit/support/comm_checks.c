@@ -1,10 +1,10 @@
 #include "support/comm_checks.h"
 
+#include "base/clock.h"
 #include "support/comm_part_checks.h"
 
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 /* Checks one all-reduce of `count` elements, `shift` elements into the buffer. An element's place
  * in the random sequence depends on the element alone, so equal places must give equal bits
@@ -413,12 +413,6 @@ static bool check_wrong_size(const checks *k) {
     return true;
 }
 
-static double check_now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 /* Rank 0 sends two rendezvous messages; rank 1 takes none before both are complete on rank 0: so
  * the receive of the second was posted before the first was taken. Otherwise the deadline ends the
  * wait. */
@@ -439,13 +433,13 @@ static bool check_two_deep(const checks *k) {
     if (rank < 2) CHECK_OK(tr_channel_open(w, k->device, 1 - rank, rank == 0, BIG, &c));
     if (rank == 1) CHECK_OK(tr_channel_expect(c, (size_t[]){BIG, BIG}, 2));
     if (rank == 0) {
-        double start = check_now();
+        double start = tr_now_s();
         tr_world_set_delay(w, fixed_delay, &delay);
         CHECK_OK(tr_channel_send(c, k->stream, data.device, BIG, &ticket));
         CHECK_OK(tr_channel_send(c, k->stream, data.device, BIG, &ticket));
         CHECK_OK(tr_channel_wait_sent(c, k->stream, ticket));
         CHECK_OK(tr_world_sync(w, k->stream));
-        CHECK(tr_world_uses_nccl(w) || check_now() - start >= delay);
+        CHECK(tr_world_uses_nccl(w) || tr_now_s() - start >= delay);
         tr_world_set_delay(w, NULL, NULL);
     }
     CHECK_OK(tr_world_barrier(w));
