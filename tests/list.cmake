@@ -73,7 +73,8 @@ target_link_options(test_comm_local PRIVATE
   -Wl,--wrap=clock_gettime,--wrap=pthread_cond_timedwait)
 
 # What a rank does while a sum travels.
-target_link_options(test_tensor_sums PRIVATE -Wl,--wrap=tr_op_run,--wrap=tr_group_start,--wrap=tr_group_wait)
+target_link_options(test_tensor_sums PRIVATE -Wl,--wrap=tr_op_run,--wrap=tr_group_start,--wrap=tr_group_wait
+  -Wl,--wrap=tr_group_scatter,--wrap=tr_group_gather_parts)
 
 # Unit tests that also run under ThreadSanitizer: streams, threads and the local transport.
 set(trireme_tsan_tests test_stream test_comm_local test_board test_lower test_runner
