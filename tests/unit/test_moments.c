@@ -124,6 +124,32 @@ static void is_unbiased(void **state) {
     }
 }
 
+/* Both uses of a tied table, and tensor ranks that compute parts of a gradient, have a use of
+ * QUANTIZE of their own; tensor ranks with the same gradient share one. */
+static void gradients_have_uses(void **state) {
+    (void)state;
+    enum { TP = 4 };
+    static const tr_param params[] = {{.use = 0, .partial = TR_AXIS_BIT(TR_AXIS_TP)},
+                                      {.use = 1, .partial = TR_AXIS_BIT(TR_AXIS_TP)}};
+    bool taken[2 * TP] = {0};
+    for (int k = 0; k < 2; k++)
+        for (int rank = 0; rank < TP; rank++) {
+            const int use = tr_param_rounding_gradient(&params[k], rank, TP);
+            const int place = (use - TR_PARAM_ROUNDING_GRADIENT) / TR_ROUNDING_USES;
+            assert_int_equal(use, TR_PARAM_ROUNDING_GRADIENT + place * TR_ROUNDING_USES);
+            assert_in_range(place, 0, 2 * TP - 1);
+            assert_false(taken[place]);
+            taken[place] = true;
+            const tr_param whole = {.use = params[k].use}, pair = {.use = params[k].use,
+                                                                   .partial = params[k].partial,
+                                                                   .copies = {[TR_AXIS_TP] = 2}};
+            assert_int_equal(tr_param_rounding_gradient(&whole, rank, TP),
+                             tr_param_rounding_gradient(&whole, 0, TP));
+            assert_int_equal(tr_param_rounding_gradient(&pair, rank, TP),
+                             tr_param_rounding_gradient(&pair, rank % 2, TP));
+        }
+}
+
 /* Draws of half a gap are +1 and -1 with equal chances: the mean of their products is 0 within 4
  * sigma. */
 static void is_independent(void **state) {
@@ -382,6 +408,7 @@ int main(void) {
     seed = tr_test_seed(1);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(is_unbiased),
+        cmocka_unit_test(gradients_have_uses),
         cmocka_unit_test(is_independent),
         cmocka_unit_test(uses_share_bits_evenly),
         cmocka_unit_test(is_the_same_in_parts),
