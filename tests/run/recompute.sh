@@ -60,4 +60,13 @@ choice=$(sed -n 's/^recompute \([sf].*\)/\1/p' "$scratch/auto.out")
     fail "auto: '$choice' by the run; $(grep recompute "$scratch/auto.plan" "$scratch/auto/config.yaml")"
 as_planned auto
 same_tensors auto gpt2 4
+
+# Another cut fits without recompute: auto takes it when full would be needed with the fastest cut, and not when
+# selective suffices, with which a step is shorter.
+# chosen KIB: prints the modes and the cut of auto in that memory.
+chosen() {
+    "$trireme" plan "$scratch/base.yaml" device.name=ref model.layers=7 parallel.pp=2 train.batch=12 train.recompute=auto \
+        device.memory="$1KiB" --rate 1 | sed -n 's/^recompute \([sf].*\)/\1/p; s/^cut  *\([^:]*\).*/\1/p' | tr '\n' ' '
+}
+[[ $(chosen 1390) == "Et*3|t*4L " && $(chosen 1470) == "selective:0-3 Et*4|t*3L " ]] || fail "another cut: $(chosen 1390)- $(chosen 1470)"
 finish
