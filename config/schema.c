@@ -369,7 +369,8 @@ const tr_key tr_schema[] = {
          "the step is skipped."},
     {"guard.sigma", FLOAT(guard.sigma, 0, 1e9), .fallback = "0", .example = "6",
      .help = "Standard deviations above its running mean from which a step's loss or gradient "
-             "norm is out of line; 0: never."},
+             "norm is out of line; 0: never. Mean and deviation are those of about the last 100 "
+             "steps, and none of the first 20 steps is out of line."},
     {"guard.skips", INT(guard.skips, 1, BIG), .fallback = "20",
      .help = "Steps skipped in a row, or returns to the same checkpoint, after which the run ends "
              "(exit code 65)."},
