@@ -23,7 +23,7 @@ static void print_steps(const tr_config *c, const tr_layout *l) {
         "         at the end of a step %.1f MiB of gradients%s and parameters go there and "
         "%.1f MiB return at %.3g GB/s, while cores move %.1f MiB at %.3g GB/s: %s stay exposed\n",
         most.down / MIB, directs ? ", directions" : "", most.up / MIB,
-        tr_network_bytes(c, false) * 1e-9, most.host / MIB,
+        tr_network_host_bytes(c) * 1e-9, most.host / MIB,
         tr_device_speed_of("cpu")->memory_bytes * 1e-9,
         cli_duration(tr_offload_seconds(c, most), time, sizeof time));
 }

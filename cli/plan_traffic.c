@@ -23,6 +23,11 @@ const char *cli_duration(double seconds, char *text, size_t size) {
     return text;
 }
 
+static double bytes_of(const tr_config *c, tr_reach over) {
+    return over == TR_REACH_TO_HOST ? tr_network_host_bytes(c)
+                                    : tr_network_bytes(c, over != TR_REACH_INSIDE_HOSTS);
+}
+
 /* Prints a line about one kind of traffic: what it takes, without its end. */
 static void print_moving(const tr_config *c, const char *name, const tr_traffic *t,
                          const char *what, double rate) {
@@ -31,7 +36,7 @@ static void print_moving(const tr_config *c, const char *name, const tr_traffic 
         (void)snprintf(first, sizeof first, "%.3g and ", tr_network_bytes(c, false) * 1e-9);
     (void)printf("%-8s %.1f MiB of %s take %s at %s%.3g GB/s, ", name, t->bytes / MIB, what,
                  cli_duration(t->moving / rate, time, sizeof time), first,
-                 tr_network_bytes(c, t->over != TR_REACH_INSIDE_HOSTS) * 1e-9);
+                 bytes_of(c, t->over) * 1e-9);
 }
 
 /* Prints a line about one kind of traffic for which a rank waits. */

@@ -7,7 +7,12 @@
 
 #include <stdio.h>
 
-enum { TR_CONFIG_KEYS = 107, TR_CONFIG_PATH = 1024, TR_CONFIG_PATHS = 4096 };
+enum {
+    TR_CONFIG_KEYS = 107,
+    TR_CONFIG_PATH = 1024,
+    TR_CONFIG_PATHS = 4096,
+    TR_CONFIG_OFFLOAD = 128
+};
 
 /* Where a key got its value. line 0: by default or from the preset; line < 0: override number
  * -line. */
@@ -98,9 +103,10 @@ typedef struct tr_config {
         /* Between ranks of a host, and between hosts: GB/s, and microseconds. 0: the device's usual
          * one, or none; and those of ranks of a host. */
         double link, link_latency, network, network_latency;
+        double host_link; /* GB/s between a rank's device and its host's memory; 0: as network.c */
         int64_t host_ranks;  /* 0: all ranks are on one host */
         int64_t host_memory; /* bytes of a host that offloads may take; 0: its free memory */
-        char offload[128];   /* what is kept in the host's memory (tr_config_offload) */
+        char offload[TR_CONFIG_OFFLOAD]; /* what is kept in the host's memory (tr_config_offload) */
     } device;
 
     char source[256];                      /* the file, for messages */
@@ -197,8 +203,12 @@ typedef struct tr_config_offloads {
     bool optimizer;        /* the optimizer's state */
     int64_t first, stages; /* stages that offload activations: so many from the first on */
 } tr_config_offloads;
+/* The stages of "activations": all of an order. */
+enum { TR_CONFIG_ALL_STAGES = INT32_MAX };
 /* Reads device.offload. Returns false when it is malformed. */
 bool tr_config_offload(const tr_config *config, tr_config_offloads *out);
+/* Writes what tr_config_offload reads. Returns text. */
+const char *tr_config_offload_text(const tr_config_offloads *offload, char *text, size_t size);
 /* Fails with TR_ERR_CONFIG when device.offload names a stage that an order of so many stages does
  * not have. */
 tr_status tr_config_check_offload_stages(const tr_config *config, int stages);

@@ -1,11 +1,12 @@
 /* The key device.offload. */
 #include "config/config_impl.h"
 
-#include <limits.h>
+#include "base/text.h"
+
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { ALL_STAGES = INT_MAX };
 static const char separators[] = ", \t\r\n";
 
 /* Reads a number of at most 9 digits at *text, and moves behind it. */
@@ -24,7 +25,7 @@ static bool read_activations(const char *word, size_t length, tr_config_offloads
     if (length < strlen(name) || strncmp(word, name, strlen(name)) != 0) return false;
     int64_t last;
     if (out->stages > 0) return false; /* named twice */
-    out->stages = ALL_STAGES;
+    out->stages = TR_CONFIG_ALL_STAGES;
     if (at == end) return true;
     if (*at++ != ':' || !read_number(&at, &out->first)) return false;
     last = out->first;
@@ -45,6 +46,15 @@ bool tr_config_offload(const tr_config *c, tr_config_offloads *out) {
         at += strspn(at, separators);
     }
     return true;
+}
+
+const char *tr_config_offload_text(const tr_config_offloads *x, char *text, size_t size) {
+    const bool all = x->stages >= TR_CONFIG_ALL_STAGES;
+    (void)snprintf(text, size, "%s", x->optimizer ? "optimizer" : x->stages > 0 ? "" : "none");
+    if (x->stages == 0) return text;
+    tr_text_add(text, size, "%sactivations%s", x->optimizer ? "," : "", all ? "" : ":");
+    if (!all) tr_text_add_range(text, size, (int)x->first, (int)(x->first + x->stages - 1));
+    return text;
 }
 
 bool tr_config_on_host(const tr_config *c) {
@@ -71,7 +81,7 @@ tr_status tr_config_check_offload_stages(const tr_config *c, int stages) {
     tr_config_offloads offload;
     (void)tr_config_offload(c, &offload); /* tr_config_check has read it */
     const int64_t last = offload.first + offload.stages - 1;
-    if (offload.stages < ALL_STAGES && last >= stages)
+    if (offload.stages < TR_CONFIG_ALL_STAGES && last >= stages)
         REFUSE(
             "device.offload",
             "device.offload names stage %lld, but parallel.schedule %.80s has %d stage%s, numbered "

@@ -414,6 +414,9 @@ const tr_key tr_schema[] = {
     {"device.host_ranks", INT(device.host_ranks, 0, 1 << 20), .fallback = "0", .example = "8",
      .help = "Ranks of a host, for the plan and the order auto, which fill one host after another; "
              "0: all are on one host."},
+    {"device.host_link", FLOAT(device.host_link, 0, 1e6), .fallback = "0", .example = "50",
+     .help = "GB/s from a rank's device to its host's memory, and back at one time, for what "
+             "device.offload copies; 0: those of device.link, at most 10 on a GPU."},
     {"device.host_memory", TR_KEY_BYTES, AT(device.host_memory), .min = 0, .max = 1e15,
      .fallback = "0", .example = "512GiB",
      .help =

@@ -2,6 +2,8 @@
 
 #include "device/speed.h"
 
+#include <math.h>
+
 /* Returns the distance between neighbours of an axis in the world. */
 static int64_t stride_of(const tr_mesh *mesh, tr_axis axis) {
     int64_t stride = 1;
@@ -34,6 +36,12 @@ double tr_network_bytes(const tr_config *c, bool far) {
     return tr_device_speed_of(c->device.name)->link_bytes;
 }
 
+double tr_network_host_bytes(const tr_config *c) {
+    const double usual = tr_device_speed_of(c->device.name)->link_bytes;
+    return c->device.host_link > 0 ? c->device.host_link * 1e9
+                                   : fmin(tr_network_bytes(c, false), usual);
+}
+
 double tr_network_flops(const tr_config *c, double flops_per_s) {
     return flops_per_s > 0 ? flops_per_s : tr_device_speed_of(c->device.name)->flops_per_s;
 }
@@ -43,6 +51,12 @@ tr_link tr_network_message(const tr_config *c, bool far, double flops_per_s) {
     const bool own = far && c->device.network_latency > 0;
     const double latency = own ? c->device.network_latency : c->device.link_latency;
     return (tr_link){.latency = latency * 1e-6 * rate, .per_byte = rate / tr_network_bytes(c, far)};
+}
+
+tr_link tr_network_host(const tr_config *c, double flops_per_s) {
+    tr_link link = tr_network_message(c, false, flops_per_s);
+    link.per_byte = tr_network_flops(c, flops_per_s) / tr_network_host_bytes(c);
+    return link;
 }
 
 /* Returns the link over which n ranks sum. */
@@ -84,5 +98,5 @@ tr_simulated_links tr_network_links(const tr_config *c, const tr_mesh *mesh, dou
                                 .host = (int)c->device.host_ranks,
                                 .sum = tr_network_reduce(c, mesh, flops_per_s),
                                 .gather = gather_of(c, mesh, flops_per_s),
-                                .copy = tr_network_message(c, false, flops_per_s)};
+                                .copy = tr_network_host(c, flops_per_s)};
 }

@@ -16,7 +16,13 @@ bool tr_network_near_is_far(const tr_config *config, const tr_mesh *mesh);
 double tr_network_bytes(const tr_config *config, bool far);
 /* Returns flops_per_s, or the device's usual rate if it is 0. */
 double tr_network_flops(const tr_config *config, double flops_per_s);
+/* Returns the bytes a second between a rank's device and its host's memory, each way: those of
+ * device.host_link; without it those of the link to other ranks, which may be faster than any link
+ * to a host's memory, so at most those of the device's usual link. */
+double tr_network_host_bytes(const tr_config *config);
 tr_link tr_network_message(const tr_config *config, bool far, double flops_per_s);
+/* Returns the link of copies between a rank's device and its host's memory. */
+tr_link tr_network_host(const tr_config *config, double flops_per_s);
 /* Returns the link over which all ranks of an axis sum: of the n values of an element a rank sends
  * and receives 2 (n - 1) / n times its own, in two rounds. */
 tr_link tr_network_sum(const tr_config *config, const tr_mesh *mesh, tr_axis axis,
@@ -28,6 +34,7 @@ tr_link tr_network_near(const tr_config *config, const tr_mesh *mesh, double flo
  * round. With two factors near ranks sum, and then each its portion across. Without data ranks: the
  * link over which tensor ranks sum gradients that each computes in part. */
 tr_link tr_network_reduce(const tr_config *config, const tr_mesh *mesh, double flops_per_s);
-/* Returns the links of a step: those of messages, of sums of gradients and of gathers. */
+/* Returns the links of a step: those of messages, of sums of gradients, of gathers and of copies
+ * to hosts. */
 tr_simulated_links tr_network_links(const tr_config *config, const tr_mesh *mesh,
                                     double flops_per_s);

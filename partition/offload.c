@@ -61,6 +61,6 @@ tr_offload_traffic tr_offload_traffic_of(const tr_param_memory *memory, tr_dtype
 }
 
 double tr_offload_seconds(const tr_config *config, tr_offload_traffic t) {
-    const double link = tr_network_bytes(config, false);
+    const double link = tr_network_host_bytes(config);
     return fmax(fmax(t.down, t.up) / link, t.host / tr_device_speed_of("cpu")->memory_bytes);
 }

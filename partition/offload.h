@@ -39,6 +39,7 @@ typedef struct tr_offload_traffic {
 } tr_offload_traffic;
 
 /* Computes what a rank's offload moves in a step, and in which time: that of the slowest of the
- * link to the host (device.link), the link back and the host's cores, which work at one time. */
+ * link to the host (tr_network_host_bytes), the link back and the host's cores, which work at one
+ * time. */
 tr_offload_traffic tr_offload_traffic_of(const tr_param_memory *memory, tr_dtype dtype);
 double tr_offload_seconds(const tr_config *config, tr_offload_traffic traffic);

@@ -141,6 +141,7 @@ static tr_status find_copies(const tr_layout *l, const tr_simulated_links *all, 
         out->moving += t->instr[rank][k].complete - t->instr[rank][k].begin;
     }
     out->exposed = t->copying[rank];
+    out->over = TR_REACH_TO_HOST;
     tr_simulation_destroy(t);
     return TR_OK;
 }
@@ -160,9 +161,10 @@ tr_offload_traffic tr_traffic_host_steps(const tr_config *c, const tr_layout *l)
 static tr_traffic find_steps(const tr_config *c, const tr_layout *l, double rate) {
     if (!l->desc.optimizer.offload) return (tr_traffic){0};
     const tr_offload_traffic steps = tr_traffic_host_steps(c, l);
-    const tr_link link = tr_network_message(c, false, rate);
-    const double per_s = link.per_byte * tr_network_bytes(c, false);
+    const tr_link link = tr_network_host(c, rate);
+    const double per_s = link.per_byte * tr_network_host_bytes(c);
     return (tr_traffic){.count = 1,
+                        .over = TR_REACH_TO_HOST,
                         .bytes = steps.down + steps.up,
                         .moving = fmax(steps.down, steps.up) * link.per_byte,
                         .exposed = tr_offload_seconds(c, steps) * per_s};

@@ -18,7 +18,12 @@ typedef enum tr_traffic_kind {
 } tr_traffic_kind;
 
 /* Over which links something travels. */
-typedef enum tr_reach { TR_REACH_INSIDE_HOSTS, TR_REACH_BETWEEN_HOSTS, TR_REACH_BOTH } tr_reach;
+typedef enum tr_reach {
+    TR_REACH_INSIDE_HOSTS,
+    TR_REACH_BETWEEN_HOSTS,
+    TR_REACH_BOTH,
+    TR_REACH_TO_HOST /* to a host's memory */
+} tr_reach;
 
 /* One kind, of the pipeline rank that waits longest for it; messages: of the rank that sends
  * longest. All 0: the layout has none. */

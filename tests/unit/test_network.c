@@ -106,6 +106,12 @@ static void test_what_links_take(void **state) {
     config.parallel.zero = 0;
     expect_link(tr_network_sum(&config, &mesh, TR_AXIS_DP, 1e12), 60e6, 1500);
     expect_link(tr_network_sum(&config, &mesh, TR_AXIS_TP, 1e12), 4e6, 100);
+    /* Copies to the host: by default no faster than the device's usual link. */
+    expect_link(links.copy, 2e6, 1000);
+    config.device.link = 0.5;
+    expect_link(tr_network_links(&config, &mesh, 1e12).copy, 2e6, 2000);
+    config.device.host_link = 20;
+    expect_link(tr_network_links(&config, &mesh, 1e12).copy, 2e6, 50);
     /* Without values a CPU's link has 1 GB/s in 20 GFLOP/s, and the network is like it. */
     config.device.link = config.device.link_latency = 0;
     config.device.network = config.device.network_latency = 0;
