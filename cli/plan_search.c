@@ -5,12 +5,14 @@
 #include "cli/plan_traffic.h"
 
 #include "base/cores.h"
+#include "base/memory.h"
 #include "base/text.h"
 #include "partition/rate.h"
 #include "partition/search.h"
 #include "train/time_step.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 static const double MIB = 1 << 20;
@@ -50,7 +52,13 @@ static tr_status rate_of(void *context, const tr_config *c, double *rate) {
     return TR_OK;
 }
 
-static void write_keys(const tr_layout_choice *x, unsigned kept, char *text, size_t size) {
+static bool is_offloaded(const tr_layout_choice *x) {
+    return x->offload.optimizer || x->offload.stages > 0;
+}
+
+/* Writes the chosen keys; device.offload if the choice or the config has one. */
+static void write_keys(const tr_config *c, const tr_layout_choice *x, unsigned kept, char *text,
+                       size_t size) {
     const struct {
         tr_search_key key;
         int64_t value;
@@ -60,6 +68,7 @@ static void write_keys(const tr_layout_choice *x, unsigned kept, char *text, siz
                   {TR_SEARCH_ZERO, x->zero},
                   {TR_SEARCH_VIRTUAL, x->virtual_stages},
                   {TR_SEARCH_MICRO_BATCH, x->micro_batch}};
+    char offload[TR_CONFIG_OFFLOAD];
     text[0] = '\0';
     for (size_t k = 0; k < sizeof number / sizeof *number; k++)
         if (!(kept & 1U << number[k].key))
@@ -73,42 +82,64 @@ static void write_keys(const tr_layout_choice *x, unsigned kept, char *text, siz
     if (!(kept & 1U << TR_SEARCH_RECOMPUTE))
         tr_text_add(text, size, " %s=%s", tr_search_key_name(TR_SEARCH_RECOMPUTE),
                     tr_recompute_name(x->recompute));
+    if (!(kept & 1U << TR_SEARCH_OFFLOAD) && (is_offloaded(x) || strcmp(c->device.offload, "none")))
+        tr_text_add(text, size, " %s=%s", tr_search_key_name(TR_SEARCH_OFFLOAD),
+                    tr_config_offload_text(&x->offload, offload, sizeof offload));
 }
 
-static void print_row(const tr_config *c, unsigned kept, const tr_found *f) {
-    char step[32];
+/* offload: with what is kept in a host's memory. */
+static void print_row(const tr_config *c, unsigned kept, bool offload, const tr_found *f) {
+    char step[32], key[TR_CONFIG_OFFLOAD], host[TR_CONFIG_OFFLOAD + 8] = "";
     const tr_layout_choice *x = &f->choice;
     const bool listed = (kept & 1U << TR_SEARCH_RECOMPUTE) != 0;
+    if (offload)
+        (void)snprintf(host, sizeof host, "  %s",
+                       tr_config_offload_text(&x->offload, key, sizeof key));
     (void)printf(
-        "%4lld %4lld %4lld %4lld  %-8s %-14s %7lld %11lld  %-9s %10.1f %6.2f%%  %-8s %.0f\n",
+        "%4lld %4lld %4lld %4lld  %-8s %-14s %7lld %11lld  %-9s %10.1f %6.2f%%  %-8s %*.0f%s\n",
         (long long)x->pp, (long long)x->tp, (long long)x->dp, (long long)x->zero,
         x->sequence ? "true" : "false", x->schedule, (long long)x->virtual_stages,
         (long long)x->micro_batch, listed ? "as set" : tr_recompute_name(x->recompute),
         (double)f->bytes / MIB, 100 * f->bubble, cli_duration(f->seconds, step, sizeof step),
-        (double)(c->train.batch * c->model.context) / f->seconds);
+        offload ? -8 : 0, (double)(c->train.batch * c->model.context) / f->seconds, host);
+}
+
+/* Fails with TR_ERR_FIT, because what fits the ranks' memory does not fit a host's. */
+static tr_status refuse_host(const tr_config *c, const tr_search *s, unsigned kept) {
+    const bool chosen = is_offloaded(&s->host_choice);
+    char keeper[192];
+    tr_config *with;
+    TR_TRY(tr_calloc(1, sizeof *with, &with));
+    *with = *c;
+    tr_layout_choice_apply(&s->host_choice, kept, with);
+    const char *keeps = cli_plan_keeper(with, keeper, sizeof keeper);
+    free(with);
+    return TR_FAIL(TR_ERR_FIT,
+                   "none of them fits: %s at least %.1f MiB in the memory of a host, and its ranks "
+                   "may take %.1f MiB there (%s); %s, or put fewer ranks on a host "
+                   "(device.host_ranks)",
+                   keeps, (double)s->host_bytes / MIB, (double)s->host_limit / MIB,
+                   c->device.host_memory ? "device.host_memory" : "free memory",
+                   c->checkpoint.background ? "set checkpoint.background to false"
+                   : chosen                 ? "use more ranks"
+                                            : "offload less");
 }
 
 /* Fails with TR_ERR_FIT, because no layout fits. */
 static tr_status refuse(const tr_config *c, const tr_search *s, unsigned kept) {
-    char keeper[192], keys[512];
-    if (s->host_bytes > 0)
-        return TR_FAIL(
-            TR_ERR_FIT,
-            "none of them fits: %s at least %.1f MiB in the memory of a host, and its ranks may "
-            "take %.1f MiB there (%s); %s, or put fewer ranks on a host (device.host_ranks)",
-            cli_plan_keeper(c, keeper, sizeof keeper), (double)s->host_bytes / MIB,
-            (double)s->host_limit / MIB,
-            c->device.host_memory ? "device.host_memory" : "free memory",
-            c->checkpoint.background ? "set checkpoint.background to false" : "offload less");
-    write_keys(&s->least_choice, kept, keys, sizeof keys);
+    const bool more = (kept & 1U << TR_SEARCH_OFFLOAD) != 0 && !tr_config_on_host(c);
+    char keys[512];
+    if (s->host_bytes > 0) return refuse_host(c, s, kept);
+    write_keys(c, &s->least_choice, kept, keys, sizeof keys);
     return TR_FAIL(TR_ERR_FIT,
                    "none of them fits the %.1f MiB that a rank may use (%s): the one that needs "
-                   "least takes %.1f MiB a rank (%s); use more ranks, or %s",
+                   "least takes %.1f MiB a rank (%s); use more ranks%s",
                    (double)s->limit / MIB, c->device.memory ? "device.memory" : "free memory",
                    s->least / MIB, keys[0] ? keys + 1 : "all keys are given",
-                   c->checkpoint.background && tr_config_on_host(c)
-                       ? "device.offload, or set checkpoint.background to false"
-                       : "device.offload");
+                   more ? ", or another device.offload"
+                   : c->checkpoint.background && tr_config_on_host(c)
+                       ? ", or set checkpoint.background to false"
+                       : "");
 }
 
 tr_status cli_plan_search(const tr_config *c, tr_device *device, int ranks, unsigned kept,
@@ -135,11 +166,13 @@ tr_status cli_plan_search(const tr_config *c, tr_device *device, int ranks, unsi
     if (found.count == 0) return refuse(c, &found, kept);
     (void)printf("limit    %.1f MiB a rank (%s)\n\n", (double)found.limit / MIB,
                  c->device.memory ? "device.memory" : "free memory here, divided among the ranks");
+    bool offload = false;
+    for (int k = 0; k < found.count; k++) offload |= is_offloaded(&found.found[k].choice);
     (void)printf("%4s %4s %4s %4s  %-8s %-14s %7s %11s  %-9s %10s %7s  %-8s %s\n", "pp", "tp", "dp",
                  "zero", "sequence", "schedule", "virtual", "micro_batch", "recompute", "MiB",
-                 "bubble", "step", "tok/s");
-    for (int k = 0; k < found.count; k++) print_row(c, kept, &found.found[k]);
-    write_keys(&found.found[0].choice, kept, keys, sizeof keys);
+                 "bubble", "step", offload ? "tok/s     offload" : "tok/s");
+    for (int k = 0; k < found.count; k++) print_row(c, kept, offload, &found.found[k]);
+    write_keys(c, &found.found[0].choice, kept, keys, sizeof keys);
     if (tr_config_cut(c)) tr_text_add(keys, sizeof keys, " parallel.cut=%s", TR_LAYER_CUT_AUTO);
     (void)printf("\nbest    %s\n", keys);
     return TR_OK;

@@ -2,21 +2,16 @@
 
 #include "base/memory.h"
 #include "base/text.h"
+#include "partition/offload_choice.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* Tries a change with its fastest cut, and counts the stages of its plan if it has one. A change
- * that the schedule or the model refuses, or that overflows a size, does not fit either. */
-static tr_status try_stages(const tr_config *c, tr_device *device, bool *fits, int *stages) {
-    const tr_status status = tr_run_plan_try(c, device, fits, stages);
-    return status == TR_ERR_CONFIG || status == TR_ERR_FIT ? TR_OK : status;
-}
-
+/* Tries a change with its fastest cut. */
 static tr_status try_change(const tr_config *c, tr_device *device, bool *fits) {
     int stages;
-    return try_stages(c, device, fits, &stages);
+    return tr_run_plan_try(c, device, fits, &stages);
 }
 
 /* Drops a cut that is given, because a change has another number of stages. */
@@ -94,68 +89,27 @@ static tr_status find_zero(tr_config *c, tr_device *device, bool *fits) {
     return TR_OK;
 }
 
-/* Offloads the activations of the stages first to last. */
-static void set_range(tr_config *c, bool optimizer, int first, int last) {
-    (void)snprintf(c->device.offload, sizeof c->device.offload,
-                   "%sactivations:", optimizer ? "optimizer," : "");
-    tr_text_add_range(c->device.offload, sizeof c->device.offload, first, last);
-}
-
-/* When it fits with the activations of all stages in the host's memory: names only as many
- * neighbours as are needed, by halving the stages after them, and then those before them. */
-static tr_status narrow_stages(tr_config *c, tr_device *device, bool optimizer, int stages) {
-    int first = 0, last = stages - 1;
-    bool fits;
-    for (int low = 0; low < last;) {
-        const int middle = (low + last) / 2;
-        set_range(c, optimizer, 0, middle);
-        TR_TRY(try_change(c, device, &fits));
-        if (fits) last = middle;
-        else low = middle + 1;
-    }
-    for (int high = last; first < high;) {
-        const int middle = (first + high + 1) / 2;
-        set_range(c, optimizer, middle, last);
-        TR_TRY(try_change(c, device, &fits));
-        if (fits) first = middle;
-        else high = middle - 1;
-    }
-    set_range(c, optimizer, first, last);
-    return TR_OK;
-}
-
 /* Keeps the optimizer's state in the host's memory, if the device has another one, or activations
  * of as few neighbouring stages as suffice, or both, besides what is there already; or the state,
  * with the cheapest recompute that it needs then. */
 static tr_status find_offload(tr_config *c, tr_device *device, bool *fits) {
-    static const struct {
-        const char *text;
-        bool optimizer, activations;
-    } choices[] = {{"optimizer", true, false},
-                   {"activations", false, true},
-                   {"optimizer,activations", true, true}};
-    const bool on_host = !strcmp(c->device.name, "cpu") || !strcmp(c->device.name, "ref");
+    const tr_config_offloads *choice = tr_offload_choices;
     char from[sizeof c->device.offload];
-    tr_config_offloads has;
     int stages = 0;
-    (void)snprintf(from, sizeof from, "%s", c->device.offload);
     *fits = false;
-    if (on_host || !tr_config_offload(c, &has)) return TR_OK;
-    for (size_t k = 0; k < sizeof choices / sizeof *choices; k++) {
-        const bool drops =
-            (has.optimizer && !choices[k].optimizer) || (has.stages > 0 && !choices[k].activations);
-        if (drops || !strcmp(from, choices[k].text)) continue;
-        (void)snprintf(c->device.offload, sizeof c->device.offload, "%s", choices[k].text);
-        TR_TRY(try_stages(c, device, fits, &stages));
-        if (!*fits) continue;
-        return choices[k].activations ? narrow_stages(c, device, choices[k].optimizer, stages)
-                                      : TR_OK;
+    memcpy(from, c->device.offload, sizeof from);
+    for (int k = 0; k < TR_OFFLOAD_CHOICES; k++) {
+        memcpy(c->device.offload, from, sizeof from);
+        if (!tr_offload_adds(c, &choice[k])) continue;
+        (void)tr_config_offload_text(&choice[k], c->device.offload, sizeof c->device.offload);
+        TR_TRY(tr_run_plan_try(c, device, fits, &stages));
+        if (*fits) return choice[k].stages > 0 ? tr_offload_narrow(c, device, stages) : TR_OK;
     }
-    if (!has.optimizer && has.stages == 0) {
-        (void)snprintf(c->device.offload, sizeof c->device.offload, "%s", choices[0].text);
-        TR_TRY(find_recompute(c, device, fits));
-    }
-    if (!*fits) (void)snprintf(c->device.offload, sizeof c->device.offload, "%s", from);
+    memcpy(c->device.offload, from, sizeof from);
+    if (!tr_offload_adds(c, &choice[0])) return TR_OK;
+    (void)tr_config_offload_text(&choice[0], c->device.offload, sizeof c->device.offload);
+    TR_TRY(find_recompute(c, device, fits));
+    if (!*fits) memcpy(c->device.offload, from, sizeof from);
     return TR_OK;
 }
 
@@ -168,7 +122,7 @@ static tr_status find_pp(tr_config *c, tr_device *device, bool *fits) {
     const tr_status status = tr_run_plan_fewest_ranks(c, device, &pp);
     *fits = status == TR_OK && pp <= c->model.layers;
     c->parallel.pp = *fits ? pp : from;
-    return status == TR_ERR_CONFIG || status == TR_ERR_FIT ? TR_OK : status;
+    return status;
 }
 
 static tr_status find_tp(tr_config *c, tr_device *device, bool *fits) {

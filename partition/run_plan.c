@@ -445,12 +445,18 @@ static tr_status try(const tr_config *c, tr_device *device, const tr_least_memor
     return status;
 }
 
+/* Takes a refusal for a layout that does not fit. */
+static tr_status allow_refusal(tr_status status) {
+    return status == TR_ERR_CONFIG || status == TR_ERR_FIT ? TR_OK : status;
+}
+
 tr_status tr_run_plan_try(const tr_config *c, tr_device *device, bool *fits, int *stages) {
     tr_least_memory least;
     *fits = false;
-    TR_TRY(tr_config_check(c, 0));
-    TR_TRY(tr_least_memory_of(c, device, &least));
-    return try(c, device, &least, fits, stages);
+    tr_status status = tr_config_check(c, 0);
+    if (status == TR_OK) status = tr_least_memory_of(c, device, &least);
+    if (status == TR_OK) status = try(c, device, &least, fits, stages);
+    return allow_refusal(status);
 }
 
 tr_status tr_run_plan_fewest_ranks(const tr_config *config, tr_device *device, int64_t *pp) {
@@ -458,14 +464,14 @@ tr_status tr_run_plan_fewest_ranks(const tr_config *config, tr_device *device, i
     tr_least_memory least;
     bool fits = false;
     int stages;
-    TR_TRY(tr_least_memory_of(config, device, &least));
+    *pp = config->model.layers + 1;
+    tr_status status = tr_least_memory_of(config, device, &least);
+    if (status != TR_OK) return allow_refusal(status);
     TR_TRY(tr_calloc(1, sizeof *c, &c));
     *c = *config;
-    tr_status status = TR_OK;
     for (; c->parallel.pp <= c->model.layers && !fits; c->parallel.pp += !fits) {
-        status = try(c, device, &least, &fits, &stages);
-        if (status != TR_OK && status != TR_ERR_CONFIG && status != TR_ERR_FIT) break;
-        status = TR_OK;
+        status = allow_refusal(try(c, device, &least, &fits, &stages));
+        if (status != TR_OK) break;
     }
     *pp = c->parallel.pp;
     free(c);

@@ -67,8 +67,8 @@ bool tr_run_plan_fits(const tr_run_plan *plan);
 void tr_run_plan_limit_host(const tr_run_plan *plan, tr_config *config);
 
 /* Sets *fits to whether the fastest cut fits, as the plan of tr_run_plan_make_fastest says, and if
- * it does *stages to its stages. Takes less time, most of all when it does not fit. Fails like
- * tr_run_plan_make. */
+ * it does *stages to its stages. Takes less time, most of all when it does not fit. A layout that
+ * the schedule or the model refuses, or that overflows a size, does not fit either. */
 tr_status tr_run_plan_try(const tr_config *config, tr_device *device, bool *fits, int *stages);
 
 /* Sets *pp to the fewest pipeline ranks, from the config's on, with which the fastest cut fits; to

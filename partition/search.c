@@ -1,6 +1,7 @@
 #include "partition/search.h"
 
 #include "base/memory.h"
+#include "partition/offload_choice.h"
 #include "partition/recompute_choice.h"
 #include "partition/request.h"
 #include "partition/run_plan.h"
@@ -21,12 +22,16 @@ static const double BUBBLE = 0.5;
  * estimate; with other recomputations, values of zero and of sequence it is this part of it or
  * more. */
 static const double EXCESS = 0.5;
-static const char *const key_names[TR_SEARCH_KEYS] = {
-    [TR_SEARCH_PP] = "parallel.pp",           [TR_SEARCH_TP] = "parallel.tp",
-    [TR_SEARCH_DP] = "parallel.dp",           [TR_SEARCH_SEQUENCE] = "parallel.sequence",
-    [TR_SEARCH_ZERO] = "parallel.zero",       [TR_SEARCH_SCHEDULE] = "parallel.schedule",
-    [TR_SEARCH_VIRTUAL] = "parallel.virtual", [TR_SEARCH_MICRO_BATCH] = "train.micro_batch",
-    [TR_SEARCH_RECOMPUTE] = "train.recompute"};
+static const char *const key_names[TR_SEARCH_KEYS] = {[TR_SEARCH_PP] = "parallel.pp",
+                                                      [TR_SEARCH_TP] = "parallel.tp",
+                                                      [TR_SEARCH_DP] = "parallel.dp",
+                                                      [TR_SEARCH_SEQUENCE] = "parallel.sequence",
+                                                      [TR_SEARCH_ZERO] = "parallel.zero",
+                                                      [TR_SEARCH_SCHEDULE] = "parallel.schedule",
+                                                      [TR_SEARCH_VIRTUAL] = "parallel.virtual",
+                                                      [TR_SEARCH_MICRO_BATCH] = "train.micro_batch",
+                                                      [TR_SEARCH_RECOMPUTE] = "train.recompute",
+                                                      [TR_SEARCH_OFFLOAD] = "device.offload"};
 
 const char *tr_search_key_name(tr_search_key key) {
     return key_names[key];
@@ -47,6 +52,8 @@ void tr_layout_choice_apply(const tr_layout_choice *x, unsigned kept, tr_config 
     if (!(kept & 1U << TR_SEARCH_RECOMPUTE))
         (void)snprintf(c->model.recompute, sizeof c->model.recompute, "%s",
                        tr_recompute_name(x->recompute));
+    if (!(kept & 1U << TR_SEARCH_OFFLOAD))
+        (void)tr_config_offload_text(&x->offload, c->device.offload, sizeof c->device.offload);
 }
 
 typedef struct candidate {
@@ -70,7 +77,7 @@ typedef struct search {
     tr_config *c; /* the request's config with a choice */
     tr_layout_estimator *estimator;
     candidate *candidate;
-    size_t candidates, candidate_room;
+    size_t candidates, candidate_room, made;
     correction *correction;
     size_t corrections, correction_room;
     tr_found *best; /* of each mesh */
@@ -93,30 +100,71 @@ static void keep_refusal(search *s) {
     if (!s->refusal[0]) (void)snprintf(s->refusal, sizeof s->refusal, "%s", tr_error_message());
 }
 
-/* Adds one choice for every value of parallel.zero that suits its order, if the config allows it.
+/* Of two layouts with equal estimates the one that was made first is the first. */
+static int compare_candidates(const void *a, const void *b) {
+    const candidate *x = a, *y = b;
+    const double a_seconds = fmax(x->estimate.seconds, x->estimate.within);
+    const double b_seconds = fmax(y->estimate.seconds, y->estimate.within);
+    if (a_seconds != b_seconds) return a_seconds > b_seconds ? 1 : -1;
+    return (x->number > y->number) - (x->number < y->number);
+}
+
+/* Estimates a choice, and adds it if the config allows it: to those that are sorted from `sorted`
+ * on, which keep their order, or as the last one if that is their count. */
+static tr_status add_estimated(search *s, const tr_layout_choice *x, size_t sorted,
+                               tr_layout_estimate *out) {
+    candidate new = {.choice = *x, .number = s->made};
+    size_t at = sorted;
+    choose(s, x);
+    tr_status status = tr_config_check(s->c, s->r->ranks);
+    if (status == TR_OK) status = tr_layout_estimate_make(s->estimator, x, s->c, &new.estimate);
+    if (status == TR_ERR_CONFIG) keep_refusal(s);
+    if (status != TR_OK) return status;
+    TR_TRY(tr_grow(&s->candidate, &s->candidate_room, s->candidates + 1, sizeof *s->candidate));
+    while (at < s->candidates && compare_candidates(&s->candidate[at], &new) < 0) at++;
+    memmove(&s->candidate[at + 1], &s->candidate[at], (s->candidates - at) * sizeof new);
+    s->candidate[at] = new;
+    s->candidates++;
+    s->made++;
+    *out = new.estimate;
+    return TR_OK;
+}
+
+/* Adds a layout that does not fit again, with parts of it in the host's memory. sorted: as above.
  */
+static tr_status add_offloads(search *s, tr_layout_choice x, size_t sorted) {
+    tr_layout_estimate estimate;
+    if (keeps(s, TR_SEARCH_OFFLOAD)) return TR_OK;
+    for (int k = 0; k < TR_OFFLOAD_CHOICES; k++) {
+        x.offload = (tr_config_offloads){0};
+        choose(s, &x);
+        if (!tr_offload_adds(s->c, &tr_offload_choices[k])) continue;
+        x.offload = tr_offload_choices[k];
+        const tr_status status = add_estimated(s, &x, sorted, &estimate);
+        if (status != TR_ERR_CONFIG) TR_TRY(status);
+    }
+    return TR_OK;
+}
+
+/* Adds a choice, if the config allows it. */
+static tr_status add_candidate(search *s, const tr_layout_choice *x) {
+    tr_layout_estimate estimate;
+    const tr_status status = add_estimated(s, x, s->candidates, &estimate);
+    if (status == TR_ERR_CONFIG) return TR_OK;
+    TR_TRY(status);
+    s->out->layouts++;
+    return isinf(estimate.within) ? add_offloads(s, *x, s->candidates) : TR_OK;
+}
+
+/* Adds one choice for every value of parallel.zero that suits its order. */
 static tr_status add_choice(search *s, tr_layout_choice x) {
     const bool bfs = strcmp(x.schedule, "bfs") == 0;
     const int64_t least = bfs && !keeps(s, TR_SEARCH_SCHEDULE) ? 2 : 0;
     const int64_t own = s->r->config->parallel.zero;
     const int64_t first = keeps(s, TR_SEARCH_ZERO) ? own : least;
     const int64_t last = keeps(s, TR_SEARCH_ZERO) ? own : x.dp == 1 ? 0 : bfs ? 3 : 1;
-    for (x.zero = first; x.zero <= last; x.zero++) {
-        tr_layout_estimate estimate;
-        if (x.zero < least) continue;
-        choose(s, &x);
-        tr_status status = tr_config_check(s->c, s->r->ranks);
-        if (status == TR_OK) status = tr_layout_estimate_make(s->estimator, &x, s->c, &estimate);
-        if (status == TR_ERR_CONFIG) {
-            keep_refusal(s);
-            continue;
-        }
-        TR_TRY(status);
-        TR_TRY(tr_grow(&s->candidate, &s->candidate_room, s->candidates + 1, sizeof *s->candidate));
-        s->candidate[s->candidates] =
-            (candidate){.choice = x, .number = s->candidates, .estimate = estimate};
-        s->candidates++;
-    }
+    for (x.zero = first; x.zero <= last; x.zero++)
+        if (x.zero >= least) TR_TRY(add_candidate(s, &x));
     return TR_OK;
 }
 
@@ -215,7 +263,9 @@ static correction *correction_of(const search *s, const tr_layout_choice *x) {
     for (size_t k = 0; k < s->corrections; k++) {
         const tr_layout_choice *own = &s->correction[k].of;
         if (same_mesh(own, x) && own->micro_batch == x->micro_batch &&
-            own->virtual_stages == x->virtual_stages && strcmp(own->schedule, x->schedule) == 0)
+            own->virtual_stages == x->virtual_stages &&
+            (own->offload.stages > 0) == (x->offload.stages > 0) &&
+            strcmp(own->schedule, x->schedule) == 0)
             return &s->correction[k];
     }
     return NULL;
@@ -244,13 +294,19 @@ static void take_least(tr_search *out, const tr_layout_choice *x, const tr_run_p
         if (bytes < out->least) out->least_choice = *x;
         out->least = fmin(out->least, bytes);
     } else if (!out->host_bytes || p->host_bytes < out->host_bytes) {
+        out->host_choice = *x;
         out->host_bytes = p->host_bytes;
         out->host_limit = p->host_limit;
     }
 }
 
-/* Plans a choice. *fits: whether each rank's part fits. */
-static tr_status plan(search *s, const candidate *x, bool *fits, tr_found *out) {
+/* Returns the time of a planned step without that of the optimizer, in FLOPs. */
+static double without_update(const tr_step_traffic *t) {
+    return t->makespan - t->updating - t->of[TR_TRAFFIC_STEPS].exposed;
+}
+
+/* Plans a choice. *fits: whether each rank's part fits; *stages: of its order, if it has one. */
+static tr_status plan(search *s, const candidate *x, bool *fits, int *stages, tr_found *out) {
     tr_run_plan *p;
     tr_step_traffic traffic;
     double rate;
@@ -271,13 +327,14 @@ static tr_status plan(search *s, const candidate *x, bool *fits, tr_found *out) 
                       .bubble = fmax(0, 1 - p->ideal / p->time->makespan),
                       .bytes = p->memory[tr_run_plan_largest(p)].total};
     *fits = tr_run_plan_fits(p);
+    *stages = p->layout->desc.schedule->stages;
     take_least(s->out, &x->choice, p);
     const bool is_fastest = !p->room;
     const double fastest = is_fastest ? 1 : p->fastest / p->time->makespan;
     tr_run_plan_destroy(p);
     TR_TRY(status);
     correction *by;
-    const double others = (traffic.makespan - traffic.updating) / rate;
+    const double others = without_update(&traffic) / rate;
     TR_TRY(add_correction(s, x, others * fastest, &by));
     double *fitting = fitting_of(by, &x->choice);
     if (*fits && is_fastest) *fitting = fmin(*fitting, x->estimate.seconds);
@@ -297,14 +354,6 @@ static int compare_found(const void *a, const void *b) {
     if (x->seconds != y->seconds) return x->seconds > y->seconds ? 1 : -1;
     if (x->choice.pp != y->choice.pp) return x->choice.pp > y->choice.pp ? 1 : -1;
     return (x->choice.tp > y->choice.tp) - (x->choice.tp < y->choice.tp);
-}
-
-static int compare_candidates(const void *a, const void *b) {
-    const candidate *x = a, *y = b;
-    const double a_seconds = fmax(x->estimate.seconds, x->estimate.within);
-    const double b_seconds = fmax(y->estimate.seconds, y->estimate.within);
-    if (a_seconds != b_seconds) return a_seconds > b_seconds ? 1 : -1;
-    return (x->number > y->number) - (x->number < y->number);
 }
 
 /* Returns the seconds that a mesh without a plan must be shorter than. */
@@ -327,18 +376,46 @@ static bool is_hopeless(search *s, const candidate *x) {
     return seconds >= (best ? fmin(best->seconds, shown) : shown) || isinf(e->within);
 }
 
-static tr_status plan_candidate(search *s, const candidate *x) {
+/* Plans a layout with as few stages that offload activations as suffice, which fits when all do. */
+static tr_status plan_narrow(search *s, candidate x, int stages, bool *fits, tr_found *out) {
+    choose(s, &x.choice);
+    tr_status status = tr_request_recompute(s->c, s->r->device);
+    if (status == TR_OK) status = tr_offload_narrow(s->c, s->r->device, stages);
+    TR_TRY(status);
+    (void)tr_config_offload(s->c, &x.choice.offload);
+    return plan(s, &x, fits, &stages, out);
+}
+
+/* Plans a candidate, and keeps it if it is the best one of its mesh. *fits: as in `plan`. */
+static tr_status plan_candidate(search *s, candidate x, bool *fits) {
     tr_found found;
-    bool fits;
-    TR_TRY(plan(s, x, &fits, &found));
-    if (!fits) return TR_OK;
-    tr_found *best = best_of_mesh(s, &x->choice);
+    int stages;
+    TR_TRY(plan(s, &x, fits, &stages, &found));
+    if (*fits && x.choice.offload.stages > 1) TR_TRY(plan_narrow(s, x, stages, fits, &found));
+    if (!*fits) return TR_OK;
+    tr_found *best = best_of_mesh(s, &x.choice);
     if (best && best->seconds <= found.seconds) return TR_OK;
     if (!best) {
         TR_TRY(tr_grow(&s->best, &s->mesh_room, s->meshes + 1, sizeof *s->best));
         best = &s->best[s->meshes++];
     }
     *best = found;
+    return TR_OK;
+}
+
+/* Plans candidates, the shortest estimate first: those that do not offload activations; or those
+ * that do, on meshes where no other one fits. */
+static tr_status plan_by_estimate(search *s, bool activations) {
+    for (size_t k = 0; k < s->candidates; k++) {
+        const candidate x = s->candidate[k];
+        const tr_config_offloads own = x.choice.offload;
+        const tr_found *best = best_of_mesh(s, &x.choice);
+        bool fits;
+        if ((own.stages > 0) != activations || is_hopeless(s, &x)) continue;
+        if (activations && best && best->choice.offload.stages == 0) continue;
+        TR_TRY(plan_candidate(s, x, &fits));
+        if (!fits && !activations && !own.optimizer) TR_TRY(add_offloads(s, x.choice, k + 1));
+    }
     return TR_OK;
 }
 
@@ -353,16 +430,18 @@ static int compare_bytes(const void *a, const void *b) {
  * less than one of the plans: when no layout fits. */
 static tr_status find_least(search *s) {
     qsort(s->candidate, s->candidates, sizeof *s->candidate, compare_bytes);
+    bool fits;
     for (size_t k = 0; k < s->candidates && s->candidate[k].estimate.bytes < s->out->least; k++)
-        if (isinf(s->candidate[k].estimate.within)) TR_TRY(plan_candidate(s, &s->candidate[k]));
+        if (isinf(s->candidate[k].estimate.within))
+            TR_TRY(plan_candidate(s, s->candidate[k], &fits));
     return TR_OK;
 }
 
 static tr_status plan_candidates(search *s) {
     tr_search *out = s->out;
     qsort(s->candidate, s->candidates, sizeof *s->candidate, compare_candidates);
-    for (size_t k = 0; k < s->candidates; k++)
-        if (!is_hopeless(s, &s->candidate[k])) TR_TRY(plan_candidate(s, &s->candidate[k]));
+    TR_TRY(plan_by_estimate(s, false));
+    TR_TRY(plan_by_estimate(s, true));
     if (s->meshes == 0 && out->host_bytes == 0) TR_TRY(find_least(s));
     if (s->meshes > 0) qsort(s->best, s->meshes, sizeof *s->best, compare_found);
     out->count = s->meshes < TR_SEARCH_MOST ? (int)s->meshes : TR_SEARCH_MOST;
@@ -400,7 +479,6 @@ tr_status tr_search_make(const tr_search_request *r, tr_search *out) {
     TR_TRY_OUT(tr_request_memory(r->config, r->device, r->ranks, &out->limit));
     TR_TRY_OUT(tr_layout_estimator_create(r, out->limit, &s.estimator));
     TR_TRY_OUT(add_meshes(&s));
-    out->layouts = (int64_t)s.candidates;
     if (s.candidates == 0) TR_TRY_OUT(refuse(&s));
     s.refusal[0] = '\0';
     TR_TRY_OUT(plan_candidates(&s));

@@ -17,6 +17,7 @@ typedef enum tr_search_key {
     TR_SEARCH_VIRTUAL,
     TR_SEARCH_MICRO_BATCH,
     TR_SEARCH_RECOMPUTE,
+    TR_SEARCH_OFFLOAD,
     TR_SEARCH_KEYS
 } tr_search_key;
 
@@ -28,6 +29,7 @@ typedef struct tr_layout_choice {
     const char *schedule; /* a name, or the config's */
     tr_recompute recompute;
     bool sequence;
+    tr_config_offloads offload;
 } tr_layout_choice;
 
 typedef struct tr_search_request {
@@ -52,15 +54,16 @@ enum { TR_SEARCH_MOST = 10 };
 
 typedef struct tr_search {
     int64_t layouts; /* that the model, the batch and the ranks allow */
-    int64_t planned; /* of them */
+    int64_t planned; /* of them, and with device.offload */
     size_t limit;    /* bytes of a rank */
     /* Without found: bytes of the layout that takes least, and its choice; INFINITY: there is none
      * that does not fit the ranks' memory. */
     double least;
     tr_layout_choice least_choice;
     /* Without found: the fewest bytes that layouts which fit the ranks' memory keep in a host's,
-     * and those that they may keep there; 0: no layout fits the ranks' memory. */
+     * those that they may keep there, and the choice; 0: no layout fits the ranks' memory. */
     size_t host_bytes, host_limit;
+    tr_layout_choice host_choice;
     int count;                      /* of found; 0: none fits */
     tr_found found[TR_SEARCH_MOST]; /* the best one of each pp x tp x dp, the shortest step first */
 } tr_search;
@@ -75,7 +78,9 @@ typedef struct tr_search {
  * shorten its bubble, by half at most, as the search assumes. The first plan of an order and a
  * micro-batch on a mesh corrects the estimates of the same order with other recomputations, values
  * of zero and of sequence. These are assumptions: a mesh may have a layout that is a little better
- * (docs/layout.md has how often). Orders: 1f1b, interleaved, interleaved-zb, zb-h1 and zbv; with
+ * (docs/layout.md has how often). A layout that does not fit is tried with each of
+ * tr_offload_choices, like another one; of activations it offloads as few neighbouring stages as
+ * suffice (tr_offload_narrow). Orders: 1f1b, interleaved, interleaved-zb, zb-h1 and zbv; with
  * parallel.zero 2 and 3 bfs. Depends only on the request. Fails with TR_ERR_CONFIG when there is no
  * layout at all, and for a parallel.cut that cannot be read, although the search takes none. */
 tr_status tr_search_make(const tr_search_request *request, tr_search *out);

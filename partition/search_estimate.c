@@ -4,6 +4,7 @@
 #include "partition/least_memory.h"
 #include "partition/model_order.h"
 #include "partition/network.h"
+#include "partition/offload.h"
 #include "partition/optim_cost.h"
 #include "partition/recompute_choice.h"
 #include "partition/request.h"
@@ -31,9 +32,11 @@ typedef struct share {
 /* Of a rank with all layers: what does not depend on the micro-batch. */
 typedef struct known {
     int64_t tp, dp, zero;
-    bool sequence;
-    tr_least_memory memory; /* all but what is kept, and the action */
-    tr_optim_cost update;   /* of each of the data ranks, if they divide it equally */
+    bool sequence, offloads; /* the optimizer's state */
+    tr_least_memory memory;  /* all but what is kept, and the action */
+    /* Of each of the data ranks, if they divide them equally. */
+    tr_optim_cost update;
+    double host; /* seconds that the optimizer's step on the host takes */
 } known;
 
 /* An order with equal stages. */
@@ -41,7 +44,8 @@ typedef struct order {
     tr_layout_choice of;
     double makespan, work, waits; /* FLOPs; of a rank */
     bool known;                   /* as a plan has it */
-    tr_held held;                 /* if it is known */
+    /* If it is known; offloading: of it, what ranks hold at least that offload all activations. */
+    tr_held held, offloading;
 } order;
 
 struct tr_layout_estimator {
@@ -64,9 +68,14 @@ tr_status tr_layout_estimator_create(const tr_search_request *request, size_t li
     return TR_OK;
 }
 
+static void close_order(order *o) {
+    tr_held_free(&o->held);
+    tr_held_free(&o->offloading);
+}
+
 void tr_layout_estimator_destroy(tr_layout_estimator *e) {
     if (!e) return;
-    tr_held_free(&e->last.held);
+    close_order(&e->last);
     free(e->known);
     free(e->share);
     free(e);
@@ -152,6 +161,12 @@ static tr_status add_known(tr_layout_estimator *e, const tr_layout_choice *x) {
     const double parts = tr_memory_divided(mesh, l->desc.zero) ? tr_mesh_near(mesh) : 1;
     const tr_optim_cost update =
         tr_optim_cost_of(l->model, &l->placement, mesh, 0, l->desc.optimizer);
+    const tr_param_memory params =
+        tr_memory_of_params(l->model, &l->placement, 0, NULL, 0, l->desc.optimizer);
+    const double host =
+        l->desc.optimizer.offload
+            ? tr_offload_seconds(e->c, tr_offload_traffic_of(&params, l->desc.dtype))
+            : 0;
     const tr_status status = tr_least_memory_measure(l, false, &memory);
     tr_whole_close(&whole);
     TR_TRY(status);
@@ -159,6 +174,8 @@ static tr_status add_known(tr_layout_estimator *e, const tr_layout_choice *x) {
                                     .dp = x->dp,
                                     .zero = x->zero,
                                     .sequence = x->sequence,
+                                    .offloads = x->offload.optimizer,
+                                    .host = host / parts,
                                     .memory = memory,
                                     .update = {update.bytes / parts, update.flops / parts}};
     return TR_OK;
@@ -166,8 +183,9 @@ static tr_status add_known(tr_layout_estimator *e, const tr_layout_choice *x) {
 
 static tr_status find_known(tr_layout_estimator *e, const tr_layout_choice *x, const known **out) {
     size_t k = 0;
-    while (k < e->knowns && (e->known[k].tp != x->tp || e->known[k].dp != x->dp ||
-                             e->known[k].zero != x->zero || e->known[k].sequence != x->sequence))
+    while (k < e->knowns &&
+           (e->known[k].tp != x->tp || e->known[k].dp != x->dp || e->known[k].zero != x->zero ||
+            e->known[k].sequence != x->sequence || e->known[k].offloads != x->offload.optimizer))
         k++;
     if (k == e->knowns) TR_TRY(add_known(e, x));
     *out = &e->known[k];
@@ -192,6 +210,24 @@ static double mean_waits(const tr_schedule *s, const double *waits) {
     return sum / s->stages / s->ranks;
 }
 
+/* Takes what ranks hold at least that offload the activations of all stages: whatever is copied to
+ * the host is on the device until its F ends. */
+static tr_status take_offloading(const tr_held *held, tr_held *out) {
+    tr_held_rank *rank;
+    TR_TRY(tr_calloc((size_t)held->ranks, sizeof *rank, &rank));
+    for (int r = 0; r < held->ranks; r++) {
+        const bool one = held->rank[r].stages == 1;
+        rank[r] = held->rank[r];
+        rank[r].all = 1;
+        rank[r].least = one ? 1 : 0;
+    }
+    *out = *held;
+    out->rank = rank;
+    out->first = rank[held->first_owner].least;
+    out->final = rank[held->last_owner].least;
+    return TR_OK;
+}
+
 /* Takes the times of an order with equal stages, and what its ranks hold. */
 static tr_status take_order(const tr_layout_estimator *e, const tr_schedule *s, const share *of,
                             tr_stage_cost rank, order *out) {
@@ -201,7 +237,9 @@ static tr_status take_order(const tr_layout_estimator *e, const tr_schedule *s, 
     out->waits = mean_waits(s, of->waits);
     tr_estimate_destroy(times);
     out->known = !tr_order_is_made(e->c);
-    return out->known ? tr_held_of(s, &out->held) : TR_OK;
+    if (!out->known) return TR_OK;
+    TR_TRY(tr_held_of(s, &out->held));
+    return take_offloading(&out->held, &out->offloading);
 }
 
 /* Estimates the order of a choice. One that is made for the model, or read from a file, counts as
@@ -220,7 +258,7 @@ static tr_status estimate_order(tr_layout_estimator *e, const tr_layout_choice *
                                          .share = rank};
     const double work = m * (rank.f + rank.i + rank.w);
     tr_schedule *s;
-    tr_held_free(&e->last.held);
+    close_order(&e->last);
     e->last = (order){.makespan = work,
                       .work = work,
                       .waits = m * part * (of->waits[TR_ACTION_F] + of->waits[TR_ACTION_B])};
@@ -257,10 +295,14 @@ tr_status tr_layout_estimate_make(tr_layout_estimator *e, const tr_layout_choice
     if (!same_order(x, &o->of)) TR_TRY(estimate_order(e, x, of));
     TR_TRY(find_known(e, x, &whole));
     const double ranks = (double)x->pp;
-    const double update = tr_optim_time(config, whole->update, of->rate) / ranks / of->rate;
-    const tr_least_memory memory = join(&whole->memory, &of->memory);
-    const double bytes = tr_least_memory_in(&memory, o->known ? &o->held : NULL, x->pp);
-    const double blocks = o->known ? tr_least_memory_blocks(&memory, &o->held, e->limit) : 0;
+    const double on_device = tr_optim_time(config, whole->update, of->rate) / of->rate;
+    const double update = (on_device + whole->host) / ranks;
+    const bool offloads = x->offload.stages > 0;
+    const tr_least_memory memory =
+        offloads && !o->known ? whole->memory : join(&whole->memory, &of->memory);
+    const tr_held *held = !o->known ? NULL : offloads ? &o->offloading : &o->held;
+    const double bytes = tr_least_memory_in(&memory, held, x->pp);
+    const double blocks = held ? tr_least_memory_blocks(&memory, held, e->limit) : 0;
     const double most = fmax(1, blocks * of->block * ranks); /* of the mean rank's work */
     *out = (tr_layout_estimate){
         .seconds = (o->makespan + o->waits) / of->rate + update,

@@ -308,6 +308,11 @@ plan 78 links device.link=-1
 # best NAME: prints the keys of a search's best layout; steps NAME: the time of each row.
 best() { sed -n 's/^best *//p' "$scratch/$1.out"; }
 rows() { awk '$1 == "pp" { table = 1; next } table && NF < 13 { exit } table { print $1 * $2 * $3, $2, $12 * ($13 == "s" ? 1000 : 1) }' "$scratch/$1.out"; }
+# same_step SEARCH PLAN: fails unless the plan's step is that of the first row.
+same_step() {
+    awk 'NR == FNR { step = $3; nextfile } /^(time|in all) / { last = ($1 == "in" ? $4 : $3) * (/ about [0-9.]+ s / ? 1000 : 1) } END { exit !(step > 0 && last == step) }' \
+        <(rows "$1") "$scratch/$2.out" || fail "$1: $(rows "$1" | head -1), the plan: $(grep -E '^(time|in all)' "$scratch/$2.out")"
+}
 found=(device.link=1 --rate 20)
 plan 0 search --search 4 "${found[@]}"
 rows search | awk '$1 != 4 || $3 < last { exit 1 } { last = $3 } END { exit NR < 4 }' || fail "search: $(<"$scratch/search.out")"
@@ -315,8 +320,7 @@ read -ra keys < <(best search)
 [[ ${#keys[@]} == 9 ]] || fail "search: keys ${keys[*]}"
 # The row is what `plan` says of its keys, and a run takes them.
 plan 0 best "${found[@]}" "${keys[@]}"
-awk 'NR == FNR { step = $3; nextfile } /^(time|in all) / { last = ($1 == "in" ? $4 : $3) * (/ about [0-9.]+ s / ? 1000 : 1) } END { exit !(step > 0 && last == step) }' \
-    <(rows search) "$scratch/best.out" || fail "search: $(rows search | head -1), the plan: $(grep -E '^(time|in all)' "$scratch/best.out")"
+same_step search best
 train 0 4 best-run "${keys[@]}" train.steps=1
 # A cut is one of a layout: the search cuts the layers of each itself, and says so.
 plan 0 recut --search 4 "${found[@]}" 'parallel.cut=Ett|ttL'
@@ -335,6 +339,16 @@ read -ra keys <<<"$keys"
 [[ ${#keys[@]} == 9 ]] || fail "small: $(<"$scratch/small.err")"
 plan 76 least "${found[@]}" device.memory=16KiB "${keys[@]}"
 grep -q " needs $mib MiB (" "$scratch/least.err" || fail "least: $least, $(<"$scratch/least.err")"
+# Where a layout does not fit, parts of it are in a host's memory.
+small=("${found[@]}" device.name=guarded device.memory=400KiB)
+plan 0 offloaded --search 4 "${small[@]}"
+read -ra keys < <(best offloaded)
+[[ ${keys[-1]} == device.offload=optimizer ]] && grep -q ' offload$' "$scratch/offloaded.out" || fail "offloaded: $(<"$scratch/offloaded.out")"
+plan 0 offloaded-best "${small[@]}" "${keys[@]}"
+same_step offloaded offloaded-best
+plan 76 full-host --search 4 "${small[@]}" device.host_memory=1KiB
+grep -q '^trireme: none of them fits: device.offload optimizer keeps at least .* (device.host_memory); use more ranks, or put fewer' \
+    "$scratch/full-host.err" || fail "full-host: $(<"$scratch/full-host.err")"
 plan 78 none --search 35 "${found[@]}"
 grep -q '^trireme: no layout of 35 ranks is possible: ' "$scratch/none.err" || fail "none: $(<"$scratch/none.err")"
 echo junk >"$scratch/junk.csv"

@@ -2,6 +2,7 @@
 #include "support/all_layouts.h"
 #include "support/plan_config.h"
 
+#include "partition/offload_choice.h"
 #include "partition/run_plan.h"
 #include "partition/search.h"
 #include "partition/search_estimate.h"
@@ -64,10 +65,10 @@ static bool plan_choice(const tr_config *config, const tr_layout_choice *x, doub
     return fits;
 }
 
-/* The shortest step of a mesh. */
+/* The shortest step of a mesh: of layouts that do not offload activations, or, when none of them
+ * fits, of those that do. */
 typedef struct truth {
     tr_found best;
-    int fitting;
 } truth;
 
 enum { MOST_MESHES = 16 };
@@ -75,6 +76,7 @@ enum { MOST_MESHES = 16 };
 /* The plans of all layouts. */
 typedef struct truths {
     const tr_config *config;
+    unsigned kept; /* train.recompute, or nothing */
     double rate;
     int meshes;
     truth of[MOST_MESHES]; /* [meshes] */
@@ -84,15 +86,42 @@ static bool same_mesh(const tr_layout_choice *a, const tr_layout_choice *b) {
     return a->pp == b->pp && a->tp == b->tp && a->dp == b->dp;
 }
 
-static void try_choice(void *context, const tr_layout_choice *x) {
-    truths *t = context;
+/* Returns true when the choice fits. */
+static bool take_choice(truths *t, const tr_layout_choice *x) {
     tr_found found;
     int k = 0;
-    if (!plan_choice(t->config, x, t->rate, &found)) return;
+    if (!plan_choice(t->config, x, t->rate, &found)) return false;
     while (k < t->meshes && !same_mesh(&t->of[k].best.choice, x)) k++;
     assert_true(k < MOST_MESHES);
-    if (k == t->meshes) t->meshes++;
-    if (t->of[k].fitting++ == 0 || found.seconds < t->of[k].best.seconds) t->of[k].best = found;
+    if (k == t->meshes) t->of[t->meshes++] = (truth){.best = found};
+    truth *of = &t->of[k];
+    const int copies = x->offload.stages > 0, best = of->best.choice.offload.stages > 0;
+    if (copies < best || (copies == best && found.seconds < of->best.seconds)) of->best = found;
+    return true;
+}
+
+/* Names only as many stages as suffice. */
+static void take_stages(truths *t, tr_layout_choice x) {
+    tr_config c = *t->config;
+    tr_run_plan *p;
+    tr_layout_choice_apply(&x, 0, &c);
+    assert_int_equal(tr_run_plan_make(&c, device, &p), TR_OK);
+    const int stages = p->layout->desc.schedule->stages;
+    tr_run_plan_destroy(p);
+    assert_int_equal(tr_offload_narrow(&c, device, stages), TR_OK);
+    assert_true(tr_config_offload(&c, &x.offload));
+    assert_true(take_choice(t, &x));
+}
+
+static void try_choice(void *context, const tr_layout_choice *choice) {
+    truths *t = context;
+    tr_layout_choice x = *choice;
+    if (t->kept && x.recompute != TR_RECOMPUTE_NONE) return;
+    if (take_choice(t, &x) || tr_config_on_host(t->config)) return;
+    for (int k = 0; k < TR_OFFLOAD_CHOICES; k++) {
+        x.offload = tr_offload_choices[k];
+        if (take_choice(t, &x) && x.offload.stages > 0) take_stages(t, x);
+    }
 }
 
 /* Returns true when the search has the best layout of a mesh; fails when what it has is more than
@@ -109,12 +138,12 @@ static bool has_best(const tr_search *s, const truth *t) {
 }
 
 /* Compares a search with plans of all layouts. Returns how many meshes have the best one. */
-static int compare(const tr_config *config, int ranks, double rate, int *meshes) {
-    truths t = {.config = config, .rate = rate};
+static int compare(const tr_config *config, int ranks, unsigned kept, double rate, int *meshes) {
+    truths t = {.config = config, .kept = kept, .rate = rate};
     tr_search s;
     double last = 0;
     int same = 0;
-    assert_int_equal(search(config, ranks, 0, rate, &s), TR_OK);
+    assert_int_equal(search(config, ranks, kept, rate, &s), TR_OK);
     tr_test_each_layout(config, ranks, try_choice, &t);
     tr_error_clear();
     *meshes = t.meshes;
@@ -151,11 +180,43 @@ static void test_it_finds_the_best(void **state) {
             tr_config config;
             int meshes;
             read_config(&config, 4, overrides);
-            same += compare(&config, r ? 4 : 8, rates[r], &meshes);
+            same += compare(&config, r ? 4 : 8, 0, rates[r], &meshes);
             all += meshes;
         }
     assert_true(all > 20 / RATE_STEP);
     assert_true(same >= 0.9 * all);
+}
+
+/* Where the memory does not suffice, layouts with parts in the host's memory count, too: the search
+ * has the best of them, or one that is at most 1 % longer, as planned. */
+static void test_it_finds_offloads(void **state) {
+    (void)state;
+    static const char *const memories[] = {"device.memory=700KiB", "device.memory=560KiB",
+                                           "device.memory=480KiB", "device.memory=400KiB"};
+    const unsigned kept = 1U << TR_SEARCH_RECOMPUTE; /* none */
+    int offloads = 0, copies = 0;
+    for (size_t m = 0; m < sizeof memories / sizeof *memories; m += RATE_STEP) {
+        const char *const overrides[] = {memories[m], "device.name=guarded", "model.layers=6",
+                                         "train.batch=8", "model.vocab=515"};
+        tr_config config;
+        tr_search s;
+        int meshes;
+        read_config(&config, 5, overrides);
+        (void)compare(&config, 4, kept, 1e10, &meshes);
+        assert_int_equal(search(&config, 4, kept, 1e10, &s), TR_OK);
+        for (int k = 0; k < s.count; k++) {
+            tr_found planned;
+            assert_true(plan_choice(&config, &s.found[k].choice, 1e10, &planned));
+            assert_true(planned.seconds == s.found[k].seconds);
+            assert_int_equal(planned.bytes, s.found[k].bytes);
+            offloads += s.found[k].choice.offload.optimizer;
+            copies += s.found[k].choice.offload.stages > 0;
+            /* It names the stages that suffice. */
+            assert_true(s.found[k].choice.offload.stages < TR_CONFIG_ALL_STAGES);
+        }
+    }
+    printf("%d offload the optimizer's state, %d activations\n", offloads, copies);
+    assert_true(offloads > 0 && copies > 0);
 }
 
 /* Keys that are kept have the config's values, also those that the search would not choose. */
@@ -283,12 +344,12 @@ static void test_offloads(void **state) {
     tr_config config;
     tr_search s;
     read_config(&config, 3, stage);
-    assert_int_equal(search(&config, 4, 0, 1e9, &s), TR_OK);
+    assert_int_equal(search(&config, 4, 1U << TR_SEARCH_OFFLOAD, 1e9, &s), TR_OK);
     assert_true(s.count > 0);
     for (int k = 0; k < s.count; k++)
         assert_true(s.found[k].choice.pp > 1 || s.found[k].choice.virtual_stages > 1);
     read_config(&config, 4, host);
-    assert_int_equal(search(&config, 4, 0, 1e9, &s), TR_OK);
+    assert_int_equal(search(&config, 4, 1U << TR_SEARCH_OFFLOAD, 1e9, &s), TR_OK);
     assert_int_equal(s.count, 0);
     assert_int_equal(s.host_limit, 16 << 10);
     assert_true(s.host_bytes > s.host_limit);
@@ -342,6 +403,7 @@ static void test_a_sketch_is_no_smaller(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_it_finds_the_best),
+                                       cmocka_unit_test(test_it_finds_offloads),
                                        cmocka_unit_test(test_estimates_know_the_hosts),
                                        cmocka_unit_test(test_kept_keys_stay),
                                        cmocka_unit_test(test_none_fits_and_none_is_possible),

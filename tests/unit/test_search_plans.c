@@ -4,6 +4,7 @@
 #include "support/plan_config.h"
 #include "support/seed.h"
 
+#include "partition/offload_choice.h"
 #include "partition/recompute_choice.h"
 #include "partition/run_plan.h"
 #include "partition/search.h"
@@ -233,6 +234,7 @@ static void test_each_layout_is_as_planned(void **state) {
 typedef struct truth {
     const tr_config *config;
     tr_device *device;
+    unsigned kept;
     tr_layout_estimator *estimator;
     int layouts, meshes;
     struct {
@@ -255,16 +257,16 @@ static void take_mesh(truth *t, const tr_layout_choice *x, bool fits) {
     t->mesh[k].fits |= fits;
 }
 
-static void plan_choice(void *context, const tr_layout_choice *x) {
-    truth *t = context;
+/* Returns true when the choice is refused or fits. */
+static bool is_settled(truth *t, const tr_layout_choice *x) {
     tr_config c = *t->config;
     tr_layout_estimate e;
-    tr_layout_choice_apply(x, 0, &c);
+    tr_layout_choice_apply(x, t->kept, &c);
     const tr_status status = tr_config_check(&c, 0);
     tr_error_clear();
-    if (status != TR_OK) return;
+    if (status != TR_OK) return true;
     const planned p = plan(&c, t->device);
-    if (p.refused) return;
+    if (p.refused) return true;
     t->layouts++;
     take_mesh(t, x, p.fits);
     assert_int_equal(tr_layout_estimate_make(t->estimator, x, &c, &e), TR_OK);
@@ -274,12 +276,24 @@ static void plan_choice(void *context, const tr_layout_choice *x) {
     if (!p.fits_device) t->least = fmin(t->least, (double)p.bytes);
     else if (!p.fits && (!t->host_bytes || p.host_bytes < t->host_bytes))
         t->host_bytes = p.host_bytes;
+    return p.fits;
+}
+
+/* A layout that does not fit is another one with each offload. */
+static void plan_choice(void *context, const tr_layout_choice *choice) {
+    tr_layout_choice x = *choice;
+    truth *t = context;
+    if (is_settled(t, &x) || t->kept || tr_config_on_host(t->config)) return;
+    for (int k = 0; k < TR_OFFLOAD_CHOICES; k++) {
+        x.offload = tr_offload_choices[k];
+        (void)is_settled(t, &x);
+    }
 }
 
 /* Each layout that is found is as planned, and fits. */
 static void check_found(const truth *t, const tr_found *found) {
     tr_config c = *t->config;
-    tr_layout_choice_apply(&found->choice, 0, &c);
+    tr_layout_choice_apply(&found->choice, t->kept, &c);
     assert_int_equal(tr_config_check(&c, 0), TR_OK);
     const planned p = plan(&c, t->device);
     expect_equal(&c, "fits", true, !p.refused && p.fits);
@@ -287,15 +301,21 @@ static void check_found(const truth *t, const tr_found *found) {
     expect_equal(&c, "seconds", found->seconds, p.seconds);
 }
 
+/* Keeps an offload that was drawn. */
+static unsigned kept_of(const tr_config *config) {
+    return strcmp(config->device.offload, "none") == 0 ? 0 : 1U << TR_SEARCH_OFFLOAD;
+}
+
 /* Searches, and compares with the plans of all layouts. Returns how many are found. */
 static int compare_search(const tr_config *config, tr_device *device, int ranks, truth *t) {
+    const unsigned kept = kept_of(config);
     const tr_search_request request = {
-        .config = config, .device = device, .ranks = ranks, .rate = rate_of};
+        .config = config, .device = device, .ranks = ranks, .kept = kept, .rate = rate_of};
     tr_search s;
     tr_status status;
     int fitting = 0;
-    *t = (truth){.config = config, .device = device, .least = INFINITY};
-    search(config, device, ranks, 0, &status, &s);
+    *t = (truth){.config = config, .device = device, .kept = kept, .least = INFINITY};
+    search(config, device, ranks, kept, &status, &s);
     assert_int_equal(
         tr_layout_estimator_create(&request, (size_t)config->device.memory, &t->estimator), TR_OK);
     tr_test_each_layout(config, ranks, plan_choice, t);
@@ -322,7 +342,7 @@ static int64_t draw_memory(const tr_config *config, tr_device *device, int ranks
         tr_search s;
         tr_status status;
         c.device.memory = (int64_t)limits[k];
-        search(&c, device, ranks, 0, &status, &s);
+        search(&c, device, ranks, kept_of(&c), &status, &s);
         tr_error_clear();
         if (status != TR_OK || (k == 0 && s.count == 0)) return 1 << 20;
         bytes[k] = k == 0 ? (double)s.found[0].bytes : s.least;
