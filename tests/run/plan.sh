@@ -92,7 +92,7 @@ says none 'rank . of the pipeline needs .* and a rank may use 1\.0 MiB \(device\
 for batch in 16 128; do
     plan 0 peak$batch.plan model.layers=8 model.vocab=20000 parallel.pp=4 train.micro_batch=1 train.batch=$batch train.steps=1
     awk '/^stage/ { on = 1; next } on && !NF { exit } on { gsub(/[()]/, ""); print $8, $9 }' "$scratch/peak$batch.plan.out" >"$scratch/peak$batch"
-    awk '!($1 <= 1.05 * $2) { exit 1 } END { exit NR != 4 }' "$scratch/peak$batch" || fail "activations and their peak: $(<"$scratch/peak$batch")"
+    awk '!($1 <= 1.05 * $2) { bad = 1 } END { exit bad || NR != 4 }' "$scratch/peak$batch" || fail "activations and their peak: $(<"$scratch/peak$batch")"
 done
 diff "$scratch/peak16" "$scratch/peak128" >"$scratch/diff" || fail "activations of 16 and 128 micro-batches: $(<"$scratch/diff")"
 
@@ -269,13 +269,13 @@ plan 0 tensor --rate 1000 "${sums[@]}"
 plan 0 tensor-slow --rate 0.1 "${sums[@]}"
 plan 0 tensor-apart --rate 0.1 "${sums[@]}" parallel.schedule=zb-h1
 awk 'BEGIN {bytes = 12 * (18 * 4 * 16 * 64 + 12 * 16)}
-    $2 != 12 * 20 || $1 - bytes / 2^20 > 0.06 || bytes / 2^20 - $1 > 0.06 || $3 < 0.99e-9 * bytes || $3 > 1.01e-9 * bytes {exit 1}
+    $2 != 12 * 20 || $1 - bytes / 2^20 > 0.06 || bytes / 2^20 - $1 > 0.06 || $3 < 0.99e-9 * bytes || $3 > 1.01e-9 * bytes {bad = 1}
     # Of W, 12 R C^2 FLOP a block and micro-batch, a fast rank hides all its time, and a slow one the sums of I, 8 of
     # 18; I and W apart hide nothing.
-    NR == 1 && ($3 - $4 - 48 * 12 * 16 * 64^2 / 1e12)^2 > 1e-12 {exit 1}
-    NR == 2 && !($4 > 0.55 * $3 && $4 < 0.57 * $3) {exit 1}
-    NR == 3 && $4 != $3 {exit 1}
-    END {exit NR != 3}' <(tensor tensor; tensor tensor-slow; tensor tensor-apart) ||
+    NR == 1 && ($3 - $4 - 48 * 12 * 16 * 64^2 / 1e12)^2 > 1e-12 {bad = 1}
+    NR == 2 && !($4 > 0.55 * $3 && $4 < 0.57 * $3) {bad = 1}
+    NR == 3 && $4 != $3 {bad = 1}
+    END {exit bad || NR != 3}' <(tensor tensor; tensor tensor-slow; tensor tensor-apart) ||
     fail "sums over tensor ranks: $(tensor tensor; tensor tensor-slow; tensor tensor-apart)"
 
 # A step with all of it: the computed time, what stays exposed, and the optimizer's step on the device.
@@ -315,7 +315,7 @@ same_step() {
 }
 found=(device.link=1 --rate 20)
 plan 0 search --search 4 "${found[@]}"
-rows search | awk '$1 != 4 || $3 < last { exit 1 } { last = $3 } END { exit NR < 4 }' || fail "search: $(<"$scratch/search.out")"
+rows search | awk '$1 != 4 || $3 < last { bad = 1 } { last = $3 } END { exit bad || NR < 4 }' || fail "search: $(<"$scratch/search.out")"
 read -ra keys < <(best search)
 [[ ${#keys[@]} == 9 ]] || fail "search: keys ${keys[*]}"
 # The row is what `plan` says of its keys, and a run takes them.
@@ -330,7 +330,7 @@ plan 78 uncut-plan "${found[@]}" parallel.cut=3-2
 diff "$scratch/uncut.err" "$scratch/uncut-plan.err" >/dev/null || fail "uncut: $(<"$scratch/uncut.err")"
 # Keys that are given stay; without a layout that fits, without any, and without a speed it says so.
 plan 0 kept --search 4 "${found[@]}" parallel.tp=2 train.recompute=full
-rows kept | awk '$2 != 2 { exit 1 } END { exit NR != 2 }' || fail "kept: $(<"$scratch/kept.out")"
+rows kept | awk '$2 != 2 { bad = 1 } END { exit bad || NR != 2 }' || fail "kept: $(<"$scratch/kept.out")"
 [[ $(best kept) != *tp=* && $(best kept) != *recompute* && $(best kept) == *parallel.pp=* ]] || fail "kept: $(best kept)"
 plan 76 small --search 4 "${found[@]}" device.memory=16KiB
 least=$(sed -nE 's/^trireme: none of them fits the .* that a rank may use \(device.memory\): the one that needs least takes ([0-9.]+) MiB a rank \(([^)]*)\); use .*/\1 \2/p' "$scratch/small.err")
