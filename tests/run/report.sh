@@ -43,12 +43,16 @@ waits data | awk '$1 != 0 || $3 != 0 || $2 >= 100 { bad = 1 } { all += $2 } END 
 # How much of a planned step a rank waits for sums of gradients and gathers of parameters: nothing, a part, and over slow
 # links nearly all of it.
 # exposed RUN: prints the percentage of each rank of the pipeline.
-exposed() { sed -n 's/<td class="number">\([0-9.]*\)%<\/td>/ \1/g; s/^<tr><th>rank [0-9]<\/th>\( [0-9.]*\)\{6\} \([0-9.]*\)<\/tr>$/\2/p' "$scratch/$1/report.html"; }
+exposed() { parts "$1" | cut -d ' ' -f 7; }
+# parts RUN: prints busy, bubble, fill, drain, waiting, imbalance and exposed of each rank of the pipeline, in %.
+parts() { sed -n 's/<td class="number">\([0-9.]*\)%<\/td>/ \1/g; s/^<tr><th>rank [0-9]<\/th> \(\([0-9.]* \)\{6\}[0-9.]*\)<\/tr>$/\1/p' "$scratch/$1/report.html"; }
 train 0 2 slow parallel.dp=2 parallel.zero=1 train.steps=2 device.link=0.001
 train 0 2 staged parallel.pp=2 train.steps=2
 [[ $(exposed staged | sort -u) == 0.0 ]] || fail "staged: exposed: $(exposed staged)"
 awk -v part="$(exposed data)" -v most="$(exposed slow)" 'BEGIN { exit !(part > 0 && part < 50 && most > 90 && most <= 100) }' ||
     fail "exposed: $(exposed data) and $(exposed slow) %"
+# A step begins with the gathers before its first action: they are waited for, and do not fill the pipeline.
+parts slow | awk '!($3 == 0 && $5 > 20) { bad = 1 } END { exit bad || NR != 1 }' || fail "slow: $(parts slow)"
 # What travels in a planned step, in % of it, as `plan` says it at the CPU's usual rate.
 # traffic RUN NAME: prints count, MiB, percentage moving and exposed.
 traffic() { sed -n 's/<td class="number">\([0-9.]*\)%\{0,1\}<\/td>/ \1/g; s/^<tr><th>'"$2"'<\/th>\([ 0-9.]*\)<\/tr>$/\1/p' "$scratch/$1/report.html"; }
