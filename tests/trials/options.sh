@@ -1,6 +1,7 @@
 # Options of the optimizer, precision, memory and data ranks that are drawn, most of which do not change bits: a run with
 # them has the bits of one that divides, recomputes, offloads and samples nothing and has no pipeline, every rank allocates what
-# was planned, and a checkpoint of it continues without them. A combination that docs/config.md excludes is refused.
+# was planned, a checkpoint of it continues without them, and a step that FP16 skips changes no tensor. A combination that
+# docs/config.md excludes is refused.
 # shellcheck shell=bash disable=SC2154,SC2034 # one.sh sources this
 cat >base.yaml <<Y
 model: {layers: 4, heads: 4, context: 32, dropout: 0.1}
@@ -93,5 +94,11 @@ else
         train 0 "$ranks" run "${words[@]}" --resume
         same_curve run plain
         same_tensors run plain 3
+    fi
+    if [[ $precision == fp16 ]]; then # gradients that overflow
+        "$tools/ckpt_forge" "$(step_dir run 3)" loss_scale 1048576 || fail "run: the scale was not set"
+        train 0 $((ranks * pp)) run "${words[@]}" "${placed[@]}" train.steps=4 --resume
+        tail -n 1 run/metrics.jsonl | grep -q '"step":4,.*"skipped":true' || fail "run: step 4 was not skipped"
+        "$tools/ckpt_compare" exact "$(step_dir run 4)" "$(step_dir run 3)" || fail "run: a skipped step changed tensors"
     fi
 fi
