@@ -56,6 +56,14 @@ static bool is_offloaded(const tr_layout_choice *x) {
     return x->offload.optimizer || x->offload.stages > 0;
 }
 
+/* Writes a number, or the two factors of so many ranks if there are several runs. Returns text. */
+static const char *ranks_text(int64_t ranks, int64_t runs, char *text, size_t size) {
+    const long long n = (long long)ranks, outer = (long long)runs;
+    if (outer > 1) (void)snprintf(text, size, "%lldx%lld", outer, n / outer);
+    else (void)snprintf(text, size, "%lld", n);
+    return text;
+}
+
 /* Writes the chosen keys; device.offload if the choice or the config has one. */
 static void write_keys(const tr_config *c, const tr_layout_choice *x, unsigned kept, char *text,
                        size_t size) {
@@ -68,12 +76,13 @@ static void write_keys(const tr_config *c, const tr_layout_choice *x, unsigned k
                   {TR_SEARCH_ZERO, x->zero},
                   {TR_SEARCH_VIRTUAL, x->virtual_stages},
                   {TR_SEARCH_MICRO_BATCH, x->micro_batch}};
-    char offload[TR_CONFIG_OFFLOAD];
+    char value[48], offload[TR_CONFIG_OFFLOAD];
     text[0] = '\0';
     for (size_t k = 0; k < sizeof number / sizeof *number; k++)
         if (!(kept & 1U << number[k].key))
-            tr_text_add(text, size, " %s=%lld", tr_search_key_name(number[k].key),
-                        (long long)number[k].value);
+            tr_text_add(text, size, " %s=%s", tr_search_key_name(number[k].key),
+                        ranks_text(number[k].value, number[k].key == TR_SEARCH_DP ? x->copies : 1,
+                                   value, sizeof value));
     if (!(kept & 1U << TR_SEARCH_SEQUENCE))
         tr_text_add(text, size, " %s=%s", tr_search_key_name(TR_SEARCH_SEQUENCE),
                     x->sequence ? "true" : "false");
@@ -89,19 +98,20 @@ static void write_keys(const tr_config *c, const tr_layout_choice *x, unsigned k
 
 /* offload: with what is kept in a host's memory. */
 static void print_row(const tr_config *c, unsigned kept, bool offload, const tr_found *f) {
-    char step[32], key[TR_CONFIG_OFFLOAD], host[TR_CONFIG_OFFLOAD + 8] = "";
+    char step[32], dp[48], key[TR_CONFIG_OFFLOAD], host[TR_CONFIG_OFFLOAD + 8] = "";
     const tr_layout_choice *x = &f->choice;
     const bool listed = (kept & 1U << TR_SEARCH_RECOMPUTE) != 0;
     if (offload)
         (void)snprintf(host, sizeof host, "  %s",
                        tr_config_offload_text(&x->offload, key, sizeof key));
     (void)printf(
-        "%4lld %4lld %4lld %4lld  %-8s %-14s %7lld %11lld  %-9s %10.1f %6.2f%%  %-8s %*.0f%s\n",
-        (long long)x->pp, (long long)x->tp, (long long)x->dp, (long long)x->zero,
-        x->sequence ? "true" : "false", x->schedule, (long long)x->virtual_stages,
-        (long long)x->micro_batch, listed ? "as set" : tr_recompute_name(x->recompute),
-        (double)f->bytes / MIB, 100 * f->bubble, cli_duration(f->seconds, step, sizeof step),
-        offload ? -8 : 0, (double)(c->train.batch * c->model.context) / f->seconds, host);
+        "%4lld %4lld %4s %4lld  %-8s %-14s %7lld %11lld  %-9s %10.1f %6.2f%%  %-8s %*.0f%s\n",
+        (long long)x->pp, (long long)x->tp, ranks_text(x->dp, x->copies, dp, sizeof dp),
+        (long long)x->zero, x->sequence ? "true" : "false", x->schedule,
+        (long long)x->virtual_stages, (long long)x->micro_batch,
+        listed ? "as set" : tr_recompute_name(x->recompute), (double)f->bytes / MIB,
+        100 * f->bubble, cli_duration(f->seconds, step, sizeof step), offload ? -8 : 0,
+        (double)(c->train.batch * c->model.context) / f->seconds, host);
 }
 
 /* Fails with TR_ERR_FIT, because what fits the ranks' memory does not fit a host's. */

@@ -41,7 +41,7 @@ void tr_layout_choice_apply(const tr_layout_choice *x, unsigned kept, tr_config 
     c->parallel.pp = x->pp;
     c->parallel.tp = x->tp;
     c->parallel.dp = x->dp;
-    if (!(kept & 1U << TR_SEARCH_DP)) c->parallel.copies = 1;
+    if (!(kept & 1U << TR_SEARCH_DP)) c->parallel.copies = x->copies > 1 ? x->copies : 1;
     c->parallel.zero = x->zero;
     c->model.sequence = x->sequence;
     c->parallel.virtual_stages = x->virtual_stages;
@@ -156,15 +156,31 @@ static tr_status add_candidate(search *s, const tr_layout_choice *x) {
     return isinf(estimate.within) ? add_offloads(s, *x, s->candidates) : TR_OK;
 }
 
-/* Adds one choice for every value of parallel.zero that suits its order. */
+/* Returns how many runs of data ranks there are when each is as large as a host allows, or 1. */
+static int64_t runs_of(const search *s, const tr_layout_choice *x) {
+    const int64_t host = s->r->config->device.host_ranks;
+    if (host == 0 || host >= s->r->ranks || keeps(s, TR_SEARCH_DP)) return 1;
+    for (int64_t near = x->dp; near > 1; near--)
+        if (x->dp % near == 0 && host % (near * x->tp) == 0) return x->dp / near;
+    return 1;
+}
+
+/* Adds one choice for every value of parallel.zero that suits its order, and again for each that
+ * divides something, with runs of data ranks inside hosts. */
 static tr_status add_choice(search *s, tr_layout_choice x) {
     const bool bfs = strcmp(x.schedule, "bfs") == 0;
     const int64_t least = bfs && !keeps(s, TR_SEARCH_SCHEDULE) ? 2 : 0;
     const int64_t own = s->r->config->parallel.zero;
     const int64_t first = keeps(s, TR_SEARCH_ZERO) ? own : least;
     const int64_t last = keeps(s, TR_SEARCH_ZERO) ? own : x.dp == 1 ? 0 : bfs ? 3 : 1;
-    for (x.zero = first; x.zero <= last; x.zero++)
-        if (x.zero >= least) TR_TRY(add_candidate(s, &x));
+    const int64_t runs = runs_of(s, &x);
+    for (x.zero = first; x.zero <= last; x.zero++) {
+        if (x.zero < least) continue;
+        x.copies = 1;
+        TR_TRY(add_candidate(s, &x));
+        x.copies = runs;
+        if (runs > 1 && x.zero > 0) TR_TRY(add_candidate(s, &x));
+    }
     return TR_OK;
 }
 
@@ -262,7 +278,7 @@ static bool same_mesh(const tr_layout_choice *a, const tr_layout_choice *b) {
 static correction *correction_of(const search *s, const tr_layout_choice *x) {
     for (size_t k = 0; k < s->corrections; k++) {
         const tr_layout_choice *own = &s->correction[k].of;
-        if (same_mesh(own, x) && own->micro_batch == x->micro_batch &&
+        if (same_mesh(own, x) && own->copies == x->copies && own->micro_batch == x->micro_batch &&
             own->virtual_stages == x->virtual_stages &&
             (own->offload.stages > 0) == (x->offload.stages > 0) &&
             strcmp(own->schedule, x->schedule) == 0)

@@ -26,6 +26,7 @@ const char *tr_search_key_name(tr_search_key key);
 
 typedef struct tr_layout_choice {
     int64_t pp, tp, dp, zero, virtual_stages, micro_batch;
+    int64_t copies;       /* runs of data ranks, as in tr_config; 0: one */
     const char *schedule; /* a name, or the config's */
     tr_recompute recompute;
     bool sequence;
@@ -78,7 +79,9 @@ typedef struct tr_search {
  * shorten its bubble, by half at most, as the search assumes. The first plan of an order and a
  * micro-batch on a mesh corrects the estimates of the same order with other recomputations, values
  * of zero and of sequence. These are assumptions: a mesh may have a layout that is a little better
- * (docs/layout.md has how often). A layout that does not fit is tried with each of
+ * (docs/layout.md has how often). Data ranks of several
+ * hosts that divide something (parallel.zero) are also tried in runs, each as large as fits a host
+ * with all of its tensor ranks. A layout that does not fit is tried with each of
  * tr_offload_choices, like another one; of activations it offloads as few neighbouring stages as
  * suffice (tr_offload_narrow). Orders: 1f1b, interleaved, interleaved-zb, zb-h1 and zbv; with
  * parallel.zero 2 and 3 bfs. Depends only on the request. Fails with TR_ERR_CONFIG when there is no

@@ -31,7 +31,7 @@ typedef struct share {
 
 /* Of a rank with all layers: what does not depend on the micro-batch. */
 typedef struct known {
-    int64_t tp, dp, zero;
+    int64_t tp, dp, copies, zero;
     bool sequence, offloads; /* the optimizer's state */
     tr_least_memory memory;  /* all but what is kept, and the action */
     /* Of each of the data ranks, if they divide them equally. */
@@ -172,6 +172,7 @@ static tr_status add_known(tr_layout_estimator *e, const tr_layout_choice *x) {
     TR_TRY(status);
     e->known[e->knowns++] = (known){.tp = x->tp,
                                     .dp = x->dp,
+                                    .copies = x->copies,
                                     .zero = x->zero,
                                     .sequence = x->sequence,
                                     .offloads = x->offload.optimizer,
@@ -184,8 +185,9 @@ static tr_status add_known(tr_layout_estimator *e, const tr_layout_choice *x) {
 static tr_status find_known(tr_layout_estimator *e, const tr_layout_choice *x, const known **out) {
     size_t k = 0;
     while (k < e->knowns &&
-           (e->known[k].tp != x->tp || e->known[k].dp != x->dp || e->known[k].zero != x->zero ||
-            e->known[k].sequence != x->sequence || e->known[k].offloads != x->offload.optimizer))
+           (e->known[k].tp != x->tp || e->known[k].dp != x->dp || e->known[k].copies != x->copies ||
+            e->known[k].zero != x->zero || e->known[k].sequence != x->sequence ||
+            e->known[k].offloads != x->offload.optimizer))
         k++;
     if (k == e->knowns) TR_TRY(add_known(e, x));
     *out = &e->known[k];

@@ -349,6 +349,13 @@ same_step offloaded offloaded-best
 plan 76 full-host --search 4 "${small[@]}" device.host_memory=1KiB
 grep -q '^trireme: none of them fits: device.offload optimizer keeps at least .* (device.host_memory); use more ranks, or put fewer' \
     "$scratch/full-host.err" || fail "full-host: $(<"$scratch/full-host.err")"
+# Data ranks on several hosts are in runs where that pays.
+hosts=(device.link=1 device.network=0.01 device.host_ranks=2 parallel.pp=1 parallel.tp=1 parallel.zero=1 --rate 20)
+plan 0 runs --search 4 "${hosts[@]}"
+[[ $(best runs) == parallel.dp=2x2\ * ]] || fail "runs: $(<"$scratch/runs.out")"
+read -ra keys < <(best runs)
+plan 0 runs-best "${hosts[@]}" "${keys[@]}"
+same_step runs runs-best
 plan 78 none --search 35 "${found[@]}"
 grep -q '^trireme: no layout of 35 ranks is possible: ' "$scratch/none.err" || fail "none: $(<"$scratch/none.err")"
 echo junk >"$scratch/junk.csv"

@@ -187,6 +187,32 @@ static void test_it_finds_the_best(void **state) {
     assert_true(same >= 0.9 * all);
 }
 
+/* On several hosts data ranks that divide something may be in runs, each on a host. */
+static void test_it_finds_runs_on_hosts(void **state) {
+    (void)state;
+    static const char *const hosts[] = {"device.host_ranks=4", "device.host_ranks=2"};
+    int runs = 0;
+    for (size_t h = 0; h < sizeof hosts / sizeof *hosts; h++) {
+        const char *const overrides[] = {"device.memory=1MiB", hosts[h], "device.link=1",
+                                         "device.network=0.05", "model.vocab=515"};
+        tr_config config;
+        tr_search s;
+        int meshes;
+        read_config(&config, 5, overrides);
+        (void)compare(&config, 8, 0, 1e10, &meshes);
+        assert_int_equal(search(&config, 8, 0, 1e10, &s), TR_OK);
+        for (int k = 0; k < s.count; k++) {
+            tr_found planned;
+            assert_true(plan_choice(&config, &s.found[k].choice, 1e10, &planned));
+            assert_true(planned.seconds == s.found[k].seconds);
+            assert_int_equal(planned.bytes, s.found[k].bytes);
+            runs += s.found[k].choice.copies > 1;
+        }
+    }
+    printf("%d in runs\n", runs);
+    assert_true(runs > 0);
+}
+
 /* Where the memory does not suffice, layouts with parts in the host's memory count, too: the search
  * has the best of them, or one that is at most 1 % longer, as planned. */
 static void test_it_finds_offloads(void **state) {
@@ -404,6 +430,7 @@ static void test_a_sketch_is_no_smaller(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_it_finds_the_best),
                                        cmocka_unit_test(test_it_finds_offloads),
+                                       cmocka_unit_test(test_it_finds_runs_on_hosts),
                                        cmocka_unit_test(test_estimates_know_the_hosts),
                                        cmocka_unit_test(test_kept_keys_stay),
                                        cmocka_unit_test(test_none_fits_and_none_is_possible),

@@ -19,6 +19,25 @@ static void each_share(const visitor *v, tr_layout_choice x) {
         }
 }
 
+/* Returns true when data ranks in so many runs divide something inside hosts, and larger runs do
+ * not fit a host. */
+static bool follows_hosts(const visitor *v, const tr_layout_choice *x, int ranks, int64_t runs) {
+    const int64_t host = v->config->device.host_ranks;
+    bool larger = false;
+    if (runs == 1) return true;
+    if (host == 0 || host >= ranks || x->zero == 0 || x->dp % runs || x->dp == runs) return false;
+    for (int64_t fewer = 1; fewer < runs; fewer++)
+        larger |= x->dp % fewer == 0 && host % (x->dp / fewer * x->tp) == 0;
+    return !larger && host % (x->dp / runs * x->tp) == 0;
+}
+
+/* With data ranks in one run and in several. */
+static void each_run(const visitor *v, tr_layout_choice x) {
+    const int ranks = (int)(x.pp * x.tp * x.dp);
+    for (x.copies = 1; x.copies <= x.dp; x.copies++)
+        if (follows_hosts(v, &x, ranks, x.copies)) each_share(v, x);
+}
+
 /* With each order. */
 static void each_order(const visitor *v, tr_layout_choice x) {
     static const struct {
@@ -35,7 +54,7 @@ static void each_order(const visitor *v, tr_layout_choice x) {
             if (bfs ? n != blocks : (n & (n - 1)) != 0 || n > 8) continue;
             x.schedule = orders[o].name;
             x.virtual_stages = n;
-            for (x.zero = bfs ? 2 : 0; x.zero <= (bfs ? 3 : x.dp > 1); x.zero++) each_share(v, x);
+            for (x.zero = bfs ? 2 : 0; x.zero <= (bfs ? 3 : x.dp > 1); x.zero++) each_run(v, x);
         }
     }
 }
