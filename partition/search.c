@@ -457,7 +457,7 @@ static tr_status plan_candidates(search *s) {
     tr_search *out = s->out;
     qsort(s->candidate, s->candidates, sizeof *s->candidate, compare_candidates);
     TR_TRY(plan_by_estimate(s, false));
-    TR_TRY(plan_by_estimate(s, true));
+    if (s->meshes < TR_SEARCH_MOST) TR_TRY(plan_by_estimate(s, true));
     if (s->meshes == 0 && out->host_bytes == 0) TR_TRY(find_least(s));
     if (s->meshes > 0) qsort(s->best, s->meshes, sizeof *s->best, compare_found);
     out->count = s->meshes < TR_SEARCH_MOST ? (int)s->meshes : TR_SEARCH_MOST;

@@ -82,8 +82,9 @@ typedef struct tr_search {
  * (docs/layout.md has how often). Data ranks of several
  * hosts that divide something (parallel.zero) are also tried in runs, each as large as fits a host
  * with all of its tensor ranks. A layout that does not fit is tried with each of
- * tr_offload_choices, like another one; of activations it offloads as few neighbouring stages as
- * suffice (tr_offload_narrow). Orders: 1f1b, interleaved, interleaved-zb, zb-h1 and zbv; with
+ * tr_offload_choices, like another one. Activations are offloaded only on meshes where nothing fits
+ * otherwise, when fewer than TR_SEARCH_MOST have a layout: of as few neighbouring stages as suffice
+ * (tr_offload_narrow). Orders: 1f1b, interleaved, interleaved-zb, zb-h1 and zbv; with
  * parallel.zero 2 and 3 bfs. Depends only on the request. Fails with TR_ERR_CONFIG when there is no
  * layout at all, and for a parallel.cut that cannot be read, although the search takes none. */
 tr_status tr_search_make(const tr_search_request *request, tr_search *out);
