@@ -169,10 +169,9 @@ tr_status cli_plan_search(const tr_config *c, tr_device *device, int ranks, unsi
                                        .rate = rate_of,
                                        .context = &speed};
     TR_TRY(tr_search_make(&request, &found));
-    (void)printf("search   %lld layout%s of %d rank%s, of which %lld %s planned\n",
-                 (long long)found.layouts, found.layouts == 1 ? "" : "s", ranks,
-                 ranks == 1 ? "" : "s", (long long)found.planned,
-                 found.planned == 1 ? "was" : "were");
+    (void)printf("search   %lld layout%s of %d rank%s, %lld plan%s\n", (long long)found.layouts,
+                 found.layouts == 1 ? "" : "s", ranks, ranks == 1 ? "" : "s",
+                 (long long)found.plans, found.plans == 1 ? "" : "s");
     if (found.count == 0) return refuse(c, &found, kept);
     (void)printf("limit    %.1f MiB a rank (%s)\n\n", (double)found.limit / MIB,
                  c->device.memory ? "device.memory" : "free memory here, divided among the ranks");

@@ -329,7 +329,7 @@ static tr_status plan(search *s, const candidate *x, bool *fits, int *stages, tr
     *fits = false;
     choose(s, &x->choice);
     TR_TRY(s->r->rate(s->r->context, s->c, &rate));
-    s->out->planned++;
+    s->out->plans++;
     tr_status planned = tr_request_recompute(s->c, s->r->device);
     if (planned == TR_OK) planned = tr_run_plan_sketch(s->c, s->r->device, s->out->limit, &p);
     if (planned == TR_ERR_CONFIG || planned == TR_ERR_FIT) {

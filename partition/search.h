@@ -55,7 +55,7 @@ enum { TR_SEARCH_MOST = 10 };
 
 typedef struct tr_search {
     int64_t layouts; /* that the model, the batch and the ranks allow */
-    int64_t planned; /* of them, and with device.offload */
+    int64_t plans;   /* made of some of them, also with device.offload */
     size_t limit;    /* bytes of a rank */
     /* Without found: bytes of the layout that takes least, and its choice; INFINITY: there is none
      * that does not fit the ranks' memory. */

@@ -154,8 +154,8 @@ static int compare(const tr_config *config, int ranks, unsigned kept, double rat
         last = s.found[k].seconds;
     }
     printf("%d ranks: %d of %d meshes have the best layout; %d of %d layouts planned\n", ranks,
-           same, *meshes, (int)s.planned, (int)s.layouts);
-    assert_true(s.planned < s.layouts);
+           same, *meshes, (int)s.plans, (int)s.layouts);
+    assert_true(s.plans < s.layouts);
     return same;
 }
 
