@@ -119,11 +119,23 @@ static const char *steps_before(const tr_session *s, const tr_step_result *resul
     return text;
 }
 
+/* Ends a run that has taken no step yet with the parameters it has loaded. */
+static tr_status loaded_faults(const tr_session *s, const char *text) {
+    char saved[64];
+    return TR_FAIL(TR_ERR_DATA,
+                   "training has diverged: at step 1 %s, and no parameter has changed yet: those "
+                   "of model.init_from '%.200s' are damaged, or too large for train.precision %s; "
+                   "--debug-nan names the layer (%s)",
+                   text, s->config->init_from, s->config->train.precision,
+                   tr_save_text(s, saved, sizeof saved));
+}
+
 /* Ends a run that has diverged, or a step of which has no label, for the reason in `text`. */
 static tr_status diverged(const tr_session *s, int64_t step, const tr_step_result *result,
                           const char *text) {
     char saved[64], before[96];
     if (result->tokens == 0) return no_label(s, step);
+    if (s->state->step == 0 && s->config->init_from[0]) return loaded_faults(s, text);
     return TR_FAIL(TR_ERR_DATA,
                    "training has diverged: %sat step %lld %s; lower optim.lr, lengthen "
                    "optim.warmup, or %s (%s)",

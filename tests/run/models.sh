@@ -166,6 +166,15 @@ sed 's/rope_theta: .*/rope_theta: 777/' from-pp=1/config.yaml >other.yaml
 refused 78 "model.rope_theta is 777" train other.yaml log.dir=new
 [[ ! -e new ]] || fail "a refused run left $(ls new)"
 
+# A weight that is not finite: the first step blames the folder, and not optim.lr.
+cp -r folder faulty
+printf '\x00\x00\xc0\x7f' | dd of=faulty/model.safetensors bs=1 seek=$(($(wc -c <faulty/model.safetensors) - 4)) conv=notrunc status=none
+code=0
+"$trireme" train from.yaml log.dir=faulty-run model.init_from=faulty >out 2>err || code=$?
+[[ $code == 65 ]] || fail "a weight that is not finite: exit code $code"
+grep -q "and no parameter has changed yet: those of model.init_from 'faulty' are damaged, or too large for train.precision fp32;" err ||
+    fail "a weight that is not finite: $(<err)"
+
 # A config.json of many layers or of a great width costs no memory before it is compared with the weights.
 for key in num_hidden_layers hidden_size; do
     rm -rf hostile
