@@ -240,9 +240,23 @@ static void say_killed(job *j, int signal) {
     say_once(j, "a rank was ended by a signal (%s)%s", strsignal(signal), when);
 }
 
-/* Returns the job's code by mpirun's exit status, when no rank has written one on the board. */
+/* Sets *code to that of ranks which have all announced their end, none with a failure: 0 or
+ * TR_ERR_STOPPED. Returns false when one has not. */
+static bool ranks_ended(const job *j, int *code) {
+    tr_rank_view v;
+    *code = 0;
+    for (int r = 0; r < j->launch->ranks; r++) {
+        tr_board_read(j->board, r, &v);
+        if (v.state != TR_RANK_FINISHED) return false;
+        if (v.exit_code) *code = v.exit_code;
+    }
+    return true;
+}
+
+/* Returns the job's code by mpirun's exit status, when no rank has failed according to the
+ * board. */
 static int code_of_mpirun(job *j) {
-    int status = j->wait_status;
+    int status = j->wait_status, ranks_code;
     if (WIFSIGNALED(status)) {
         char remedy[64];
         say_once(j, "mpirun was ended by a signal (%s)%s", strsignal(WTERMSIG(status)),
@@ -255,6 +269,9 @@ static int code_of_mpirun(job *j) {
         say_killed(j, code - 128);
         return TR_ERR_RANK;
     }
+    /* mpirun ends with 1 when it has not learned that a rank leaves MPI, as when mpirun itself does
+     * not run for some seconds: MPI_Finalize does not wait longer for its answer. */
+    if (ranks_ended(j, &ranks_code)) return ranks_code;
     say_once(
         j, "mpirun ended with %d before the job began; see why with: mpirun%s -n %d%s%s hostname",
         code, geteuid() == 0 ? " --allow-run-as-root" : "", j->launch->ranks,

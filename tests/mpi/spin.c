@@ -6,6 +6,7 @@
  *   spin spin fail RANK CODE          RANK fails by itself, in step 2
  *   spin spin crash RANK              RANK dies of SIGSEGV, in step 2
  *   spin spin hang RANK DEADLINE      RANK stays in its action for a minute
+ *   spin spin leave CODE              the ranks end with CODE, and leave without telling MPI
  *   spin spin far RANK DEADLINE       many steps; RANK has a board of its own, as on another host
  *   spin spin homeless RANK DEADLINE  RANK finds no board
  *   spin spin early RANK SIGNAL       RANK sends itself the signal before MPI has started
@@ -128,10 +129,14 @@ int main(int argc, char **argv) {
         status = steps(world, process, argv + 3);
     } else if (far) {
         status = steps(world, process, (char *[]){"1000", "0.3"});
+    } else if (strcmp(mode, "leave") == 0) {
+        status = step(world, process, 1, 0.05);
+        if (status == TR_OK) status = (tr_status)atoi(argv[3]);
     } else {
         status = misbehave(world, process, mode, argv + 3);
     }
     status = tr_rank_process_end(process, status, false, &reported);
+    if (strcmp(mode, "leave") == 0) _exit((int)status);
     if (status != TR_OK && status != TR_ERR_STOPPED) tr_world_abort(world, (int)status);
     tr_world_close(world);
     return (int)status;

@@ -141,6 +141,15 @@ check "two SIGTERM before a rank begins: exit code 77 (was $code)" [ "$code" = 7
 check "two SIGTERM before a rank begins: over within 40 s (took $took)" [ "$took" -le 40 ]
 check "two SIGTERM before a rank begins: no process is left" no_child_left
 
+# All ranks have announced their end, but mpirun does not learn that they leave, as when it does not run for some
+# seconds meanwhile: the job has their code, not mpirun's.
+for want in 0 75; do
+    "$spin" run 3 spin leave $want >out 2>err
+    code=$?
+    check "ranks that end, and mpirun does not learn it: $want (was $code)" [ "$code" = $want ]
+    check "ranks that end, and mpirun does not learn it: nothing is said" [ ! -s err ]
+done
+
 # MPI itself ends the ranks; none was killed.
 OMPI_MCA_pml=none-such "$spin" run 3 spin steps 1 0.1 >out 2>err
 code=$?
