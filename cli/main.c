@@ -55,12 +55,14 @@ const cli_command *cli_find_part(const char *name) {
     return NULL;
 }
 
+static const char BACKTRACE[] = "--backtrace";
+
 static const char *option_name(const void *names, int index) {
     return ((const char *const *)names)[index];
 }
 
 static tr_status unknown_command(const char *name) {
-    static const char *const options[] = {"--version", "--help", "--backtrace"};
+    static const char *const options[] = {"--version", "--help", BACKTRACE};
     const cli_command *whole = cli_find_part(name);
     if (whole)
         return TR_FAIL(TR_ERR_USAGE, "unknown command '%s'; did you mean `trireme %s %s`?", name,
@@ -103,7 +105,7 @@ static tr_status dispatch(cli_context *cli, int argc, char **argv) {
 
 /* Removes --backtrace before the command from the arguments; returns their new number. */
 static int take_backtrace(int argc, char **argv, bool *backtrace) {
-    while (argc > 1 && !strcmp(argv[1], "--backtrace")) {
+    while (argc > 1 && !strcmp(argv[1], BACKTRACE)) {
         *backtrace = true;
         argc--;
         for (int i = 1; i <= argc; i++) argv[i] = argv[i + 1]; /* argv ends in NULL */
@@ -130,11 +132,14 @@ void cli_report(cli_context *cli, tr_status code) {
  * measured 20 times slower. A thousand turns bridge the gap between two loops and cost little.
  * libgomp reads the number once, while the program is loaded, so a command that computes starts
  * itself again with it; ranks inherit it from `run`. A value that the user has set stays. */
-static void limit_spinning(const char *command, char **argv) {
+static void limit_spinning(char **argv) {
     static const char *const computing[] = {"train", "plan", "sample", "eval"};
-    const bool launches = !strcmp(command, "run");
     bool computes = false;
     char self[4096];
+    int at = 1;
+    while (argv[at] && !strcmp(argv[at], BACKTRACE)) at++;
+    const char *command = argv[at] ? argv[at] : "";
+    const bool launches = !strcmp(command, "run");
     for (size_t i = 0; i < sizeof computing / sizeof *computing; i++)
         computes |= !strcmp(command, computing[i]);
     if (!(computes || launches) || getenv("GOMP_SPINCOUNT") || getenv("OMP_WAIT_POLICY")) return;
@@ -159,7 +164,7 @@ int main(int argc, char **argv) {
     (void)signal(SIGCHLD, SIG_DFL);
     (void)signal(SIGXFSZ, SIG_IGN); /* a write beyond ulimit -f fails with EFBIG instead */
     open_closed_files();
-    if (argc > 1) limit_spinning(argv[1], argv);
+    if (argc > 1) limit_spinning(argv);
     const char *backtrace = getenv("TRIREME_BACKTRACE");
     cli_context cli = {.backtrace = backtrace && !strcmp(backtrace, "1"),
                        .silent = is_later_rank()};

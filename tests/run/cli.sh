@@ -183,8 +183,9 @@ for option in --svg --trace; do
 done
 
 # Threads of a command that computes spin only briefly between loops, unless the user has set how long.
-for command in train plan sample eval; do
+for command in train plan sample eval "--backtrace train"; do
     code=0
+    # shellcheck disable=SC2086 # words
     spin=$(env -u GOMP_SPINCOUNT -u OMP_WAIT_POLICY OMP_DISPLAY_ENV=verbose "$trireme" $command none.yaml 2>&1) || code=$?
     [[ $code == 66 && $spin == *"GOMP_SPINCOUNT = '1000'"* ]] || fail "$command spins: $spin"
 done
