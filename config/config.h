@@ -103,7 +103,8 @@ typedef struct tr_config {
         /* Between ranks of a host, and between hosts: GB/s, and microseconds. 0: the device's usual
          * one, or none; and those of ranks of a host. */
         double link, link_latency, network, network_latency;
-        double host_link; /* GB/s between a rank's device and its host's memory; 0: as network.c */
+        /* GB/s between a rank's device and its host's memory; 0: `link`, at most the usual one. */
+        double host_link;
         int64_t host_ranks;  /* 0: all ranks are on one host */
         int64_t host_memory; /* bytes of a host that offloads may take; 0: its free memory */
         char offload[TR_CONFIG_OFFLOAD]; /* what is kept in the host's memory (tr_config_offload) */
@@ -116,14 +117,13 @@ typedef struct tr_config {
 /* Fills *config: defaults, then the file, then overrides ("key=value" or "--key=value", the last of
  * equal keys wins), then the preset's values of the model's keys that were not given, or those of
  * model.init_from's config.json, which is not read when all of the model's keys are given, then
- * log.dir
- * ("runs/<name of the file>") if it was not given, then the other defaults of a GPU if device.name
- * is one. The result does not depend on this machine. Fails with TR_ERR_NOFILE when the file, or
- * the folder of model.init_from, does not exist, with TR_ERR_DATA when one is of another kind or
- * its config.json is bad, and with TR_ERR_CONFIG for unknown keys, wrong types, values out of
- * range, keys given twice, a preset of another family than model.family, and keys that contradict
- * config.json. The message begins with "file:line:column: " unless an override is wrong, and names
- * the nearest key or choice. */
+ * log.dir ("runs/<name of the file>") if it was not given, then the other defaults of a GPU if
+ * device.name is one. The result does not depend on this machine. Fails with TR_ERR_NOFILE when the
+ * file, or the folder of model.init_from, does not exist, with TR_ERR_DATA when one is of another
+ * kind or its config.json is bad, and with TR_ERR_CONFIG for unknown keys, wrong types, values out
+ * of range, keys given twice, a preset of another family than model.family, and keys that
+ * contradict config.json. The message begins with "file:line:column: " unless an override is wrong,
+ * and names the nearest key or choice. */
 tr_status tr_config_load(const char *path, const char *const *overrides, int count,
                          tr_config *config);
 /* Like tr_config_load, from text; `source` names the text in messages. */
@@ -201,7 +201,7 @@ int tr_config_near(const tr_config *config);
 /* What device.offload says. */
 typedef struct tr_config_offloads {
     bool optimizer;        /* the optimizer's state */
-    int64_t first, stages; /* stages that offload activations: so many from the first on */
+    int64_t first, stages; /* that offload activations: the first one, and how many */
 } tr_config_offloads;
 /* The stages of "activations": all of an order. */
 enum { TR_CONFIG_ALL_STAGES = INT32_MAX };
@@ -209,7 +209,7 @@ enum { TR_CONFIG_ALL_STAGES = INT32_MAX };
 bool tr_config_offload(const tr_config *config, tr_config_offloads *out);
 /* Writes what tr_config_offload reads. Returns text. */
 const char *tr_config_offload_text(const tr_config_offloads *offload, char *text, size_t size);
-/* Fails with TR_ERR_CONFIG when device.offload names a stage that an order of so many stages does
+/* Fails with TR_ERR_CONFIG when device.offload names a stage that an order of `stages` stages does
  * not have. */
 tr_status tr_config_check_offload_stages(const tr_config *config, int stages);
 /* Returns parallel.cut; NULL: the cut is chosen. */

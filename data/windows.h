@@ -16,8 +16,8 @@
 
 /* The part of a corpus that a run reads, in tokens. */
 typedef struct tr_data_extent {
-    int64_t
-        tokens;    /* of the corpus; epochs after the one below read all except the held-out part */
+    /* Of the corpus; epochs after the one below read all of it except the held-out part. */
+    int64_t tokens;
     int64_t split; /* tokens of the corpus when its last part was set aside */
     /* The epoch in progress: its number, its first sample, and how many tokens it reads. */
     int64_t epoch, epoch_sample, epoch_tokens;

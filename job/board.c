@@ -61,7 +61,7 @@ typedef struct board_header {
     _Atomic int32_t ending;
     _Atomic int32_t columns;
     _Atomic int64_t stop_ns;
-    _Atomic int32_t interrupt; /* one of the enum below */
+    _Atomic int32_t interrupt; /* one of the enum above */
     _Atomic int64_t saved;     /* step + 2; 1: none, 0: not known */
     _Atomic uint64_t failure;  /* (rank + 1) << 32 | code of the first failure */
     _Atomic int64_t failure_ns;

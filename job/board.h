@@ -25,8 +25,7 @@ typedef enum tr_rank_state {
     TR_RANK_ABSENT,   /* not attached: not started yet, or on another host */
     TR_RANK_ALIVE,    /* attached; if its process ends now, the rank is lost */
     TR_RANK_FINISHED, /* has announced its end and its exit code */
-    TR_RANK_REMOTE, /* alive on another host, according to its last message; the pid is that host's
-                     */
+    TR_RANK_REMOTE,   /* alive on another host, by its last message; the pid is that host's */
 } tr_rank_state;
 
 /* One rank's slot as read at one moment. Times are CLOCK_MONOTONIC nanoseconds, which do not count
@@ -34,8 +33,7 @@ typedef enum tr_rank_state {
 typedef struct tr_rank_view {
     tr_rank_state state;
     pid_t pid;
-    uint64_t
-        pid_start; /* start time of the process (/proc/PID/stat), which tells a reused pid apart */
+    uint64_t pid_start; /* start time in /proc/PID/stat, which tells a reused pid apart */
     char host[64];
     int64_t beat_ns;
     int64_t step;                  /* -1: none yet */
@@ -79,9 +77,9 @@ int tr_board_rank(const tr_board *board);
 
 void tr_board_beat(tr_board *board);
 void tr_board_set_step(tr_board *board, int64_t step);
-/* Shows an action: F, I, W, B, R (receive), S (send), G (sum of gradients) or O (optimizer step).
- * T is a token that is drawn, L the reading of a model, E a batch of an evaluation, with
- * its number as `micro_batch`.
+/* Shows an action: F, I, W, B, R (receive), S (send), G (sum of gradients), P (gather of
+ * parameters), C (copy to or from the host's memory) or O (optimizer step). T is a token that is
+ * drawn, L the reading of a model, E a batch of an evaluation, with its number as `micro_batch`.
  * Without a stage or micro-batch the argument is -1; between actions `action` is 0. */
 void tr_board_set_action(tr_board *board, int stage, int64_t micro_batch, char action);
 /* Shows that a long piece of work begins. `work` is the caller's number for it; done and total are

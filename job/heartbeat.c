@@ -26,9 +26,8 @@ typedef struct beat {
 } beat;
 
 typedef struct message {
-    int32_t
-        code;    /* 0: the job continues, and `body` holds beats; otherwise it holds the sentence */
-    int32_t bye; /* the last message */
+    int32_t code;  /* 0: the job continues, and `body` holds beats; otherwise the sentence */
+    int32_t bye;   /* the last message */
     int32_t count; /* beats */
     _Alignas(8) unsigned char body[];
 } message;

@@ -30,8 +30,8 @@ typedef struct tr_watch {
     bool suspects; /* since suspect_ns this observer believes that rank `lost` is lost */
     int lost;      /* -1: a rank that has not attached, with an unknown number */
     int64_t suspect_ns;
-    pid_t
-        stopped; /* a stopped child of `parent` that has not attached, since stopped_ns; 0: none */
+    /* A stopped child of `parent` that has not attached, since stopped_ns; 0: none. */
+    pid_t stopped;
     int64_t stopped_ns;
 } tr_watch;
 

@@ -22,8 +22,8 @@ enum {
     TR_LAYER_SUMS = 16  /* the most descriptions of sums over the tensor ranks */
 };
 
-/* An output of an earlier layer that a layer reads. */
 enum { TR_LAYER_BEFORE = -1 };
+/* An output of an earlier layer that a layer reads. */
 typedef struct tr_layer_input {
     int layer;        /* index in the model, or TR_LAYER_BEFORE; a skip names an earlier one */
     int output;       /* index of that layer's output */
@@ -142,8 +142,7 @@ struct tr_layer {
     int pieces;
     tr_piece *piece;
     size_t piece_capacity;
-    tr_status described; /* not TR_OK: no memory for the list of pieces, or too
-                          many step inputs or sums */
+    tr_status described; /* not TR_OK: no memory for pieces, or too many step inputs or sums */
     int sums;
     tr_layer_sum sum[TR_LAYER_SUMS];  /* of a training step, also with one tensor rank */
     size_t cache_bytes;               /* decode: key/value cache of all rows and positions */

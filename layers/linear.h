@@ -43,21 +43,20 @@ typedef struct tr_linear {
     tr_split split;
     bool conv1d;
     tr_lora lora;
-    /* Set before the layer is described, for rows split over several tensor ranks with sequence
-     * parallelism: (rows, out), a rank's part of the sum. */
+    /* Set before the layer is described, for TR_SPLIT_ROWS with sequence parallelism: (rows, out),
+     * this rank's part of the sum. */
     tr_buffer all;
     /* Set before the layer is described, to fuse with the product. activates: the output goes to
      * aux, and its activation to y. activated: the input is the activation of aux, so dx is the
      * gradient of aux. */
     bool activates, activated;
     tr_activation activation;
-    bool adds_residual; /* set before, too, for rows split over one rank: y = residual + x W + bias
-                           is one product */
+    /* Likewise, for TR_SPLIT_ROWS on one tensor rank: y = residual + x W + bias is one product. */
+    bool adds_residual;
     tr_layer_op forward, grad_input;
-    tr_layer_op
-        grad_weight; /* a product, or if only the bias is trained, the sum of its gradient */
-    tr_layer_op activate, activate_grad; /* with an update, which comes between them and the
-                                            product */
+    tr_layer_op grad_weight; /* a product, or if only the bias is trained, its gradient's sum */
+    /* With an update, which comes between them and the product. */
+    tr_layer_op activate, activate_grad;
 } tr_linear;
 
 tr_status tr_linear_create(tr_linear *linear, tr_built_layer *layer, const tr_linear_desc *desc);

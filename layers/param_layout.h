@@ -9,13 +9,14 @@
 
 typedef struct tr_param_layout {
     tr_mesh_part replicas; /* the ranks that hold the same part as this one */
-    tr_mesh_part sum;      /* the replicas that sum their gradients: each computes a part of it; */
-    tr_mesh_part across;   /* with data ranks in two factors then those that sum these sums */
-    tr_mesh_part owners;   /* the data ranks among them that may divide its optimizer state */
+    tr_mesh_part sum;      /* the replicas that sum their gradients: each computes a part */
+    /* With data ranks in two factors: the replicas that then sum these sums. */
+    tr_mesh_part across;
+    tr_mesh_part owners; /* the data ranks among the replicas that may divide optimizer state */
     tr_mesh_part savers; /* the replicas that may write it to a checkpoint: data ranks take turns */
     int parts, part;     /* the number of parts, and this rank's part, in rank order */
     bool counted;        /* this rank computes the squared norm of its part */
-    bool counted_in_tp;  /* likewise of a norm that only tensor ranks sum, on every data rank */
+    bool counted_in_tp;  /* does so for a norm that only tensor ranks sum, on every data rank */
     bool saves;          /* this rank is one of the savers */
     bool saves_portion;  /* and one of the first owners, if the state is divided */
 } tr_param_layout;

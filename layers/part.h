@@ -113,8 +113,8 @@ tr_buffer tr_built_place_all(tr_built_layer *layer, int64_t width);
 /* Declares that F makes `count` sums of (rows, width) elements over the tensor ranks. */
 void tr_built_sums_in_f(tr_built_layer *layer, int count, int64_t rows, int64_t width,
                         tr_dtype dtype);
-/* Declares that the actions make `count` sums of all rows
- * (tr_built_sum_slice) during each of which B does other work of `hides` FLOPs. */
+/* Declares that the actions make `count` sums of all rows (tr_built_sum_slice), and that B does
+ * other work of `hides` FLOPs during each. */
 void tr_built_slice_sums(tr_built_layer *layer, tr_layer_sum_when when, int count, int64_t width,
                          double hides);
 /* Declares the same of gathers (tr_built_gather), of which there are none without sequence

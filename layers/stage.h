@@ -57,8 +57,8 @@ typedef struct tr_bucket {
  * and its memory as two numbers; lowering places the buffers. */
 typedef struct tr_stage_cost {
     double f, i, w; /* seconds, or any unit */
-    double m_b,
-        m_w; /* bytes, or any unit: from the start of F to the end of I; then to that of W */
+    double m_b;     /* bytes, or any unit: from the start of F to the end of I */
+    double m_w;     /* in the same unit: from then to the end of W */
     /* Without the tensors of edges. Scratch: the largest action's; 0 if not known. */
     size_t bytes[TR_LIFE_COUNT];
     size_t backward_iw; /* I..W bytes while B runs: of one layer, and gradients between layers */

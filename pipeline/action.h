@@ -42,8 +42,7 @@ typedef struct tr_action {
      * They start when the inputs of both have arrived, run back to back, and send when both have
      * ended. False for the second of the pair. */
     bool overlap;
-    bool
-        gradient; /* RECV, SEND, WAIT_SENT: of a gradient (from I), not of an activation (from F) */
+    bool gradient; /* RECV, SEND, WAIT_SENT: a gradient (of I), not an activation (of F) */
 } tr_action;
 
 /* Returns true for F, I, W and B. */

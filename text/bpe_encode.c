@@ -53,9 +53,8 @@ struct tr_bpe_work {
     kept *cache;
     tr_token_list symbols;
     symbol *chain;
-    uint64_t *heap; /* rank << 32 | index of the left symbol; the smallest is first */
-    uint64_t
-        *pairs; /* bits: hashes of the pairs of symbols that a merge joins; NULL: not made yet */
+    uint64_t *heap;  /* rank << 32 | index of the left symbol; the smallest is first */
+    uint64_t *pairs; /* bits: hashes of the pairs that a merge joins; NULL: not made yet */
     seen character[SEEN];
     size_t chain_capacity, heap_capacity, heap_count;
 };

@@ -22,9 +22,9 @@
  *     exactly once after its SEND;
  *   - when a stage has no action on any rank, or not the actions of all micro-batches in order (an
  *     F, and unless forward_only an I and a W, or a B), or an action comes before the one that
- * makes its input: another action of the rank, or the RECV of an edge;
+ *     makes its input: another action of the rank, or the RECV of an edge;
  *   - when a bucket of the table is not reduced, unless it has no bytes; when a reduction starts
- * before its stage's last W or B, or is not waited for before FINISH;
+ *     before its stage's last W or B, or is not waited for before FINISH;
  *   - when a stage that gathers has an action before its gathers, or a gather is not waited for, by
  *     an action of its stage, before the next one of its bucket and FINISH;
  *   - when what a micro-batch offloads does not go out after its F and come back before its first

@@ -50,9 +50,8 @@ typedef struct tr_simulation {
  * links->sum when its bucket is complete and the rank's earlier collectives are over, a gather on
  * links->gather when these are over; an action that waits for gathers while it runs takes longer by
  * what it waits; a copy to the host's memory moves on links->copy when the rank's earlier ones are
- * over, and one back likewise. Fails with TR_ERR_CONFIG and the blocked
- * instructions when not all ranks reach their end. The caller releases *out with
- * tr_simulation_destroy. */
+ * over, and one back likewise. Fails with TR_ERR_CONFIG and the blocked instructions when not all
+ * ranks reach their end. The caller releases *out with tr_simulation_destroy. */
 tr_status tr_simulate(const tr_program_set *set, const tr_stage_cost *cost,
                       const tr_simulated_links *links, tr_simulation **out);
 void tr_simulation_destroy(tr_simulation *simulation);
