@@ -130,8 +130,8 @@ static tr_status add_estimated(search *s, const tr_layout_choice *x, size_t sort
     return TR_OK;
 }
 
-/* Adds a layout that does not fit again, with parts of it in the host's memory. sorted: as above.
- */
+/* Adds a layout that does not fit again, with parts of it in the host's memory. sorted: as in
+ * add_estimated. */
 static tr_status add_offloads(search *s, tr_layout_choice x, size_t sorted) {
     tr_layout_estimate estimate;
     if (keeps(s, TR_SEARCH_OFFLOAD)) return TR_OK;
