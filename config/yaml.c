@@ -193,8 +193,8 @@ static tr_status read_list(reader *r, yaml_mark_t key, yaml_mark_t start) {
             status = FAIL_AT(r, item.start_mark, "an item of a list must be text");
         }
         if (status == TR_OK && before != TR_YAML_TEXT && kind != before)
-            status =
-                FAIL_AT(r, item.start_mark, "every item of a list has a weight, or none has one");
+            status = FAIL_AT(r, item.start_mark,
+                             "the items of a list must have the same keys, or all none");
         yaml_event_delete(&item);
         TR_TRY(status);
     }
