@@ -18,8 +18,8 @@ typedef struct outcome {
     double seconds;                   /* making and simulating */
 } outcome;
 
-/* Makes and simulates the schedule. Returns false when there is none of that name with so many
- * chunks. */
+/* Makes and simulates the schedule. Returns false when there is none of that name with that number
+ * of chunks. */
 static bool try_schedule(const tr_schedule_request *request, outcome *out) {
     tr_schedule *s = NULL;
     tr_estimate *e = NULL;

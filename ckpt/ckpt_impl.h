@@ -79,7 +79,7 @@ tr_ckpt_type tr_ckpt_type_of(tr_dtype dtype);
 /* Return the elements of a part, and the bytes of one of them. */
 int64_t tr_part_elements(const tr_manifest *manifest, const tr_ckpt_part *part);
 int64_t tr_part_size(const tr_manifest *manifest, const tr_ckpt_part *part);
-/* Returns how many blocks have so many elements. */
+/* Returns the number of blocks of `elements` elements; the last one may be shorter. */
 int64_t tr_ckpt_blocks(int64_t elements);
 /* Return the payload bytes of a part, and of the whole checkpoint. */
 int64_t tr_part_bytes(const tr_manifest *manifest, const tr_ckpt_part *part);

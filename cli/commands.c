@@ -76,8 +76,7 @@ const cli_command cli_commands[] = {
      "computes the memory of every rank and the time of a step and of the run, without running it; "
      "or searches the layout with the shortest step",
      cli_plan,
-     "  --search RANKS           lists the best layouts of so many ranks, with the keys of the "
-     "best "
+     "  --search RANKS           lists the best layouts of RANKS ranks, with the keys of the best "
      "one;\n"
      "                           parallel.pp, tp, dp, zero, sequence, schedule and virtual,\n"
      "                           train.micro_batch, train.recompute and device.offload are free\n"

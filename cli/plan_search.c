@@ -56,7 +56,7 @@ static bool is_offloaded(const tr_layout_choice *x) {
     return x->offload.optimizer || x->offload.stages > 0;
 }
 
-/* Writes a number, or the two factors of so many ranks if there are several runs. Returns text. */
+/* Writes the number of ranks, or with several runs its two factors. Returns text. */
 static const char *ranks_text(int64_t ranks, int64_t runs, char *text, size_t size) {
     const long long n = (long long)ranks, outer = (long long)runs;
     if (outer > 1) (void)snprintf(text, size, "%lldx%lld", outer, n / outer);

@@ -1,4 +1,4 @@
-/* trireme plan --search: the layouts of so many ranks with the shortest steps. */
+/* trireme plan --search: the layouts of RANKS ranks with the shortest steps. */
 #pragma once
 
 #include "config/config.h"

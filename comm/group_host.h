@@ -72,7 +72,7 @@ typedef struct tr_group_host {
 
 /* --- one round of a gather of ranges (group_ranges.c), under the lock ------------------------- */
 
-/* Returns the bytes in which so many bytes of the caller's elements travel. */
+/* Returns how many bytes travel for `bytes` bytes of the caller's elements. */
 size_t tr_collective_ranges_sent(const tr_collective *collective, size_t bytes);
 /* Rounds this rank's pieces of the round to the type of messages, and widens those of all members,
  * in their own memory; without the lock. */

@@ -11,9 +11,9 @@
 #define TR_LAYER_CUT_AUTO "auto"   /* the value with which the cut is chosen */
 enum { TR_LAYER_CUT_TEXT = 1024 }; /* the size of a value */
 
-/* Counts the stages of a cut of a model with so many blocks. Fails with TR_ERR_CONFIG, naming
- * parallel.cut, for text of another form, and when the layers are not those of the model or a stage
- * has none. */
+/* Counts the stages of a cut of a model with this number of blocks. Fails with TR_ERR_CONFIG,
+ * naming parallel.cut, for text of another form, and when the layers are not those of the model or
+ * a stage has none. */
 tr_status tr_layer_cut_count(const char *text, int64_t blocks, int *stages);
 
 /* Reads a cut to first[stages + 1]: stage k has layers first[k] to first[k+1] - 1, of which 0 is

@@ -23,7 +23,7 @@ static double segment(const cut *c, int from, int to) {
     return c->sum[to] - c->sum[from];
 }
 
-/* Returns true when so many stages of the layers from `from` on can have a block each. */
+/* Returns true when the layers from `from` on have a block for each of `stages` stages. */
 static bool can_cut(const cut *c, int from, int stages) {
     return c->blocks[c->n] - c->blocks[from] >= stages;
 }

@@ -50,8 +50,8 @@ tr_status tr_least_memory_measure(const tr_layout *whole, bool keeps, tr_least_m
  * Fails like tr_layout_create. */
 tr_status tr_least_memory_of(const tr_config *config, tr_device *device, tr_least_memory *out);
 
-/* Returns true when so many pipeline ranks cannot hold the layers in `limit` bytes each: when the
- * last stage ends its first F, all stages hold the same micro-batch, in any order. */
+/* Returns true when this number of pipeline ranks cannot hold the layers in `limit` bytes each.
+ * When the last stage ends its first F, all stages hold the same micro-batch, in any order. */
 bool tr_least_memory_exceeds(const tr_least_memory *least, int64_t ranks, double limit);
 
 /* Measures an order, in O(actions). The caller releases *out with tr_held_free. */

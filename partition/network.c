@@ -11,7 +11,7 @@ static int64_t stride_of(const tr_mesh *mesh, tr_axis axis) {
     return stride;
 }
 
-/* Returns true when some groups of n ranks that fill blocks of so many neighbours are on different
+/* Returns true when some groups of n ranks that fill blocks of `block` neighbours are on different
  * hosts. A host's border inside a block is between two members of some group; there is none when a
  * host has whole blocks. */
 static bool crosses(const tr_config *c, const tr_mesh *mesh, int64_t n, int64_t block) {

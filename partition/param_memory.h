@@ -65,8 +65,8 @@ size_t tr_memory_params_align(size_t elements);
  * and states, that is used up to element `end`. */
 size_t tr_memory_params_begin(const tr_param *param, size_t end);
 size_t tr_memory_states_begin(const tr_param *param, const tr_mesh *divided, size_t end);
-/* The same for the optimizer's states, of this type, and the elements that hold so many numbers: in
- * 8 bits by block (TR_U8) bytes, of which each parameter has whole blocks. */
+/* Return the same for the optimizer's states in this type, and the elements that hold `numbers`
+ * numbers: in 8 bits by block (TR_U8) bytes, of which each parameter has whole blocks. */
 size_t tr_memory_moments_begin(const tr_param *param, const tr_mesh *divided, tr_dtype dtype,
                                size_t end);
 size_t tr_memory_moments_length(tr_dtype dtype, int64_t numbers);

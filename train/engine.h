@@ -26,20 +26,23 @@ typedef struct tr_engine_desc {
     bool decodes; /* makes a decoder (tr_engine_decoder) */
     /* Of mesh.degree[pp] ranks and the step's micro-batches; used while the engine is created. */
     const tr_schedule *schedule;
-    /* Batches below `batch` that training steps may take (tr_engine_set_batch), likewise used. */
-    const tr_smaller_batch *smaller; /* [smaller_count] */
+    /* [smaller_count]: batches below `batch` that training steps may take (tr_engine_set_batch);
+     * copied. */
+    const tr_smaller_batch *smaller;
     int smaller_count;
     uint64_t seed;
     double max_norm; /* 0: no clipping */
     tr_optim_config optimizer;
-    bool noise;                            /* steps measure the noise scale */
-    int zero;                              /* parallel.zero: what the data ranks divide */
-    tr_reduce reduce;                      /* how ranks sum gradients: parallel.reduce */
-    int64_t offload_first, offload_stages; /* as in tr_layout_desc */
-    bool background;                       /* likewise; the caller allocates the copy */
-    size_t memory;                         /* bytes that this rank may plan; 0: no limit */
-    const double *room;                    /* as in tr_layout_desc; used while it is created */
-    const char *cut;                       /* likewise */
+    bool noise;       /* steps measure the noise scale */
+    int zero;         /* parallel.zero: what the data ranks divide */
+    tr_reduce reduce; /* how ranks sum gradients: parallel.reduce */
+    /* As in tr_layout_desc. The caller allocates the copy that `background` plans. */
+    int64_t offload_first, offload_stages;
+    bool background;
+    size_t memory; /* bytes that this rank may plan; 0: no limit */
+    /* As in tr_layout_desc; used while the engine is created. */
+    const double *room;
+    const char *cut;
     /* Reads the step inputs that the layers of this rank ask for. A thread of the engine calls it
      * for the next training step, until the engine is destroyed, and never at the same time as
      * another thread. */

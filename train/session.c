@@ -423,7 +423,7 @@ static void show_plan(tr_session *s) {
     if (tr_optim_of(s->config).moments == TR_U8 && s->config->parallel.tp > 1)
         tr_recorder_say(&s->recorder,
                         "moments  in 8 bits by blocks of 256, which parallel.tp divides: another "
-                        "parallel.tp rounds them otherwise");
+                        "parallel.tp rounds them differently");
     tr_lr_note_warmup(&lr, s->config->train.steps, warmup);
     if (warmup[0]) tr_recorder_warn(&s->recorder, "%s", warmup);
     if (s->plans.refused)

@@ -35,21 +35,21 @@
 typedef struct tr_store_slot {
     tr_param *param;
     tr_param_layout layout;
-    /* Of its elements: those that this rank updates, or of a frozen one keeps; all, if not divided.
-     */
+    /* The elements that this rank updates, or of a frozen parameter keeps; all if not divided. */
     tr_range portion;
-    /* The portion's, the master in the store's acc, and of each state tr_optim_state_count numbers
-     * in the store's state_dtype; frozen: no states, and in 16 bits no master; no_master: none
-     * either. States that the optimizer does not own are NULL, and all are if the portion is empty.
-     */
-    void *master, *state[TR_OPTIM_STATES];
+    /* The portion's, in the store's acc. NULL for an empty portion, with no_master, and in 16 bits
+     * for a frozen parameter. */
+    void *master;
+    /* The portion's: tr_optim_state_count numbers of each state, in the store's state_dtype. NULL
+     * for a state that the optimizer does not have, an empty portion and a frozen parameter. */
+    void *state[TR_OPTIM_STATES];
     void *value; /* the portion's; NULL if it is empty */
     /* The portion's gradient, after its sum, and its direction in the store's acc (device/op.h,
      * DIRECTION): in the gradient's memory, or in the addend's. NULL when the portion is empty or
      * frozen. */
     void *grad, *direction;
-    size_t place; /* the gradient's first element in its bucket in the arena, or in the store's
-                     gradients */
+    /* The gradient's first element in its bucket in the arena, or in the store's gradients. */
+    size_t place;
     size_t value_place; /* the whole value's in its bucket in the arena, if values are divided */
     int stage, bucket;  /* of the placement; a bucket is reduced and gathered at once */
     int lap;            /* in which it is stepped */
