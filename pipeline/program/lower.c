@@ -289,12 +289,28 @@ static int last_wait_of(const builder *b, const tr_program *program, int at) {
     return j;
 }
 
+/* Returns the instruction before which the SEND at `at` is waited for: the first one that starts
+ * `slack` after the send is complete and after the receiver has taken the message, or
+ * last_wait_of. */
+static int wait_place(const builder *b, const tr_program *program, const tr_instr_time *time,
+                      double slack, int at) {
+    const tr_instr *send = &program->instr[at];
+    const double taken = link_of(b, program->rank, send->peer)->message[send->message].taken;
+    const double earliest = time[at].complete + slack;
+    const int last = last_wait_of(b, program, at);
+    int j = at + 1;
+    while (j < last &&
+           !(may_wait_at(program, j) && time[j].start >= earliest && time[j].start > taken))
+        j++;
+    return j;
+}
+
 /* Rebuilds the rank's program with a WAIT_SENT for every SEND. before[j] starts a chain through
  * following[] of the SENDs to wait for before instruction j. */
 static tr_status insert_waits(const builder *b, tr_program *program, const tr_instr_time *time,
                               double slack) {
     tr_status status = TR_OK;
-    size_t count = (size_t)program->count, sends_count = 0;
+    size_t count = (size_t)program->count, sends = 0;
     int *before = NULL, *following = NULL, *moved = NULL;
     tr_instr *instr = NULL;
     TR_TRY_OUT(tr_calloc(count, sizeof *before, &before));
@@ -303,20 +319,13 @@ static tr_status insert_waits(const builder *b, tr_program *program, const tr_in
     for (size_t k = 0; k < count; k++) before[k] = -1;
     /* Backwards, so that every chain is in the order of sending. */
     for (int k = program->count - 1; k >= 0; k--) {
-        const tr_instr *send = &program->instr[k];
-        if (send->action.type != TR_ACTION_SEND) continue;
-        double taken = link_of(b, program->rank, send->peer)->message[send->message].taken;
-        double earliest = time[k].complete + slack;
-        const int last = last_wait_of(b, program, k);
-        int j = k + 1;
-        while (j < last &&
-               !(may_wait_at(program, j) && time[j].start >= earliest && time[j].start > taken))
-            j++;
+        if (program->instr[k].action.type != TR_ACTION_SEND) continue;
+        const int j = wait_place(b, program, time, slack, k);
         following[k] = before[j];
         before[j] = k;
-        sends_count++;
+        sends++;
     }
-    TR_TRY_OUT(tr_calloc(count + sends_count, sizeof *instr, &instr));
+    TR_TRY_OUT(tr_calloc(count + sends, sizeof *instr, &instr));
     int n = 0;
     for (int k = 0; k < program->count; k++) {
         for (int send = before[k]; send >= 0; send = following[send]) {
