@@ -156,7 +156,7 @@ static void kill_ranks(const job *j) {
  * ends by itself after its last rank. On several hosts it would wait for a host that does not
  * answer, so it is killed; the daemons of the other hosts notice that at once and end their
  * remaining ranks. */
-static void press_on(job *j) {
+static void end_ranks(job *j) {
     double waited = since_s(j->ending_ns);
     if (waited < GRACE_S) return;
     kill_ranks(j);
@@ -206,7 +206,7 @@ static void look(job *j) {
     }
     int failure = tr_board_first_failure(j->board, NULL, &failed_ns);
     if (failure && failed_ns && since_s(failed_ns) > FAILED_GRACE_S) begin_end(j, failure);
-    if (j->ending_ns) press_on(j);
+    if (j->ending_ns) end_ranks(j);
     if (j->named && all_attached(j)) drop_name(j);
 }
 
