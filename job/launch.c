@@ -423,7 +423,11 @@ static bool find_hosts(const tr_launch *launch, tr_launch *next, char *path, siz
     path[0] = '\0';
     next->ranks = launch->ranks;
     next->hostfile = launch->hostfile;
-    if (!launch->hostfile || tr_hosts_read(launch->hostfile, &hosts) != TR_OK) return true;
+    if (!launch->hostfile) return true;
+    if (tr_hosts_read(launch->hostfile, &hosts) != TR_OK) {
+        tr_hosts_free(&hosts);
+        return true;
+    }
     tr_hosts_ask(&hosts, launch->mpirun_options, ANSWER_S);
     tr_hosts_text(&hosts, false, lost, sizeof lost);
     const int slots = lost[0] ? tr_hosts_slots(&hosts) : INT_MAX;
