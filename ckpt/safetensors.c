@@ -1,8 +1,8 @@
 /* safetensors: the header of a file, and the index of several files.
  *
  * 8 bytes: N, little-endian; N bytes of JSON: {"name": {"dtype", "shape", "data_offsets"}, ...},
- * where
- * "__metadata__" holds texts; then the data, which the tensors cover without gap or overlap. */
+ * where "__metadata__" holds texts; then the data, which the tensors cover without gap or
+ * overlap. */
 #include "base/input.h"
 #include "base/json.h"
 #include "base/memory.h"

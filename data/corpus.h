@@ -23,8 +23,8 @@ tr_status tr_corpus_open(const char *key, const tr_data_words *words,
 void tr_corpus_close(tr_corpus *corpus);
 
 /* Reads tokens first..first+count-1, in rows with TR_TOKEN_GIVEN; 0 <= first, first + count <=
- * tokens, or the end of the last row. Fails like
- * tr_source_read. Several threads may call it at a time. */
+ * tokens, or the end of the last row. Fails like tr_source_read. Several threads may call it at a
+ * time. */
 tr_status tr_corpus_read(const tr_corpus *corpus, int64_t first, int64_t count, int32_t *to);
 /* Returns the smallest listed end of a document above `token`; INT64_MAX when there is none. */
 int64_t tr_corpus_next_end(const tr_corpus *corpus, int64_t token);

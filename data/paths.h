@@ -36,8 +36,7 @@ void tr_data_paths_free(tr_data_paths *paths);
 
 /* Lists the files that a corpus's words name, in order: each word, or the files that match it, by
  * name, when there is no file of that very name. Fails with TR_ERR_NOFILE when no file matches a
- * pattern. The caller releases them with
- * tr_data_paths_free_files, also after a failure. */
+ * pattern. The caller releases them with tr_data_paths_free_files, also after a failure. */
 tr_status tr_data_paths_expand(const char *key, const tr_data_words *words, char ***files,
                                int *count);
 

@@ -3,8 +3,9 @@
  * FP16 has no numbers below 2^-24, so gradients of activations would vanish in it. Backward
  * therefore begins with a power of two instead of 1 for every token, and the step divides the sums
  * of gradients, which are FP32, by it: that is exact. The scale changes as in Micikevicius et al.
- * 2018 (section 3.2; the numbers are those of PyTorch's GradScaler): a step in which a gradient was
- * not finite is skipped and halves it, and a number of steps without that double it. */
+ * 2018 (section 3.2), with the factors and the number of steps of PyTorch's GradScaler: a step in
+ * which a gradient was not finite is skipped and halves it, and TR_LOSS_SCALE_STEPS steps without
+ * one double it. */
 #pragma once
 
 #include "ckpt/ckpt.h"

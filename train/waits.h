@@ -19,6 +19,6 @@ typedef struct tr_waits_meter {
 } tr_waits_meter;
 
 /* Call it before (begins) and after every instruction, when the device has done it; there may be
- * waits between the two calls of an F. tensor_s: the seconds of waits for sums over tensor ranks so
- * far (tr_group_waited). */
+ * waits between the two calls of an action. tensor_s: the seconds of waits for sums over tensor
+ * ranks so far (tr_group_waited). */
 void tr_waits_observe(tr_waits_meter *meter, const tr_instr *instr, bool begins, double tensor_s);
