@@ -209,12 +209,12 @@ static bool rounds_alike(double a, double b, double unit) {
 /* Returns true when the table would print the same numbers for two ranks of a pipeline index. */
 static bool alike(const tr_run_plan *p, int a, int b) {
     const tr_memory_plan *x = &p->memory[a], *y = &p->memory[b];
-    return rounds_alike((double)p->parameters[a], (double)p->parameters[b], 1e4) &&
-           rounds_alike((double)x->of[TR_MEMORY_PARAMETERS], (double)y->of[TR_MEMORY_PARAMETERS],
-                        0.1 * MIB) &&
-           rounds_alike((double)x->of[TR_MEMORY_ACTIVATIONS], (double)y->of[TR_MEMORY_ACTIVATIONS],
-                        0.1 * MIB) &&
-           rounds_alike((double)x->total, (double)y->total, 0.1 * MIB);
+    bool same = rounds_alike((double)p->parameters[a], (double)p->parameters[b], 1e4) &&
+                rounds_alike((double)x->live_peak, (double)y->live_peak, 0.1 * MIB) &&
+                rounds_alike((double)x->total, (double)y->total, 0.1 * MIB);
+    for (tr_memory k = TR_MEMORY_PARAMETERS; k <= TR_MEMORY_DATA; k++)
+        same = same && rounds_alike((double)x->of[k], (double)y->of[k], 0.1 * MIB);
+    return same;
 }
 
 /* Lists the stages and layers of a rank. */

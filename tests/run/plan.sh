@@ -103,6 +103,10 @@ rows=$(awk '/^stage/ {for (on = 1; getline && NF > 0;) print $1, $2}' "$scratch/
 [[ $(wc -l <<<"$rows") -lt 8 && $(cut -d ' ' -f 1 <<<"$rows" | sort -u) == 0-3 &&
     $(cut -d ' ' -f 2 <<<"$rows" | tr , '\n' | awk -F - '{for (r = $1; r <= $NF; r++) print r}' | sort -n | tr '\n' ' ') == "0 1 2 3 4 5 6 7 " ]] ||
     fail "rows: $rows"
+# Ranks share a row only if all of its numbers are theirs: here only the optimizer's differ.
+plan 0 columns --rate 20 model.layers=2 model.width=96 model.context=64 model.dropout=0 parallel.dp=3 parallel.zero=1 train.batch=6
+optimizer=$(awk '/^stage/ {for (; getline && NF > 0;) print $2, $7}' "$scratch/columns.out")
+[[ $optimizer == $'0-1 0.6\n2 0.7' ]] || fail "optimizer of each row: $optimizer"
 
 # A plan writes no files and reads no data, so it needs no data.path. Training needs it.
 [[ ! -e $scratch/grid.plan ]] || fail "a plan made a run directory"
