@@ -293,18 +293,32 @@ static tr_status plan_others(const planning *x) {
     return status;
 }
 
+/* Plans the ranks that a sketch took from those of tensor index 0. */
+static tr_status complete_sketch(const planning *x) {
+    x->p->sketched = false;
+    TR_TRY(plan_others(x));
+    return take_host_memory(x->p, x->c, x->device);
+}
+
 /* Plans all ranks, and what hosts keep for them. fits: with a cut that fits, if there is one.
  * sketch: as tr_run_plan_sketch. */
 static tr_status plan_all(const planning *x, bool fits, bool sketch) {
     tr_run_plan *p = x->p;
     TR_TRY(plan_first(x, fits));
+    p->sketched = sketch && x->c->parallel.tp > 1;
     if (sketch) {
         repeat_first(p, (int)x->c->parallel.tp);
         TR_TRY(take_host_memory(p, x->c, x->device));
         if (tr_run_plan_fits_host(p)) return TR_OK;
     }
-    TR_TRY(plan_others(x));
-    return take_host_memory(p, x->c, x->device);
+    return complete_sketch(x);
+}
+
+/* Sets what a plan of so many ranks takes from the config and the device. */
+static void take_plane(planning *x, int ranks) {
+    x->receive_units = tr_world_expected_units(x->device, tr_request_plane(x->c), ranks);
+    if (x->receive_units > 0 || is_elsewhere_by_nccl(x->c, x->device, ranks))
+        x->own = tr_request_own_sums(x->c);
 }
 
 /* Begins a plan, without orders. limit: of a rank; NULL: the config's. */
@@ -315,9 +329,7 @@ static tr_status begin(planning *x, const size_t *limit) {
     TR_TRY(tr_calloc(1, sizeof *p, &p));
     x->p = p;
     TR_TRY(count_ranks(c, &p->ranks));
-    x->receive_units = tr_world_expected_units(x->device, tr_request_plane(c), p->ranks);
-    if (x->receive_units > 0 || is_elsewhere_by_nccl(c, x->device, p->ranks))
-        x->own = tr_request_own_sums(c);
+    take_plane(x, p->ranks);
     if (limit) p->limit = *limit;
     else TR_TRY(tr_request_memory(c, x->device, p->ranks, &p->limit));
     TR_TRY(tr_calloc((size_t)p->ranks, sizeof *p->memory, &p->memory));
@@ -356,6 +368,13 @@ tr_status tr_run_plan_make_fastest(const tr_config *config, tr_device *device, t
 tr_status tr_run_plan_sketch(const tr_config *config, tr_device *device, size_t limit,
                              tr_run_plan **out) {
     return make(config, device, &limit, true, true, out);
+}
+
+tr_status tr_run_plan_complete(const tr_config *config, tr_device *device, tr_run_plan *plan) {
+    planning x = {.c = config, .device = device, .p = plan};
+    if (!plan->sketched) return TR_OK;
+    take_plane(&x, plan->ranks);
+    return complete_sketch(&x);
 }
 
 void tr_run_plan_destroy(tr_run_plan *p) {

@@ -32,6 +32,7 @@ typedef struct tr_run_plan {
     double ideal;                        /* makespan without bubbles: the mean of the ranks' work */
     tr_run_step step[TR_CONFIG_BATCHES]; /* [steps], the smallest first */
     int steps;
+    bool sketched; /* the ranks of tensor index 0 are planned, and have the others' bytes, too */
 } tr_run_plan;
 
 /* Plans every rank of the config's layout, which all share this machine. When the fastest cut of
@@ -48,10 +49,13 @@ tr_status tr_run_plan_make_within(const tr_config *config, tr_device *device, si
 /* The same as tr_run_plan_make with the fastest cut, whether it fits or not. */
 tr_status tr_run_plan_make_fastest(const tr_config *config, tr_device *device, tr_run_plan **out);
 /* The same as tr_run_plan_make_within, but plans the ranks of tensor index 0, and takes their bytes
- * for the others, which take no more, unless a host's memory would not suffice then. Only packing
- * can break that: with parallel.zero 3, smaller pieces have taken half a percent more. */
+ * for the others, unless a host's memory would not suffice then. The others take no more, except
+ * that smaller pieces may pack worse: with parallel.zero 3 they have taken half a percent more. */
 tr_status tr_run_plan_sketch(const tr_config *config, tr_device *device, size_t limit,
                              tr_run_plan **out);
+/* Plans the other ranks of a sketch that was made of this config on this device: *plan is then that
+ * of tr_run_plan_make_within. */
+tr_status tr_run_plan_complete(const tr_config *config, tr_device *device, tr_run_plan *plan);
 void tr_run_plan_destroy(tr_run_plan *plan);
 
 /* Returns the rank that takes most. */

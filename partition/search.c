@@ -321,6 +321,21 @@ static double without_update(const tr_step_traffic *t) {
     return t->makespan - t->updating - t->of[TR_TRAFFIC_STEPS].exposed;
 }
 
+static tr_found *best_of_mesh(search *s, const tr_layout_choice *x) {
+    for (size_t k = 0; k < s->meshes; k++)
+        if (same_mesh(&s->best[k].choice, x)) return &s->best[k];
+    return NULL;
+}
+
+/* Completes a sketch that may become a row or the least that does not fit. seconds: of its step. */
+static tr_status complete(search *s, const tr_layout_choice *x, double seconds, tr_run_plan *p) {
+    const tr_found *best = best_of_mesh(s, x);
+    const double bytes = (double)p->memory[tr_run_plan_largest(p)].total;
+    const bool fits = tr_run_plan_fits(p);
+    if (fits ? best && best->seconds <= seconds : bytes >= s->out->least) return TR_OK;
+    return tr_run_plan_complete(s->c, s->r->device, p);
+}
+
 /* Plans a choice. *fits: whether each rank's part fits; *stages: of its order, if it has one. */
 static tr_status plan(search *s, const candidate *x, bool *fits, int *stages, tr_found *out) {
     tr_run_plan *p;
@@ -337,7 +352,8 @@ static tr_status plan(search *s, const candidate *x, bool *fits, int *stages, tr
         return TR_OK;
     }
     TR_TRY(planned);
-    const tr_status status = tr_traffic_step(s->c, p->layout, rate, &traffic);
+    tr_status status = tr_traffic_step(s->c, p->layout, rate, &traffic);
+    if (status == TR_OK) status = complete(s, &x->choice, traffic.makespan / rate, p);
     *out = (tr_found){.choice = x->choice,
                       .seconds = traffic.makespan / rate,
                       .bubble = fmax(0, 1 - p->ideal / p->time->makespan),
@@ -355,12 +371,6 @@ static tr_status plan(search *s, const candidate *x, bool *fits, int *stages, tr
     double *fitting = fitting_of(by, &x->choice);
     if (*fits && is_fastest) *fitting = fmin(*fitting, x->estimate.seconds);
     return TR_OK;
-}
-
-static tr_found *best_of_mesh(search *s, const tr_layout_choice *x) {
-    for (size_t k = 0; k < s->meshes; k++)
-        if (same_mesh(&s->best[k].choice, x)) return &s->best[k];
-    return NULL;
 }
 
 /* Of two meshes with equal times the one with fewer pipeline ranks, and then fewer tensor ranks, is

@@ -69,11 +69,12 @@ typedef struct tr_search {
     tr_found found[TR_SEARCH_MOST]; /* the best one of each pp x tp x dp, the shortest step first */
 } tr_search;
 
-/* Estimates every layout (tr_layout_estimate), and plans them (tr_run_plan_sketch), the shortest
- * estimate first, except those that cannot fit, and those with a longer step than the best one of
- * their mesh or than the TR_SEARCH_MOST-th best. Bytes and seconds of a layout are those of its
- * plan, and a mesh has no layout only if none of its layouts fits: an estimate never has more bytes
- * than a plan. When none fits at all, plans on until no other layout can take less.
+/* Estimates every layout (tr_layout_estimate), and sketches their plans (tr_run_plan_sketch), the
+ * shortest estimate first, except those that cannot fit, and those with a longer step than the best
+ * one of their mesh or than the TR_SEARCH_MOST-th best; completes the plans of those that it keeps.
+ * Bytes and seconds of a layout are those of its plan, and a mesh has no layout only if none of its
+ * layouts fits: an estimate never has more bytes than a plan. When none fits at all, plans on until
+ * no other layout can take less.
  *
  * Messages and sums of gradients only make a step longer than its estimate; unequal stages may
  * shorten its bubble, by half at most, as the search assumes. The first plan of an order and a

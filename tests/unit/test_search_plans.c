@@ -228,6 +228,29 @@ static void test_each_layout_is_as_planned(void **state) {
     assert_true(fit > layouts / 2 && not > layouts);
 }
 
+/* With this memory and its cut, smaller pieces of a later tensor index pack worse than those of the
+ * first one, so a rank of it takes most. */
+static void test_a_tensor_index_that_packs_worse(void **state) {
+    static const char base[] = "data.path: x\ntrain.threads: 1\n";
+    static const char *const keys[] = {
+        "model.preset=llama-tiny", "model.layers=12",    "model.width=96",
+        "model.context=16",        "model.vocab=4099",   "train.batch=8",
+        "train.micro_batch=4",     "train.freeze=*0*",   "train.recompute=full",
+        "train.precision=fp32",    "optim.name=sgd",     "optim.gradients=bf16",
+        "parallel.pp=4",           "parallel.tp=4",      "parallel.dp=2",
+        "parallel.zero=3",         "parallel.virtual=2", "parallel.schedule=interleaved"};
+    (void)state;
+    tr_config c;
+    assert_int_equal(tr_config_parse(base, strlen(base), "fixed.yaml", keys,
+                                     (int)(sizeof keys / sizeof *keys), &c),
+                     TR_OK);
+    tr_device *device = open_device(&c);
+    const planned p = compare_layout(&c, device, 2767440);
+    assert_false(p.refused || p.fits);
+    (void)compare_layout(&c, device, p.bytes);
+    tr_device_close(device);
+}
+
 /* --- all layouts ------------------------------------------------------------------------------ */
 
 /* The plans of all layouts of some ranks. */
@@ -376,6 +399,7 @@ static void test_a_search_is_as_planned(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_each_layout_is_as_planned),
+                                       cmocka_unit_test(test_a_tensor_index_that_packs_worse),
                                        cmocka_unit_test(test_a_search_is_as_planned)};
     at = tr_test_seed(1);
     return cmocka_run_group_tests(tests, NULL, NULL);
