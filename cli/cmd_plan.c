@@ -132,7 +132,7 @@ static void print_cut(const tr_run_plan *p) {
 static void print_head(const tr_config *c, const tr_run_plan *p, bool here) {
     const tr_model *model = p->layout->model;
     const int64_t trained = tr_model_trained_parameters(model);
-    char costs[256], work[32], dp[48], limit[32];
+    char costs[256], work[32], mesh[TR_CONFIG_MESH], limit[32];
     tr_request_costs(c, costs, sizeof costs);
     (void)printf("model    %s, %lld layers, width %lld, %.2f M parameters, %s; %s a token\n",
                  c->model.family, (long long)c->model.layers, (long long)c->model.width,
@@ -149,10 +149,8 @@ static void print_head(const tr_config *c, const tr_run_plan *p, bool here) {
                  tr_memory_of_checkpoint(model, p->layout->desc.optimizer) / MIB);
     if (strcmp(c->model.recompute, tr_recompute_name(TR_RECOMPUTE_NONE)) != 0)
         (void)printf("recompute %s\n", c->model.recompute);
-    (void)printf("layout   pp %lld x tp %lld%s x dp %s%s, %s, %d micro-batches of %lld\n",
-                 (long long)c->parallel.pp, (long long)c->parallel.tp,
-                 c->model.sequence && c->parallel.tp > 1 ? " (sequence)" : "",
-                 tr_config_dp_text(c, dp, sizeof dp), tr_config_data_text(c), c->parallel.schedule,
+    (void)printf("layout   %s, %s, %d micro-batches of %lld\n",
+                 tr_config_mesh_text(c, mesh, sizeof mesh), c->parallel.schedule,
                  p->layout->micro_batches, (long long)c->train.micro_batch);
     print_cut(p);
     print_zero(p);

@@ -307,32 +307,9 @@ bool tr_config_validates(const tr_config *config) {
     return tr_config_validation(config, &path) > 0 || path;
 }
 
-const char *tr_config_dp_text(const tr_config *c, char *text, size_t size) {
-    const int64_t near = tr_config_near(c);
-    if (near == c->parallel.dp) (void)snprintf(text, size, "%" PRId64, near);
-    else (void)snprintf(text, size, "%" PRId64 "x%" PRId64, c->parallel.copies, near);
-    return text;
-}
-
 int tr_config_near(const tr_config *config) {
     const int64_t dp = config->parallel.dp, copies = config->parallel.copies;
     return (int)(copies > 1 ? dp / copies : dp);
-}
-
-const char *tr_config_data_text(const tr_config *config) {
-    static const char *const text[][2] = {
-        {"", " (reduce bf16)"},
-        {" (zero 1)", " (zero 1, reduce bf16)"},
-        {" (zero 2)", " (zero 2, reduce bf16)"},
-        {" (zero 3)", " (zero 3, reduce bf16)"},
-        {" (zero divides nothing in runs of 1)",
-         " (zero divides nothing in runs of 1, reduce bf16)"},
-    };
-    const int64_t dp = config->parallel.dp, near = tr_config_near(config);
-    int64_t zero = config->parallel.zero;
-    if (dp == 1 && config->parallel.tp == 1) return "";
-    if (near == 1 && zero > 0) zero = dp > 1 ? 4 : 0;
-    return text[zero][strcmp(config->parallel.reduce, "fp32") != 0];
 }
 
 tr_dtype tr_config_dtype(const tr_config *config) {

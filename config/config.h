@@ -190,12 +190,13 @@ double tr_config_validation(const tr_config *config, const char **path);
 bool tr_config_validates(const tr_config *config);
 /* Returns the step at which the learning rate's schedule ends. */
 int64_t tr_config_horizon(const tr_config *config);
-/* Returns what the data ranks divide and how gradients travel between data and tensor ranks, "" or
- * for example " (zero 1, reduce bf16)", without the defaults. With parallel.dp 4x1 it says that
- * parallel.zero divides nothing. */
-const char *tr_config_data_text(const tr_config *config);
 /* Writes parallel.dp as the config has it, "8" or "2x4", to text[size]; returns text. */
 const char *tr_config_dp_text(const tr_config *config, char *text, size_t size);
+enum { TR_CONFIG_MESH = 192 };
+/* Writes the ranks with what they divide and how gradients travel, "pp 2 x tp 2 (sequence) x dp 2x4
+ * (zero 1, reduce bf16)", without the defaults, to text[size], of which TR_CONFIG_MESH suffice;
+ * returns text. It says so when parallel.sequence or parallel.zero divides nothing. */
+const char *tr_config_mesh_text(const tr_config *config, char *text, size_t size);
 /* Returns how many neighbouring data ranks divide what parallel.zero says and sum first. */
 int tr_config_near(const tr_config *config);
 /* What device.offload says. */

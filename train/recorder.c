@@ -129,10 +129,9 @@ void tr_recorder_go_back(tr_recorder *r, int64_t done) {
                          (long long)done, tr_error_message());
 }
 
-void tr_recorder_show_plan(tr_recorder *r, const tr_engine *engine, const tr_mesh *mesh,
-                           const char *transport) {
+void tr_recorder_show_plan(tr_recorder *r, const tr_engine *engine, const char *transport) {
     tr_memory_plan plan;
-    char cut[512], costs[256], batches[MOST_LINE], dp[48];
+    char cut[512], costs[256], batches[MOST_LINE], mesh[TR_CONFIG_MESH];
     const tr_config *c = r->config;
     tr_engine_plan(engine, &plan);
     tr_layout_cut(tr_engine_layout(engine), cut, sizeof cut);
@@ -155,11 +154,8 @@ void tr_recorder_show_plan(tr_recorder *r, const tr_engine *engine, const tr_mes
     if (trained < parameters)
         fprintf(out, "trained  %.2f M parameters, %.2f M frozen\n", (double)trained * 1e-6,
                 (double)(parameters - trained) * 1e-6);
-    fprintf(out,
-            "layout   pp %d x tp %d%s x dp %s%s, %s, %lld micro-batches; stages of layers %s\n",
-            mesh->degree[TR_AXIS_PP], mesh->degree[TR_AXIS_TP],
-            c->model.sequence && mesh->degree[TR_AXIS_TP] > 1 ? " (sequence)" : "",
-            tr_config_dp_text(c, dp, sizeof dp), tr_config_data_text(c), c->parallel.schedule,
+    fprintf(out, "layout   %s, %s, %lld micro-batches; stages of layers %s\n",
+            tr_config_mesh_text(c, mesh, sizeof mesh), c->parallel.schedule,
             (long long)(c->train.batch / c->parallel.dp / c->train.micro_batch), cut);
     if (tr_engine_layout(engine)->for_room)
         fprintf(out, "cut      for the memory of a rank, in which the fastest cut does not fit\n");

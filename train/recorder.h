@@ -67,8 +67,7 @@ tr_status tr_recorder_open_report(tr_recorder *recorder, tr_device *device, cons
                                   const tr_mesh *mesh);
 /* On rank 0 opens log.txt, to which a resumed run appends, and prints model, layout, memory, and
  * the transport unless it is "". */
-void tr_recorder_show_plan(tr_recorder *recorder, const tr_engine *engine, const tr_mesh *mesh,
-                           const char *transport);
+void tr_recorder_show_plan(tr_recorder *recorder, const tr_engine *engine, const char *transport);
 /* Prints one line on rank 0 about the operators that run without their GPU's library
  * (tr_device_fallbacks), if there are any. Collective. */
 tr_status tr_recorder_show_fallbacks(tr_recorder *recorder, const tr_device *device);

@@ -152,7 +152,7 @@ static void write_row(FILE *out, const char *name, const char *text) {
 
 static tr_status write_summary(const tr_report *r, const curves *c, FILE *out) {
     const tr_config *config = r->config;
-    char text[TR_CONFIG_PATH + 160], dp[48];
+    char text[TR_CONFIG_PATH + TR_CONFIG_MESH], mesh[TR_CONFIG_MESH];
     double speed = NAN;
     TR_TRY(median(c->value[SPEED], c->count, &speed));
     (void)fputs("<table>\n", out);
@@ -160,11 +160,8 @@ static tr_status write_summary(const tr_report *r, const curves *c, FILE *out) {
                    config->model.family, config->model.layers, config->model.width,
                    config->train.precision);
     write_row(out, "model", text);
-    (void)snprintf(text, sizeof text, "pp %" PRId64 " x tp %" PRId64 "%s x dp %s%s, schedule %s",
-                   config->parallel.pp, config->parallel.tp,
-                   config->model.sequence && config->parallel.tp > 1 ? " (sequence)" : "",
-                   tr_config_dp_text(config, dp, sizeof dp), tr_config_data_text(config),
-                   config->parallel.schedule);
+    (void)snprintf(text, sizeof text, "%s, schedule %s",
+                   tr_config_mesh_text(config, mesh, sizeof mesh), config->parallel.schedule);
     write_row(out, "layout", text);
     if (tr_config_batches_text(config, text, sizeof text)[0]) write_row(out, "batch", text);
     if (c->count) {

@@ -417,7 +417,7 @@ static void start_limit(tr_session *s) {
 static void show_plan(tr_session *s) {
     char text[96], warmup[TR_LR_NOTE];
     const tr_lr lr = tr_lr_of(s->config);
-    tr_recorder_show_plan(&s->recorder, s->engine, &s->mesh, s->transport);
+    tr_recorder_show_plan(&s->recorder, s->engine, s->transport);
     tr_plans_text(&s->plans, text, sizeof text);
     if (text[0]) tr_recorder_say(&s->recorder, "plans    %s", text);
     if (tr_optim_of(s->config).moments == TR_U8 && s->config->parallel.tp > 1)

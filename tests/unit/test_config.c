@@ -502,6 +502,32 @@ static void log_dir_follows_the_file(void **state) {
 
 /* Every number is accepted at its limits and refused one above and below them, with a sentence that
  * states the limits exactly. */
+/* The line 'layout' has what the ranks divide, and what divides nothing. */
+static void ranks_have_a_text(void **state) {
+    static const struct {
+        const char *keys, *text;
+    } mesh[] = {{"{pp: 2}", "pp 2 x tp 1 x dp 1"},
+                {"{pp: 2, reduce: bf16}", "pp 2 x tp 1 x dp 1"},
+                {"{tp: 2, sequence: true, dp: 2x4, zero: 1, reduce: bf16}",
+                 "pp 1 x tp 2 (sequence) x dp 2x4 (zero 1, reduce bf16)"},
+                {"{dp: 4, reduce: bf16}", "pp 1 x tp 1 x dp 4 (reduce bf16)"},
+                {"{dp: 4, zero: 3}", "pp 1 x tp 1 x dp 4 (zero 3)"},
+                {"{dp: 4x1, zero: 2}", "pp 1 x tp 1 x dp 4x1 (zero divides nothing in runs of 1)"},
+                {"{tp: 2, zero: 1, reduce: bf16}",
+                 "pp 1 x tp 2 x dp 1 (zero divides nothing with dp 1, reduce bf16)"},
+                {"{zero: 1}", "pp 1 x tp 1 x dp 1 (zero divides nothing with dp 1)"},
+                {"{sequence: true}", "pp 1 x tp 1 (sequence divides nothing with tp 1) x dp 1"}};
+    (void)state;
+    for (size_t i = 0; i < sizeof mesh / sizeof *mesh; i++) {
+        char text[256], written[TR_CONFIG_MESH];
+        tr_config c;
+        (void)snprintf(text, sizeof text, "data.path: x\ntrain.batch: 8\nparallel: %s\n",
+                       mesh[i].keys);
+        assert_int_equal(parse(text, &c), TR_OK);
+        assert_string_equal(tr_config_mesh_text(&c, written, sizeof written), mesh[i].text);
+    }
+}
+
 static void limits_are_exact(void **state) {
     (void)state;
     for (int k = 0; k < tr_schema_count; k++) {
@@ -578,6 +604,7 @@ int main(void) {
         cmocka_unit_test(a_config_is_a_regular_file_of_at_most_a_mebibyte),
         cmocka_unit_test(a_byte_order_mark_is_passed_over),
         cmocka_unit_test(log_dir_follows_the_file),
+        cmocka_unit_test(ranks_have_a_text),
         cmocka_unit_test(limits_are_exact),
         cmocka_unit_test(the_schema_is_whole),
     };
