@@ -18,7 +18,8 @@ typedef struct item {
     size_t length;
     tr_recompute mode;
     int64_t first, last;
-    bool all; /* a mode without blocks: all of them */
+    bool all;      /* a mode without blocks: all of them */
+    bool reversed; /* malformed only in that the first block is after the last */
 } item;
 
 /* Reads a number of at most 9 digits at *text, and moves behind it. */
@@ -58,7 +59,9 @@ static bool next_item(const char **text, item *out, bool *good) {
     *good = *good && *at++ == ':' && read_number(&at, &out->first);
     out->last = out->first;
     if (*good && *at == '-') *good = at++ && read_number(&at, &out->last);
-    *good = *good && at == end && out->first <= out->last;
+    *good = *good && at == end;
+    out->reversed = *good && out->first > out->last;
+    *good = *good && !out->reversed;
     return *good;
 }
 
@@ -98,6 +101,11 @@ tr_status tr_recompute_check(const char *text, int64_t blocks) {
         TR_TRY(check_overlap(text, &part));
     }
     if (good) return TR_OK;
+    if (part.reversed)
+        return TR_FAIL(TR_ERR_CONFIG,
+                       "train.recompute has its blocks in reverse in '%.*s': write %s:%lld-%lld",
+                       (int)part.length, part.begin, names[part.mode], (long long)part.last,
+                       (long long)part.first);
     return TR_FAIL(TR_ERR_CONFIG,
                    "train.recompute must be none, selective, full, auto, or a list by block like "
                    "full:0-5,selective:6-11, not '%.80s'",

@@ -142,7 +142,9 @@ static void test_bad_text_is_refused(void **state) {
                  {"full:", "train.recompute must be"},
                  {"full:a", "train.recompute must be"},
                  {"full:1-", "train.recompute must be"},
-                 {"full:2-1", "train.recompute must be"},
+                 {"full:2-1", "train.recompute has its blocks in reverse in 'full:2-1': write "
+                              "full:1-2"},
+                 {"full:0,selective:2-1x", "train.recompute must be"},
                  {"full:0-1x", "train.recompute must be"},
                  {"full:-1", "train.recompute must be"},
                  {"full:99999999999999999999", "train.recompute must be"},
