@@ -42,6 +42,7 @@ static const struct {
            {"optim.name", "optim.beta1", "adamw adam lion lamb muon"},
            {"optim.name", "optim.beta2", "adamw adam lion lamb muon"},
            {"optim.name", "optim.eps", "adamw adam lamb muon"},
+           {"optim.schedule", "optim.min_lr", "linear cosine inverse-root steps wsd cycles"},
            {"optim.schedule", "optim.milestones", "steps"},
            {"optim.schedule", "optim.milestone_factor", "steps"},
            {"optim.schedule", "optim.decay", "wsd"},

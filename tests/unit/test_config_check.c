@@ -74,6 +74,9 @@ static void checks_name_place_and_remedy(void **state) {
          "x.yaml:2:21: optim.schedule linear does not read optim.milestones: leave "
          "optim.milestones "
          "out, or set optim.schedule to steps"},
+        {"optim: {schedule: constant, min_lr: 1e-4}\n", 1,
+         "x.yaml:2:37: optim.schedule constant does not read optim.min_lr: leave optim.min_lr out, "
+         "or set optim.schedule to one of: linear cosine inverse-root steps wsd cycles"},
         {"optim: {schedule: wsd, milestone_factor: 0.5}\n", 1,
          "x.yaml:2:42: optim.schedule wsd does not read optim.milestone_factor: leave "
          "optim.milestone_factor out, or set optim.schedule to steps"},
