@@ -48,6 +48,9 @@ ends() {
 }
 saved_step() { find "$1" -path '*/ckpt/step-*' -prune | sed 's/.*step-0*//' | sort -n | tail -n 1; }
 
+# older PID SECONDS: succeeds when the process has lasted longer.
+older() { (($(ps -o etimes= -p "$1") > $2)); }
+
 # said RUN LINE...: its stderr must be exactly these lines (patterns).
 said() {
     local run=$1 n=0 line
@@ -180,6 +183,22 @@ for ranks in 1 2; do
     said limit "stopped by --time-limit $limit after step [0-9]*, which is saved: .*--resume.*"
     grep -q '^trireme: stopped by --time-limit' limit/log.txt || fail "log.txt: the last sentence is missing"
 done
+
+# The limit counts from the start of the first job: a restart after it takes one step.
+launcher=(--restarts 1)
+for limit in 5 30; do # on a busy machine the first limit may end the job before it is held
+    begin 2 restarted --time-limit $limit
+    held=$(hold "$job")
+    lost=$(rank_process 1)
+    [[ -z $lost ]] || break
+done
+launcher=()
+until_true 60 older "$job" $limit || fail "restarted: not held"
+kill -KILL $lost
+kill -CONT $held
+ends restarted 75
+said restarted "lost rank 1 .*" "the job starts again (restart 1 of 1)" \
+    "stopped by --time-limit $limit after step 1, which is saved: .*"
 
 # A request during the set-up ends the run: nothing is saved, and it can be started again. One that came in the first
 # step is repeated.
