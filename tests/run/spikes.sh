@@ -202,6 +202,17 @@ for by in 0 1; do
     [[ $(state_of $run $((far + 1)) loss_scale_steps) == $((far + 1)) ]] ||
         fail "$run: the scale holds for $(state_of $run $((far + 1)) loss_scale_steps) steps"
 done
+# Steps that are skipped, and again after the run has gone back, count once.
+run=half-back-skips
+mkdir -p "$scratch/$run/ckpt"
+cp -r "$(step_dir half-warn 20)" "$scratch/$run/ckpt"
+"$tools/ckpt_forge" "$(step_dir $run 20)" loss_scale 32768 || fail "$run: the scale was not set"
+head -n 20 "$scratch/half-warn/metrics.jsonl" >"$scratch/$run/metrics.jsonl"
+train 0 1 $run --resume "${calm[@]}" guard.sigma=2 guard.action=rollback train.steps=50 checkpoint.every=1000
+grep -q 'gradients overflow FP16 .*; the step is skipped$' "$scratch/$run.err" && grep -q 'the run goes back, .*: step 20 is saved$' "$scratch/$run.err" ||
+    fail "$run: $(head -n 2 "$scratch/$run.err")"
+[[ $(state_of $run 50 skipped) == $(skipped $run | wc -w) ]] ||
+    fail "$run: the checkpoint counts $(state_of $run 50 skipped) skipped steps, not $(skipped $run)"
 # Resumed with its scale: the same bits on both layouts. With one at which no gradient of a label fits: both steps
 # after it are lost everywhere, and the run goes on.
 forged half-again "$(field half loss_scale | sed -n 21p)" 1
