@@ -329,15 +329,18 @@ static double time_of_run(const tr_config *c, const tr_run_plan *p) {
     return sum;
 }
 
-/* Returns a time as percent of the makespan; a rest from rounding counts as 0. */
+/* Returns a part in percent of the whole; a rest from rounding counts as 0. */
+static double percent(double part, double whole) {
+    const double share = 100 * part / whole;
+    return fabs(share) < 1e-9 ? 0 : share;
+}
+
 static double share(const tr_run_plan *p, double time) {
-    double percent = 100 * time / p->time->makespan;
-    return fabs(percent) < 1e-9 ? 0 : percent;
+    return percent(time, p->time->makespan);
 }
 
 static double bubble(const tr_run_plan *p, double total) {
-    double percent = 100 * (total - p->ideal) / total;
-    return fabs(percent) < 1e-9 ? 0 : percent;
+    return percent(total - p->ideal, total);
 }
 
 static void print_step(const tr_run_plan *p) {
