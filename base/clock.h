@@ -26,3 +26,8 @@ static inline int64_t tr_now_ns(void) {
 static inline double tr_now_s(void) {
     return tr_clock_s(CLOCK_MONOTONIC);
 }
+
+/* Returns the seconds from a moment of tr_now_ns to now. */
+static inline double tr_since_s(int64_t ns) {
+    return 1e-9 * (double)(tr_now_ns() - ns);
+}

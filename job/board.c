@@ -473,10 +473,6 @@ void tr_board_sum_work(const tr_board *board, int work, int64_t *done, int64_t *
     }
 }
 
-static double seconds_since(int64_t ns) {
-    return (double)(tr_now_ns() - ns) * 1e-9;
-}
-
 static const char *action_name(char action) {
     switch (action) {
     case 'F': return "forward (F)";
@@ -520,13 +516,13 @@ const char *tr_board_describe(const tr_board *board, int rank, char *buf, size_t
         tr_text_add(buf, size, "%s %lld, ", v.action == 'E' ? "batch" : "micro-batch",
                     (long long)v.micro_batch);
     if (v.action)
-        tr_text_add(buf, size, "%s for %.1f s", action_name(v.action), seconds_since(v.action_ns));
+        tr_text_add(buf, size, "%s for %.1f s", action_name(v.action), tr_since_s(v.action_ns));
     else tr_text_add(buf, size, v.step >= 0 ? "between actions" : "before its first step");
     if (v.waiting) {
         tr_text_add(buf, size, ", waits for ");
         if (v.wait_peer >= 0) tr_text_add(buf, size, "rank %d (%s)", v.wait_peer, v.wait_what);
         else tr_text_add(buf, size, "its group (%s)", v.wait_what);
-        tr_text_add(buf, size, " for %.1f s", seconds_since(v.wait_ns));
+        tr_text_add(buf, size, " for %.1f s", tr_since_s(v.wait_ns));
     }
     return buf;
 }

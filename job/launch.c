@@ -53,10 +53,6 @@ typedef struct job {
     tr_job_folder folder;
 } job;
 
-static double since_s(int64_t ns) {
-    return (double)(tr_now_ns() - ns) * 1e-9;
-}
-
 /* Prints the job's one message, unless a rank has printed it. */
 __attribute__((format(printf, 2, 3))) static void say_once(job *j, const char *format, ...) {
     char text[2 * PATH_MAX];
@@ -113,7 +109,7 @@ static void on_stop_signal(job *j, int signal) {
     bool again = j->stopping;
     if (tr_signal_is_urgent(signal)) {
         again = j->urgent_ns;
-        bool second = again && since_s(j->urgent_ns) > TR_SECOND_SIGNAL_S;
+        bool second = again && tr_since_s(j->urgent_ns) > TR_SECOND_SIGNAL_S;
         if (second && !tr_board_any_done(j->board)) {
             say_once(j, "%s", tr_signal_abort_text(j->board));
             begin_end(j, TR_ERR_RANK);
@@ -157,7 +153,7 @@ static void kill_ranks(const job *j) {
  * answer, so it is killed; the daemons of the other hosts notice that at once and end their
  * remaining ranks. */
 static void end_ranks(job *j) {
-    double waited = since_s(j->ending_ns);
+    double waited = tr_since_s(j->ending_ns);
     if (waited < GRACE_S) return;
     kill_ranks(j);
     if (waited > GRACE_S + (elsewhere(j) ? GRACE_S : MPIRUN_GRACE_S))
@@ -191,7 +187,7 @@ static void find_loss(job *j) {
         return;
     }
     /* Until then the ranks that mpirun kills look lost. */
-    if (j->log.aborting_ns && since_s(j->log.aborting_ns) < VERDICT_S && j->watch.parent) return;
+    if (j->log.aborting_ns && tr_since_s(j->log.aborting_ns) < VERDICT_S && j->watch.parent) return;
     if (tr_watch_look(&j->watch, j->board, sentence, sizeof sentence))
         tr_signal_say(sentence, j->refreshes);
 }
@@ -205,7 +201,7 @@ static void look(job *j) {
         begin_end(j, TR_ERR_IO);
     }
     int failure = tr_board_first_failure(j->board, NULL, &failed_ns);
-    if (failure && failed_ns && since_s(failed_ns) > FAILED_GRACE_S) begin_end(j, failure);
+    if (failure && failed_ns && tr_since_s(failed_ns) > FAILED_GRACE_S) begin_end(j, failure);
     if (j->ending_ns) end_ranks(j);
     if (j->named && all_attached(j)) drop_name(j);
 }
@@ -317,7 +313,7 @@ static bool ranks_end(const job *j) {
     for (int r = 0; r < j->launch->ranks; r++)
         while (tr_watch_lives(j->board, r)) {
             (void)nanosleep(&(struct timespec){.tv_nsec = 20 * 1000000}, NULL);
-            if (since_s(begin) < DYING_S) continue;
+            if (tr_since_s(begin) < DYING_S) continue;
             (void)snprintf(text, sizeof text,
                            "rank %d was killed but does not end, so the job does not start again",
                            r);

@@ -79,10 +79,9 @@ static bool ask(int signal, tr_board *board) {
     bool again = self.asked;
     self.asked = true;
     if (tr_signal_is_urgent(signal)) {
-        int64_t now = tr_now_ns();
         again = self.urgent_ns != 0;
-        if (!again) self.urgent_ns = now;
-        else if (!self.launched && (double)(now - self.urgent_ns) * 1e-9 > TR_SECOND_SIGNAL_S)
+        if (!again) self.urgent_ns = tr_now_ns();
+        else if (!self.launched && tr_since_s(self.urgent_ns) > TR_SECOND_SIGNAL_S)
             abort_job(board);
     }
     tr_board_request_stop(board);

@@ -304,8 +304,7 @@ static bool tell(tr_watchdog *watchdog, int code, const char *sentence) {
     bool by_rank_0 = tr_board_rank(watchdog->board) != 0 && sentence[0];
     tr_heartbeat_tell(heartbeat, code, sentence);
     bool heard = tr_heartbeat_turn(heartbeat, &end);
-    for (int64_t begin = tr_now_ns();
-         by_rank_0 && !heard && seconds(begin, tr_now_ns()) < RELAY_S;) {
+    for (int64_t begin = tr_now_ns(); by_rank_0 && !heard && tr_since_s(begin) < RELAY_S;) {
         (void)nanosleep(&(struct timespec){.tv_nsec = TICK_NS / 25}, NULL);
         heard = tr_heartbeat_turn(heartbeat, &end);
     }
@@ -333,8 +332,7 @@ static bool turn(tr_watchdog *watchdog) {
     hear(watchdog);
     int ending = tr_board_ending(board);
     int failure = tr_board_first_failure(board, NULL, &failed_ns);
-    if (!ending && failure && failed_ns && seconds(failed_ns, tr_now_ns()) > FAILED_S)
-        ending = failure;
+    if (!ending && failure && failed_ns && tr_since_s(failed_ns) > FAILED_S) ending = failure;
     if (ending) {
         (void)tell(watchdog, ending, "");
         watchdog->options.end(watchdog->options.context, ending);
