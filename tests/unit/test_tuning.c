@@ -467,6 +467,23 @@ static void test_learning_rate_by_name(void **state) {
                  "*.wte.* *.h.[1-9].ln_?.* *.ln_f.*");
 }
 
+/* Tensors that are both frozen may be in one parameter, whatever train.lr_scale says of them. */
+static void test_alike(void **state) {
+    static const struct {
+        const char *freeze, *lr_scale;
+        bool alike;
+    } cases[] = {{"", "", true},      {"a b", "", true},    {"a", "", false},
+                 {"", "2 a", false},  {"", "2 a b", true},  {"a b", "2 a", true},
+                 {"a", "2 b", false}, {"a", "2 a b", false}};
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        tr_tuning t = {0};
+        (void)strcpy(t.freeze, cases[i].freeze);
+        (void)strcpy(t.lr_scale, cases[i].lr_scale);
+        assert_int_equal(tr_tuning_alike(&t, "a", "b"), cases[i].alike);
+    }
+}
+
 /* --- what a model counts, and bad patterns ---------------------------------------------------- */
 
 static tr_status make(const char *family, const char *freeze, const char *lr_scale,
@@ -565,6 +582,7 @@ int main(void) {
         cmocka_unit_test(test_no_operator_of_w_runs),
         cmocka_unit_test(test_no_backward_below_what_is_trained),
         cmocka_unit_test(test_learning_rate_by_name),
+        cmocka_unit_test(test_alike),
         cmocka_unit_test(test_counts),
         cmocka_unit_test(test_bad_patterns),
     };
