@@ -8,6 +8,7 @@
 #include "partition/search_estimate.h"
 #include "partition/traffic.h"
 
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -288,23 +289,31 @@ static void test_none_fits_and_none_is_possible(void **state) {
     tr_error_clear();
 }
 
+/* Estimates a layout of the config. Sets *c to the config with it. */
+static tr_layout_estimate estimate(const tr_config *config, const tr_layout_choice *x, double rate,
+                                   tr_config *c) {
+    const tr_search_request request = {.config = config,
+                                       .device = device,
+                                       .ranks = (int)(x->pp * x->tp * x->dp),
+                                       .rate = rate_of,
+                                       .context = &rate};
+    tr_layout_estimator *estimator;
+    tr_layout_estimate e;
+    *c = *config;
+    tr_layout_choice_apply(x, 0, c);
+    assert_int_equal(tr_layout_estimator_create(&request, SIZE_MAX, &estimator), TR_OK);
+    assert_int_equal(tr_layout_estimate_make(estimator, x, c, &e), TR_OK);
+    tr_layout_estimator_destroy(estimator);
+    return e;
+}
+
 /* Returns the estimated seconds of two pipeline ranks with four tensor ranks each. */
 static double estimate_tensor_ranks(const char *hosts) {
     const tr_layout_choice x = {.pp = 2, .tp = 4, .dp = 1, .micro_batch = 2, .schedule = "1f1b"};
     const char *const overrides[] = {hosts, "device.link=50", "device.network=1"};
-    double rate = 1e12;
     tr_config config, c;
-    tr_layout_estimator *estimator;
-    tr_layout_estimate e;
     read_config(&config, 3, overrides);
-    const tr_search_request request = {
-        .config = &config, .device = device, .ranks = 8, .rate = rate_of, .context = &rate};
-    c = config;
-    tr_layout_choice_apply(&x, 0, &c);
-    assert_int_equal(tr_layout_estimator_create(&request, SIZE_MAX, &estimator), TR_OK);
-    assert_int_equal(tr_layout_estimate_make(estimator, &x, &c, &e), TR_OK);
-    tr_layout_estimator_destroy(estimator);
-    return e.seconds;
+    return estimate(&config, &x, 1e12, &c).seconds;
 }
 
 /* Hosts of 6 ranks divide the second pipeline rank's tensor ranks, though one pipeline rank alone
@@ -314,6 +323,35 @@ static void test_estimates_know_the_hosts(void **state) {
     const double whole = estimate_tensor_ranks("device.host_ranks=8");
     assert_true(estimate_tensor_ranks("device.host_ranks=4") == whole);
     assert_true(estimate_tensor_ranks("device.host_ranks=6") > 1.5 * whole);
+}
+
+/* On one rank the estimate of the optimizer's step is the plan's, with the time that the host takes
+ * for the state in its memory. */
+static void test_estimates_know_the_host(void **state) {
+    (void)state;
+    const char *const overrides[] = {"device.name=guarded"};
+    tr_config config, c;
+    double update[2], rate = 1e12;
+    read_config(&config, 1, overrides);
+    for (int k = 0; k < 2; k++) {
+        const tr_layout_choice x = {.pp = 1,
+                                    .tp = 1,
+                                    .dp = 1,
+                                    .micro_batch = 2,
+                                    .schedule = "1f1b",
+                                    .offload.optimizer = k == 1};
+        tr_run_plan *p;
+        tr_step_traffic t;
+        update[k] = estimate(&config, &x, 1e12, &c).update;
+        assert_int_equal(rate_of(&rate, &c, &rate), TR_OK);
+        assert_int_equal(tr_run_plan_make(&c, device, &p), TR_OK);
+        assert_int_equal(tr_traffic_of(&c, p->layout, rate, &t), TR_OK);
+        tr_run_plan_destroy(p);
+        const double planned = (t.updating + t.of[TR_TRAFFIC_STEPS].exposed) / rate;
+        assert_true(fabs(update[k] - planned) <= 1e-9 * planned);
+        rate = 1e12;
+    }
+    assert_true(update[1] > update[0]);
 }
 
 enum { ALL_KEPT = (1 << TR_SEARCH_KEYS) - 1 };
@@ -432,6 +470,7 @@ int main(void) {
                                        cmocka_unit_test(test_it_finds_offloads),
                                        cmocka_unit_test(test_it_finds_runs_on_hosts),
                                        cmocka_unit_test(test_estimates_know_the_hosts),
+                                       cmocka_unit_test(test_estimates_know_the_host),
                                        cmocka_unit_test(test_kept_keys_stay),
                                        cmocka_unit_test(test_none_fits_and_none_is_possible),
                                        cmocka_unit_test(test_kept_orders_count_once),
