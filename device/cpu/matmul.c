@@ -116,31 +116,35 @@ static const char *name_of(const_dnnl_primitive_desc_t found) {
     return name;
 }
 
-static bool is_optimised(const char *name) {
-    return strncmp(name, "ref", 3) != 0;
+/* Whether the implementation is optimised and right. With a depth of 64 i - 1, oneDNN 2.6.3's
+ * product by AMX tiles computes wrong rows of C in some shapes, or ends the process with SIGILL. */
+static bool is_usable(const cpu_matmul *op, const char *name) {
+    const bool amx = strcmp(name, "brg:avx512_core_amx_bf16") == 0;
+    return strncmp(name, "ref", 3) != 0 && !(amx && op->operands[SRC].used.columns % 64 == 63);
 }
 
-/* Takes the proposed implementation of those that the iterator lists, if it is optimised; else
- * NULL. */
+/* Takes the proposed implementation of those that the iterator lists, if it is usable; else NULL.
+ */
 static dnnl_primitive_desc_t pick(const cpu_matmul *op, dnnl_primitive_desc_iterator_t list) {
     dnnl_primitive_desc_t found = dnnl_primitive_desc_iterator_fetch(list);
-    bool gemm = !prefers_gemm(op, name_of(found));
+    bool gemm = is_usable(op, name_of(found)) && !prefers_gemm(op, name_of(found));
     while (!gemm && dnnl_primitive_desc_iterator_next(list) == dnnl_success) {
         dnnl_primitive_desc_t next = dnnl_primitive_desc_iterator_fetch(list);
         gemm = strncmp(name_of(next), "gemm", 4) == 0;
         dnnl_primitive_desc_destroy(gemm ? found : next);
         if (gemm) found = next;
     }
-    if (is_optimised(name_of(found))) return found;
+    if (is_usable(op, name_of(found))) return found;
     dnnl_primitive_desc_destroy(found);
     return NULL;
 }
 
-/* Takes the optimised implementation of that name; NULL when the iterator does not list it. */
-static dnnl_primitive_desc_t pick_named(const char *name, dnnl_primitive_desc_iterator_t list) {
+/* Takes the usable implementation of that name; NULL when the iterator does not list it. */
+static dnnl_primitive_desc_t pick_named(const cpu_matmul *op, const char *name,
+                                        dnnl_primitive_desc_iterator_t list) {
     do {
         dnnl_primitive_desc_t found = dnnl_primitive_desc_iterator_fetch(list);
-        if (strcmp(name_of(found), name) == 0 && is_optimised(name)) return found;
+        if (strcmp(name_of(found), name) == 0 && is_usable(op, name)) return found;
         dnnl_primitive_desc_destroy(found);
     } while (dnnl_primitive_desc_iterator_next(list) == dnnl_success);
     return NULL;
@@ -194,7 +198,7 @@ static tr_status find_primitive(const cpu_matmul *op, dnnl_engine_t engine, bool
     *out = NULL;
     TR_TRY(list_primitives(op, engine, adds, &all));
     if (!all.list) return TR_OK;
-    *out = name ? pick_named(name, all.list) : pick(op, all.list);
+    *out = name ? pick_named(op, name, all.list) : pick(op, all.list);
     dnnl_primitive_desc_iterator_destroy(all.list);
     return TR_OK;
 }
@@ -426,7 +430,8 @@ static tr_status list_plans(const tr_op *base, tr_plan_names *names) {
     for (bool more = status == TR_OK && all.list; more;
          more = dnnl_primitive_desc_iterator_next(all.list) == dnnl_success) {
         dnnl_primitive_desc_t found = dnnl_primitive_desc_iterator_fetch(all.list);
-        if (is_optimised(name_of(found))) tr_plan_names_add(names, name_of(found));
+        if (is_usable((const cpu_matmul *)base, name_of(found)))
+            tr_plan_names_add(names, name_of(found));
         dnnl_primitive_desc_destroy(found);
     }
     if (all.list) dnnl_primitive_desc_iterator_destroy(all.list);
