@@ -1,6 +1,7 @@
 #include "pipeline/program/arena.h"
 
 #include "base/memory.h"
+#include "pipeline/program/arena_search.h"
 
 #include <stdint.h>
 #include <stdlib.h>
@@ -257,6 +258,28 @@ static tr_status sweep_all(const tr_arena_item *items, int n, sweep_order *o, ro
     return TR_OK;
 }
 
+enum { ENOUGH_PART = 32 }; /* a search follows where the sweeps leave more of the peak than this */
+
+/* Searches an arena that is smaller than that of the sweeps. */
+static tr_status search(const tr_arena_item *items, int n, size_t enough, places *best) {
+    tr_status status = TR_OK;
+    bool found = false;
+    size_t *place = NULL;
+    TR_TRY_OUT(tr_calloc((size_t)n, sizeof *place, &place));
+    TR_TRY_OUT(tr_arena_search(items, n, enough, &best->end, place, &found));
+    if (!found) goto out;
+    TR_TRY_OUT(tr_grow(&best->extent, &best->capacity, (size_t)n, sizeof *best->extent));
+    best->extents = n;
+    for (int k = 0; k < n; k++) {
+        best->extent[k] = (extent){place[k], items[k].count};
+        best->first[k] = k;
+        best->after[k] = k + 1;
+    }
+out:
+    free(place);
+    return status;
+}
+
 static tr_status list_offsets(const tr_arena_item *items, int n, size_t buffers, const places *p,
                               size_t **out) {
     size_t *at;
@@ -269,11 +292,13 @@ static tr_status list_offsets(const tr_arena_item *items, int n, size_t buffers,
     return TR_OK;
 }
 
-/* Why these sweeps are enough: a step is a ramp up, a steady state and a ramp down. The forward
- * sweep places items well where live ranges begin together, as in the ramp up; the backward sweep
- * where they end together. In both, repeating items of the steady state get the room of their
+/* Why these sweeps are mostly enough: a step is a ramp up, a steady state and a ramp down. The
+ * forward sweep places items well where live ranges begin together, as in the ramp up; the backward
+ * sweep where they end together. In both, repeating items of the steady state get the room of their
  * predecessors. Small items that take the lowest gaps split the room of large ones there where both
- * alternate, as with the two directions of DualPipeV; in the tightest gaps they do not. */
+ * alternate, as with the two directions of DualPipeV; in the tightest gaps they do not. The values
+ * that parallel.zero 3 gathers for several stages of a rank, and what an F with recompute does not
+ * keep, are larger than most gaps, so a search places these. */
 tr_status tr_arena_pack(tr_arena_item *items, int n, size_t **offset, size_t *bytes,
                         size_t *live_peak) {
     tr_status status = TR_OK;
@@ -289,6 +314,8 @@ tr_status tr_arena_pack(tr_arena_item *items, int n, size_t **offset, size_t *by
     TR_TRY_OUT(open_places(&best, n));
     TR_TRY_OUT(open_places(&trial, n));
     TR_TRY_OUT(sweep_all(items, n, &order, &r, &best, &trial, live_peak));
+    const size_t spare = *live_peak / ENOUGH_PART;
+    if (best.end - *live_peak > spare) TR_TRY_OUT(search(items, n, *live_peak + spare, &best));
     *bytes = best.end;
     if (offset) TR_TRY_OUT(list_offsets(items, n, buffers, &best, offset));
 out:
