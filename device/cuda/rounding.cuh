@@ -4,9 +4,9 @@
 #include "device/elementwise.h"
 
 /* Draws the half-words of eight elements of a parameter from `at` on, which each use multiplies
- * (tr_rounding_draw). Mostly these are the elements that
- * share a Philox call; otherwise there are more calls, and `draw` is set without an index that
- * varies, which would keep it out of registers. */
+ * (tr_rounding_draw). Mostly these are the elements that share a Philox call; otherwise there are
+ * more calls, and `draw` is set without an index that varies, which would keep it out of
+ * registers. */
 __device__ static inline void tr_draw_bits(const tr_quantize_desc &d, const tr_step_state *state,
                                            int64_t sample, int64_t at,
                                            uint32_t (&draw)[TR_QUANTIZE_SHARERS]) {

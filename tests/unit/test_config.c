@@ -500,8 +500,6 @@ static void log_dir_follows_the_file(void **state) {
     assert_int_equal(tr_config_parse("log.dir: x", 10, "a/\xff.yaml", NULL, 0, &c), TR_OK);
 }
 
-/* Every number is accepted at its limits and refused one above and below them, with a sentence that
- * states the limits exactly. */
 /* The line 'layout' has what the ranks divide, and what divides nothing. */
 static void ranks_have_a_text(void **state) {
     static const struct {
@@ -528,6 +526,8 @@ static void ranks_have_a_text(void **state) {
     }
 }
 
+/* Every number is accepted at its limits and refused one above and below them, with a sentence that
+ * states the limits exactly. */
 static void limits_are_exact(void **state) {
     (void)state;
     for (int k = 0; k < tr_schema_count; k++) {
