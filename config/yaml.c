@@ -194,7 +194,8 @@ static tr_status read_list(reader *r, yaml_mark_t key, yaml_mark_t start) {
         }
         if (status == TR_OK && before != TR_YAML_TEXT && kind != before)
             status = FAIL_AT(r, item.start_mark,
-                             "the items of a list must have the same keys, or all none");
+                             "the items of a list must all have the same form: plain values, or "
+                             "the same keys");
         yaml_event_delete(&item);
         TR_TRY(status);
     }

@@ -236,8 +236,8 @@ static void say_killed(job *j, int signal) {
     say_once(j, "a rank was ended by a signal (%s)%s", strsignal(signal), when);
 }
 
-/* Sets *code to that of ranks which have all announced their end, none with a failure: 0 or
- * TR_ERR_STOPPED. Returns false when one has not. */
+/* Returns true when every rank has announced its end, and then sets *code to that of the ranks: 0,
+ * or TR_ERR_STOPPED, since none has failed. */
 static bool ranks_ended(const job *j, int *code) {
     tr_rank_view v;
     *code = 0;

@@ -32,7 +32,7 @@ typedef struct tr_run_plan {
     double ideal;                        /* makespan without bubbles: the mean of the ranks' work */
     tr_run_step step[TR_CONFIG_BATCHES]; /* [steps], the smallest first */
     int steps;
-    bool sketched; /* the ranks of tensor index 0 are planned, and have the others' bytes, too */
+    bool sketched; /* only the ranks of tensor index 0 are planned; the others have their bytes */
 } tr_run_plan;
 
 /* Plans every rank of the config's layout, which all share this machine. When the fastest cut of
@@ -50,7 +50,7 @@ tr_status tr_run_plan_make_within(const tr_config *config, tr_device *device, si
 tr_status tr_run_plan_make_fastest(const tr_config *config, tr_device *device, tr_run_plan **out);
 /* The same as tr_run_plan_make_within, but plans the ranks of tensor index 0, and takes their bytes
  * for the others, unless a host's memory would not suffice then. The others take no more, except
- * that smaller pieces may pack worse: with parallel.zero 3 they have taken half a percent more. */
+ * that with parallel.zero 3 their smaller pieces may pack worse. */
 tr_status tr_run_plan_sketch(const tr_config *config, tr_device *device, size_t limit,
                              tr_run_plan **out);
 /* Plans the other ranks of a sketch that was made of this config on this device: *plan is then that

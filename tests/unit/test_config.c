@@ -392,9 +392,11 @@ static void paths_may_be_lists(void **state) {
             "x.yaml:1:12: data.path must be text (for example corpus.txt), not ''");
     refused("data.path: [a, [b]]\n", "x.yaml:1:16: an item of a list must be text");
     refused("data.path: [a, {path: b, weight: 1}]\n",
-            "x.yaml:1:16: the items of a list must have the same keys, or all none");
+            "x.yaml:1:16: the items of a list must all have the same form: plain values, or the "
+            "same keys");
     refused("train.batch_warmup: [{until: 2, batch: 2}, 5]\n",
-            "x.yaml:1:44: the items of a list must have the same keys, or all none");
+            "x.yaml:1:44: the items of a list must all have the same form: plain values, or the "
+            "same keys");
     refused("data.path: [{path: a, path: b, weight: 1}]",
             "x.yaml:1:23: this key is given twice in one item");
     refused("data.path: [{weight: 2, path: a, weight: 1}]",
