@@ -258,54 +258,95 @@ static tr_status sweep_all(const tr_arena_item *items, int n, sweep_order *o, ro
     return TR_OK;
 }
 
-enum { ENOUGH_PART = 32 }; /* a search follows where the sweeps leave more of the peak than this */
-
-/* Searches an arena that is smaller than that of the sweeps. */
-static tr_status search(const tr_arena_item *items, int n, size_t enough, places *best) {
-    tr_status status = TR_OK;
-    bool found = false;
-    size_t *place = NULL;
-    TR_TRY_OUT(tr_calloc((size_t)n, sizeof *place, &place));
-    TR_TRY_OUT(tr_arena_search(items, n, enough, &best->end, place, &found));
-    if (!found) goto out;
-    TR_TRY_OUT(tr_grow(&best->extent, &best->capacity, (size_t)n, sizeof *best->extent));
-    best->extents = n;
-    for (int k = 0; k < n; k++) {
-        best->extent[k] = (extent){place[k], items[k].count};
-        best->first[k] = k;
-        best->after[k] = k + 1;
-    }
-out:
-    free(place);
-    return status;
-}
-
-static tr_status list_offsets(const tr_arena_item *items, int n, size_t buffers, const places *p,
-                              size_t **out) {
-    size_t *at;
-    TR_TRY(tr_calloc(buffers, sizeof *at, &at));
-    *out = at;
+static void list_offsets(const tr_arena_item *items, int n, const places *p, size_t *offset) {
     for (int k = 0; k < n; k++)
         for (int e = p->first[k]; e < p->after[k]; e++)
             for (int j = 0; j < p->extent[e].count; j++)
-                *at++ = p->extent[e].from + (size_t)j * items[k].bytes;
-    return TR_OK;
+                *offset++ = p->extent[e].from + (size_t)j * items[k].bytes;
 }
+
+/* --- the largest first ------------------------------------------------------------------------ */
+
+enum { MOST_BUFFERS = 4096 }; /* of which the largest are placed first, in quadratic time */
+
+/* A buffer that has its place. */
+typedef struct placed {
+    int start, end;
+    size_t from, to;
+} placed;
+
+/* Returns the lowest offset at which the item's next buffer overlaps none of `by`, which are
+ * [count], by offset. */
+static size_t lowest_offset(const tr_arena_item *item, const placed *by, int count) {
+    size_t at = 0;
+    for (int k = 0; k < count && by[k].from < at + item->bytes; k++)
+        if (by[k].start <= item->end && item->start <= by[k].end && by[k].to > at) at = by[k].to;
+    return at;
+}
+
+static void insert_placed(placed *by, int count, placed own) {
+    int k = count;
+    for (; k > 0 && by[k - 1].from > own.from; k--) by[k] = by[k - 1];
+    by[k] = own;
+}
+
+/* Places the largest buffers first, each at the lowest offset that is free during its live range,
+ * in an arena smaller than `below`; returns its size, or SIZE_MAX. by, offset: [buffers]. */
+static size_t place_largest(const tr_arena_item *items, int n, const int *by_bytes, size_t below,
+                            placed *by, size_t *offset) {
+    size_t size = 0;
+    int count = 0;
+    for (int k = 0; k < n; k++) {
+        const tr_arena_item *item = &items[by_bytes[k]];
+        for (int j = 0; j < item->count; j++) {
+            const size_t from = lowest_offset(item, by, count), to = from + item->bytes;
+            if (to >= below) return SIZE_MAX;
+            insert_placed(by, count++, (placed){item->start, item->end, from, to});
+            offset[item->first + j] = from;
+            if (to > size) size = to;
+        }
+    }
+    return size;
+}
+
+/* Replaces *bytes and offset[buffers] by those of the largest first, if that arena is smaller. */
+static tr_status try_largest(const tr_arena_item *items, int n, const int *by_bytes, size_t buffers,
+                             size_t *bytes, size_t *offset) {
+    tr_status status = TR_OK;
+    placed *by = NULL;
+    size_t *own = NULL;
+    if (buffers > MOST_BUFFERS) return TR_OK;
+    TR_TRY_OUT(tr_calloc(buffers, sizeof *by, &by));
+    TR_TRY_OUT(tr_calloc(buffers, sizeof *own, &own));
+    const size_t size = place_largest(items, n, by_bytes, *bytes, by, own);
+    if (size == SIZE_MAX) goto out;
+    *bytes = size;
+    memcpy(offset, own, buffers * sizeof *own);
+out:
+    free(own);
+    free(by);
+    return status;
+}
+
+/* What follows the sweeps has enough when it leaves no more of the peak than the first part, and is
+ * to leave no more than the second. */
+enum { ENOUGH_PART = 32, MOST_PART = 20 };
 
 /* Why these sweeps are mostly enough: a step is a ramp up, a steady state and a ramp down. The
  * forward sweep places items well where live ranges begin together, as in the ramp up; the backward
  * sweep where they end together. In both, repeating items of the steady state get the room of their
  * predecessors. Small items that take the lowest gaps split the room of large ones there where both
- * alternate, as with the two directions of DualPipeV; in the tightest gaps they do not. The values
- * that parallel.zero 3 gathers for several stages of a rank, and what an F with recompute does not
- * keep, are larger than most gaps, so a search places these. */
+ * alternate, as with the two directions of DualPipeV; in the tightest gaps they do not. What an F
+ * with recompute does not keep is larger than most gaps, so the largest are placed first. With the
+ * values that parallel.zero 3 gathers for several stages of a rank that is not enough either, so a
+ * search places these. */
 tr_status tr_arena_pack(tr_arena_item *items, int n, size_t **offset, size_t *bytes,
                         size_t *live_peak) {
     tr_status status = TR_OK;
     sweep_order order = {0};
     places best = {0}, trial = {0};
     room r = {0};
-    size_t buffers = 0;
+    size_t buffers = 0, *own = NULL;
     *bytes = *live_peak = 0;
     if (offset) *offset = NULL;
     if (n == 0) return TR_OK;
@@ -314,11 +355,19 @@ tr_status tr_arena_pack(tr_arena_item *items, int n, size_t **offset, size_t *by
     TR_TRY_OUT(open_places(&best, n));
     TR_TRY_OUT(open_places(&trial, n));
     TR_TRY_OUT(sweep_all(items, n, &order, &r, &best, &trial, live_peak));
-    const size_t spare = *live_peak / ENOUGH_PART;
-    if (best.end - *live_peak > spare) TR_TRY_OUT(search(items, n, *live_peak + spare, &best));
     *bytes = best.end;
-    if (offset) TR_TRY_OUT(list_offsets(items, n, buffers, &best, offset));
+    const size_t enough = *live_peak + *live_peak / ENOUGH_PART,
+                 most = *live_peak + *live_peak / MOST_PART;
+    if (!offset && *bytes <= enough) goto out;
+    TR_TRY_OUT(tr_calloc(buffers, sizeof *own, &own));
+    list_offsets(items, n, &best, own);
+    if (*bytes > enough) TR_TRY_OUT(try_largest(items, n, order.by_bytes, buffers, bytes, own));
+    if (*bytes > enough) TR_TRY_OUT(tr_arena_search(items, n, enough, most, bytes, own));
+    if (!offset) goto out;
+    *offset = own;
+    own = NULL;
 out:
+    free(own);
     free(r.gap);
     close_places(&trial);
     close_places(&best);

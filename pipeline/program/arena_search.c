@@ -1,6 +1,7 @@
 #include "pipeline/program/arena_search.h"
 
 #include "base/memory.h"
+#include "base/minmax.h"
 #include "base/philox.h"
 
 #include <stdint.h>
@@ -12,18 +13,25 @@
  * neighbours with one height. The lowest level gets the bundle of most weight among those that live
  * only there; where none does, it rises to the lower one of its neighbours, and the room is wasted.
  * Weights are the bytes of a bundle, or the bytes times the length of the live range. The search
- * then changes the weights of a few bundles at a time, and keeps what makes the arena no larger.
+ * then changes them, of a bundle that made the arena too large or of a few others, and keeps what
+ * makes the arena no larger.
  *
  * Why this fills what sweeps do not: a sweep gives an item the lowest room of the moment, whatever
  * comes next, so small items split the room of the large ones, as the values that parallel.zero 3
  * gathers are. Here a large one gets its room first, wherever in time it lives. */
 
 enum {
-    BUDGET = 1 << 24, /* steps of a search with bundles of one kind: some 50 ms */
-    MOST_TRIALS = 500,
     MOST_CHANGES = 8, /* factors changed at a time */
     EVEN = 16         /* factor of a bundle of unchanged weight */
 };
+
+/* What a search with bundles of one kind takes at most, as long as it has no arena of `enough`
+ * bytes, and then as long as it has none of `most`. */
+static const struct {
+    int64_t steps; /* some 50 ms; some 800 ms */
+    int trials;
+} efforts[] = {{1 << 24, 500}, {1 << 28, 8000}};
+enum { EFFORTS = sizeof efforts / sizeof efforts[0] };
 
 /* The items of one bundle: items that follow each other and have one live range. */
 typedef struct bundle {
@@ -49,6 +57,7 @@ typedef struct search {
     level *level;         /* [levels], by position; two more than there are positions */
     int levels;
     uint8_t *factor, *kept; /* [bundles]: of the weights; those of the smallest arena */
+    int blamed;             /* bundle that made the last arena too large, or -1 */
     uint64_t draws;
     int64_t steps; /* that are left */
 } search;
@@ -121,10 +130,11 @@ static void measure_load(search *s) {
 }
 
 /* The caller releases *s with close_search, also after an error. */
-static tr_status open_search(search *s, const tr_arena_item *items, int n, bool together) {
+static tr_status open_search(search *s, const tr_arena_item *items, int n, bool together,
+                             int64_t steps) {
     tr_status status = TR_OK;
     int *number = NULL;
-    *s = (search){.steps = BUDGET};
+    *s = (search){.steps = steps};
     TR_TRY_OUT(number_positions(items, n, &number, &s->positions));
     const size_t count = (size_t)n, positions = (size_t)s->positions;
     TR_TRY_OUT(tr_calloc(count, sizeof *s->bundle, &s->bundle));
@@ -170,6 +180,18 @@ static int heaviest_bundle(search *s, const level *at) {
     return best;
 }
 
+static int draw(search *s, int below) {
+    return (int)(tr_mix64(s->draws++) % (uint64_t)below);
+}
+
+/* Blames a bundle alive at a position that is not placed: mostly the largest. */
+static void blame_largest(search *s, int position) {
+    for (int k = next_bundle(s, 0); k < s->first[position + 1]; k = next_bundle(s, k + 1))
+        if (s->bundle[k].end >= position &&
+            (s->blamed < 0 || s->bundle[k].bytes > s->bundle[s->blamed].bytes || draw(s, 4) == 0))
+            s->blamed = k;
+}
+
 /* Replaces the levels [from, to) by `count` others. */
 static void replace_levels(search *s, int from, int to, const level *by, int count) {
     memmove(&s->level[from + count], &s->level[to], (size_t)(s->levels - to) * sizeof *s->level);
@@ -178,7 +200,7 @@ static void replace_levels(search *s, int from, int to, const level *by, int cou
 }
 
 /* Raises level k to the lower one of its neighbours, and joins it to those of that height. Returns
- * false when the waste makes the arena too large. */
+ * false, and blames a bundle, when the waste makes the arena too large. */
 static bool raise_level(search *s, int k, size_t below) {
     const level own = s->level[k];
     const size_t left = k > 0 ? s->level[k - 1].height : SIZE_MAX,
@@ -189,7 +211,9 @@ static bool raise_level(search *s, int k, size_t below) {
     s->steps -= own.end - own.begin + 1;
     for (int t = own.begin; t <= own.end; t++) {
         s->waste[t] += height - own.height;
-        if (s->load[t] + s->waste[t] >= below) return false;
+        if (s->load[t] + s->waste[t] < below) continue;
+        blame_largest(s, t);
+        return false;
     }
     replace_levels(s, from, to, &joined, 1);
     return true;
@@ -214,9 +238,11 @@ static size_t put_bundle(search *s, int k, int number) {
     return top.height;
 }
 
-/* Places all bundles in an arena smaller than `below`; returns its size, or SIZE_MAX. */
+/* Places all bundles in an arena smaller than `below`; returns its size, or SIZE_MAX and blames a
+ * bundle. */
 static size_t fit(search *s, size_t below) {
     size_t size = 0;
+    s->blamed = -1;
     s->levels = 1;
     s->level[0] = (level){.begin = 0, .end = s->positions - 1};
     memset(s->waste, 0, (size_t)s->positions * sizeof *s->waste);
@@ -232,7 +258,10 @@ static size_t fit(search *s, size_t below) {
         const size_t end = put_bundle(s, low, number);
         left--;
         if (end > size) size = end;
-        if (size >= below) return SIZE_MAX;
+        if (size >= below) {
+            s->blamed = number;
+            return SIZE_MAX;
+        }
     }
     return size;
 }
@@ -252,12 +281,14 @@ static size_t fit_weights(search *s, bool by_length, size_t below) {
     return fit(s, below);
 }
 
-static int draw(search *s, int below) {
-    return (int)(tr_mix64(s->draws++) % (uint64_t)below);
-}
-
-/* Changes the factors of a few bundles: to a quarter up to four times, more of them below one. */
+/* Changes the factors of the last arena: raises the blamed bundle's; else those of a few bundles of
+ * the smallest arena, to a quarter up to four times, more of them below one. */
 static void change_factors(search *s) {
+    if (s->blamed >= 0 && draw(s, 3) > 0) {
+        const int raised = s->factor[s->blamed] * (5 + draw(s, 8)) / 4 + 1;
+        s->factor[s->blamed] = (uint8_t)tr_min_int(raised, UINT8_MAX);
+        return;
+    }
     memcpy(s->factor, s->kept, (size_t)s->bundles);
     for (int changes = 1 + draw(s, MOST_CHANGES); changes > 0; changes--) {
         const int root = draw(s, 4 * EVEN);
@@ -265,25 +296,26 @@ static void change_factors(search *s) {
     }
 }
 
-static void list_places(const search *s, const tr_arena_item *items, int n, bool together,
-                        size_t *place) {
-    for (int k = 0; k < n; k++)
-        place[k] = continues(items, k, together)
-                       ? place[k - 1] + (size_t)items[k - 1].count * items[k - 1].bytes
-                       : s->bundle[s->of[k]].offset;
+static void list_offsets(const search *s, const tr_arena_item *items, int n, bool together,
+                         size_t *offset) {
+    size_t at = 0;
+    for (int k = 0; k < n; k++) {
+        if (!continues(items, k, together)) at = s->bundle[s->of[k]].offset;
+        for (int j = 0; j < items[k].count; j++, at += items[k].bytes) *offset++ = at;
+    }
 }
 
 /* Searches with bundles of one kind. */
-static tr_status search_bundles(const tr_arena_item *items, int n, bool together, size_t enough,
-                                size_t *bytes, size_t *place, bool *found) {
+static tr_status search_bundles(const tr_arena_item *items, int n, bool together, int effort,
+                                size_t enough, size_t *bytes, size_t *offset) {
     tr_status status = TR_OK;
     search s;
     bool by_length = false;
     size_t own = SIZE_MAX; /* their smallest arena, which may be larger than *bytes */
-    TR_TRY_OUT(open_search(&s, items, n, together));
+    TR_TRY_OUT(open_search(&s, items, n, together, efforts[effort].steps));
     memset(s.kept, EVEN, (size_t)s.bundles);
     memset(s.factor, EVEN, (size_t)s.bundles);
-    for (int trial = 0; trial < MOST_TRIALS && s.steps > 0 && *bytes > enough; trial++) {
+    for (int trial = 0; trial < efforts[effort].trials && s.steps > 0 && *bytes > enough; trial++) {
         const bool other = trial == 1; /* the first two trials choose the weights */
         if (trial > 1) change_factors(&s);
         const size_t size = fit_weights(&s, other || by_length, own < SIZE_MAX ? own + 1 : own);
@@ -293,18 +325,18 @@ static tr_status search_bundles(const tr_arena_item *items, int n, bool together
         memcpy(s.kept, s.factor, (size_t)s.bundles);
         if (size >= *bytes) continue;
         *bytes = size;
-        *found = true;
-        list_places(&s, items, n, together, place);
+        list_offsets(&s, items, n, together, offset);
     }
 out:
     close_search(&s);
     return status;
 }
 
-tr_status tr_arena_search(const tr_arena_item *items, int n, size_t enough, size_t *bytes,
-                          size_t *place, bool *found) {
-    *found = false;
-    for (int together = 1; together >= 0; together--)
-        TR_TRY(search_bundles(items, n, together, enough, bytes, place, found));
+tr_status tr_arena_search(const tr_arena_item *items, int n, size_t enough, size_t most,
+                          size_t *bytes, size_t *offset) {
+    for (int effort = 0; effort < EFFORTS; effort++)
+        for (int together = 1; together >= 0; together--)
+            TR_TRY(search_bundles(items, n, together, effort, effort == 0 ? enough : most, bytes,
+                                  offset));
     return TR_OK;
 }
