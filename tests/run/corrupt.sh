@@ -125,6 +125,12 @@ rm gone/ckpt/step-00000020/CORRUPT
 "$trireme" ckpt verify gone >gone.out || fail "gone: verify failed"
 grep -q "^step 20: all blocks of all shards are intact$" gone.out || fail "gone: $(<gone.out)"
 
+# Checkpoints of a later format are not read by this build, and stay as they are.
+sed -i 's/^format=1$/format=2/' gone/ckpt/*/COMMIT
+train 65 2 gone "${options[@]}" --resume train.steps=30
+says gone "no checkpoint under .*/gone/ckpt is valid; .*/COMMIT was written by format 2, this build reads up to 1: use a newer build; .*"
+unmarked gone
+
 # A rank that does not see rank 0's files blames no checkpoint: it has another folder, as on a host without the shared
 # file system, at first an empty one, then one with a run of its own.
 train 0 2 apart "${options[@]}"
