@@ -86,9 +86,10 @@ TR_HOSTDEVICE static inline int tr_update_states(tr_update_rule rule) {
  * give with `rounding` and the run's element and sample: M with its `use`, a multiple of
  * TR_ROUNDING_USES, V with the next one, MASTER with TR_UPDATE_USE_MASTER more. It does not read
  * the count of `rounding`.
- * With a state_dtype of U8, M and V are codes of base/code8.h (code[0] and code[1]) with scales
- * M_SCALES and V_SCALES f32[blocks]. Blocks of TR_CODE8_BLOCK elements begin at the operands' first
- * element, whatever the run's element is. The same random bits round them (tr_code8_draw). */
+ * With a state_dtype of U8, M and V are codes of base/code8.h with scales M_SCALES and V_SCALES
+ * f32[blocks]: code[0], TR_CODE8_SIGNED, or with the rule MOMENTUM also TR_CODE8_EVEN, and code[1],
+ * TR_CODE8_SQUARES. Blocks of TR_CODE8_BLOCK elements begin at the first of the operands'
+ * elements, whatever the run's element is. The same random bits round them (tr_code8_draw). */
 enum { TR_UPDATE_USE_MASTER = TR_UPDATE_STATES };
 typedef struct tr_update_desc {
     int64_t count;

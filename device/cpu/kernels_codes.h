@@ -30,46 +30,83 @@ static inline ints min_ints(ints a, ints b) {
 #endif
 }
 
-/* The bits of a where the mask's are set, and those of b elsewhere. */
-static inline words select_bits(uint32_t mask, words a, words b) {
+static inline words widen_pairs(const uint8_t *from) {
 #if defined __AVX512F__
-    return (words)_mm512_ternarylogic_epi32(_mm512_set1_epi32((int)mask), (__m512i)a, (__m512i)b,
-                                            0xca);
+    return (words)_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)from));
+#else
+    return __builtin_convertvector(*(const code_pairs *)from, words);
+#endif
+}
+
+static inline void store_pairs(words pairs, uint8_t *to) {
+#if defined __AVX512F__
+    _mm256_storeu_si256((__m256i *)to, _mm512_cvtepi32_epi16((__m512i)pairs));
+#else
+    *(code_pairs *)to = __builtin_convertvector(pairs, code_pairs);
+#endif
+}
+
+/* The bits of a where the mask's are set, and those of b elsewhere. */
+static inline words select_bits(words mask, words a, words b) {
+#if defined __AVX512F__
+    return (words)_mm512_ternarylogic_epi32((__m512i)mask, (__m512i)a, (__m512i)b, 0xca);
 #else
     return (a & mask) | (b & ~mask);
 #endif
 }
 
-/* tr_code8_decode of the codes that begin at bit `low` of words: `code` and `low` are constants
- * after inlining. */
-static inline __attribute__((always_inline)) strip decode_strip(tr_code8 code, words pairs, int low,
-                                                                float scale) {
+/* The numbers of a code as vectors in memory. A compiler that knows them makes most of them for
+ * each strip, by the unit that also shuffles, because it has no registers left for them. */
+typedef struct code_numbers {
+    words number, zero, fraction, middle, least; /* bits */
+    strip low, half_low;
+    ints most;
+    words size, sign, even_sign, odd_sign, byte;
+} code_numbers;
+
+static __attribute__((noinline)) void list_numbers(tr_code8 code, code_numbers *c) {
     const int cut = 23 - tr_code8_fraction(code);
-    const uint32_t number = (code == TR_CODE8_SQUARES ? 0xffu : 0x7fu) << cut;
-    const strip zeros = {0}, least = zeros + tr_code8_power(tr_code8_low(code));
-    const strip mean = (strip)((pairs << (cut - low) & number) | tr_code8_zero(code));
-    const strip x =
-        multiply_add(max_strip(mean, least), zeros - scale, mean * (zeros + 2.0f * scale));
-    if (code == TR_CODE8_SQUARES) return x;
-    return (strip)((words)x | (pairs << (24 - low) & 0x80000000u));
+    const uint32_t zero = tr_code8_zero(code), largest = (uint32_t)tr_code8_largest(code) << cut;
+    const words all = {0};
+    c->number = all + ((code == TR_CODE8_SQUARES ? 0xffu : 0x7fu) << cut);
+    c->zero = all + zero;
+    c->fraction = all + (0xffffu << (cut - 16));
+    c->middle = all + ((1u << (cut - 16)) >> 1);
+    c->least = all + (zero + (1u << cut));
+    c->low = (strip){0} + tr_code8_power(tr_code8_low(code));
+    c->half_low = (strip){0} + tr_code8_power(tr_code8_low(code) - 1);
+    c->most = (ints){0} + (int32_t)(zero + largest);
+    c->size = all + 0x7fffffffu;
+    c->sign = all + 0x80000000u;
+    c->even_sign = all + 0x80u;
+    c->odd_sign = all + 0x8000u;
+    c->byte = all + 0xffu;
 }
 
-static inline __attribute__((always_inline)) void decode_block(tr_code8 code, const uint8_t *y,
-                                                               float scale, strips *x) {
-    for (int k = 0; k < CODE_STRIPS; k++) {
-        const words pairs =
-            __builtin_convertvector(*(const code_pairs *)(y + 2 * k * STRIP), words);
-        x[k].even = decode_strip(code, pairs, 0, scale);
-        x[k].odd = decode_strip(code, pairs, 8, scale);
-    }
+/* tr_code8_decode of the codes that begin at bit `low` of words: `code` and `low` are constants
+ * after inlining. */
+static inline __attribute__((always_inline)) strip
+decode_strip(tr_code8 code, const code_numbers *c, words pairs, int low, float scale) {
+    const int cut = 23 - tr_code8_fraction(code);
+    const strip zeros = {0}, mean = (strip)((pairs << (cut - low) & c->number) | c->zero);
+    const strip x =
+        multiply_add(max_strip(mean, c->low), zeros - scale, mean * (zeros + 2.0f * scale));
+    if (code == TR_CODE8_SQUARES) return x;
+    return (strip)((words)x | (pairs << (24 - low) & c->sign));
+}
+
+/* Decodes 2 * STRIP adjacent codes. */
+static inline __attribute__((always_inline)) strips
+decode_strips(tr_code8 code, const code_numbers *c, const uint8_t *y, float scale) {
+    const words pairs = widen_pairs(y);
+    return (strips){decode_strip(code, c, pairs, 0, scale), decode_strip(code, c, pairs, 8, scale)};
 }
 
 /* a, at least `least` where x is not 0. */
-static inline words at_least(words a, uint32_t least, strip x) {
+static inline words at_least(words a, words least, strip x) {
 #if defined __AVX512F__
-    const __mmask16 above = _mm512_cmp_ps_mask((__m512)x, _mm512_setzero_ps(), _CMP_NEQ_UQ);
-    return (words)_mm512_mask_max_epu32((__m512i)a, above, (__m512i)a,
-                                        _mm512_set1_epi32((int)least));
+    const __mmask16 above = _mm512_test_epi32_mask((__m512i)x, (__m512i)x);
+    return (words)_mm512_mask_max_epu32((__m512i)a, above, (__m512i)a, (__m512i)least);
 #else
     const words more = (words)(x != (strip){0}) & (words)(a < least);
     return (more & least) | (~more & a);
@@ -79,48 +116,41 @@ static inline words at_least(words a, uint32_t least, strip x) {
 /* tr_code8_encode without the sign: returns words in which the codes begin at bit `to`; other bits
  * may be set, too. The 16 random bits begin at bit `from` of the words `draw`. `code`, `from` and
  * `to` are constants after inlining. */
-static inline __attribute__((always_inline)) words
-encode_strip(tr_code8 code, strip x, float inverse, words draw, int from, int to) {
+static inline __attribute__((always_inline)) words encode_strip(tr_code8 code,
+                                                                const code_numbers *c, strip x,
+                                                                float inverse, words draw, int from,
+                                                                int to) {
     const int cut = 23 - tr_code8_fraction(code), up = cut - 16 - from;
-    const uint32_t zero = tr_code8_zero(code), middle = (1u << (cut - 16)) >> 1;
-    const strip zeros = {0}, half_low = zeros + tr_code8_power(tr_code8_low(code) - 1);
-    const strip half = (strip)((words)x & 0x7fffffffu) * (zeros + inverse);
-    const ints most = (ints){0} + (int32_t)(zero + ((uint32_t)tr_code8_largest(code) << cut));
-    const words exact = (words)min_ints((ints)(half + max_strip(half, half_low)), most);
-    const words more = ((up > 0 ? draw << up : draw >> -up) & 0xffffu << (cut - 16)) | middle;
+    const strip zeros = {0}, size = (strip)((words)x & c->size), half = size * (zeros + inverse);
+    const words exact = (words)min_ints((ints)(half + max_strip(half, c->half_low)), c->most);
+    const words more = ((up > 0 ? draw << up : draw >> -up) & c->fraction) | c->middle;
     const words bits = exact + more;
-    return (code == TR_CODE8_SQUARES ? at_least(bits, zero + (1u << cut), x) : bits) >> (cut - to);
+    return (code == TR_CODE8_SQUARES ? at_least(bits, c->least, size) : bits) >> (cut - to);
 }
 
-static inline __attribute__((always_inline)) void encode_block(tr_code8 code, const strips *x,
-                                                               float scale, const uint16_t *draw,
-                                                               int use, uint8_t *y) {
-    const float inverse = scale > 0 ? 0.5f / scale : 0.0f;
-    for (int k = 0; k < CODE_STRIPS; k++) {
-        const words draws = drawn_pairs(draw + 2 * k * STRIP, use);
-        words even = encode_strip(code, x[k].even, inverse, draws, 0, 0);
-        words odd = encode_strip(code, x[k].odd, inverse, draws, 16, 8);
-        if (code != TR_CODE8_SQUARES) {
-            even = select_bits(0x80u, (words)x[k].even >> 24, even);
-            odd = select_bits(0x8000u, (words)x[k].odd >> 16, odd);
-        }
-        *(code_pairs *)(y + 2 * k * STRIP) =
-            __builtin_convertvector(select_bits(0xffu, even, odd), code_pairs);
+/* Encodes 2 * STRIP adjacent numbers by the half-words of a use. inverse: encode_strip's. */
+static inline __attribute__((always_inline)) void
+encode_strips(tr_code8 code, const code_numbers *c, const strips *x, float inverse,
+              const uint16_t *draw, int use, uint8_t *y) {
+    const words draws = drawn_pairs(draw, use);
+    words even = encode_strip(code, c, x->even, inverse, draws, 0, 0);
+    words odd = encode_strip(code, c, x->odd, inverse, draws, 16, 8);
+    if (code != TR_CODE8_SQUARES) {
+        even = select_bits(c->even_sign, (words)x->even >> 24, even);
+        odd = select_bits(c->odd_sign, (words)x->odd >> 16, odd);
     }
+    store_pairs(select_bits(c->byte, even, odd), y);
 }
 
-/* Returns the scale of a block. A NaN has no size. */
-static inline float scale_of(const strips *x) {
-    enum { SUMS = 4 };
-    strip size[SUMS] = {{0}};
-    for (int k = 0; k < CODE_STRIPS; k += SUMS / 2)
-#pragma GCC unroll 2
-        for (int j = 0; j < SUMS / 2; j++) {
-            strip *const two = size + 2 * j;
-            two[0] = max_strip((strip)((words)x[k + j].even & 0x7fffffffu), two[0]);
-            two[1] = max_strip((strip)((words)x[k + j].odd & 0x7fffffffu), two[1]);
-        }
-    const strip most = max_strip(max_strip(size[0], size[1]), max_strip(size[2], size[3]));
+/* The largest sizes of even and of odd places. A NaN has no size. */
+static inline __attribute__((always_inline)) strips larger_sizes(strips x, strips most) {
+    return (strips){max_strip((strip)((words)x.even & 0x7fffffffu), most.even),
+                    max_strip((strip)((words)x.odd & 0x7fffffffu), most.odd)};
+}
+
+/* Returns the scale of a block with these largest sizes. */
+static inline float scale_of(strips sizes) {
+    const strip most = max_strip(sizes.even, sizes.odd);
 #if defined __AVX512F__
     return tr_code8_scale(_mm512_reduce_max_ps((__m512)most));
 #else
@@ -128,22 +158,4 @@ static inline float scale_of(const strips *x) {
     for (int j = 0; j < STRIP; j++) largest = most[j] > largest ? most[j] : largest;
     return tr_code8_scale(largest);
 #endif
-}
-
-static void decode(tr_code8 code, const uint8_t *y, float scale, strips *x) {
-    switch (code) {
-    case TR_CODE8_SQUARES: decode_block(TR_CODE8_SQUARES, y, scale, x); break;
-    case TR_CODE8_EVEN: decode_block(TR_CODE8_EVEN, y, scale, x); break;
-    default: decode_block(TR_CODE8_SIGNED, y, scale, x);
-    }
-}
-
-/* Encodes a block by the half-words of a use. */
-static void encode(tr_code8 code, const strips *x, float scale, const uint16_t *draw, int use,
-                   uint8_t *y) {
-    switch (code) {
-    case TR_CODE8_SQUARES: encode_block(TR_CODE8_SQUARES, x, scale, draw, use, y); break;
-    case TR_CODE8_EVEN: encode_block(TR_CODE8_EVEN, x, scale, draw, use, y); break;
-    default: encode_block(TR_CODE8_SIGNED, x, scale, draw, use, y);
-    }
 }

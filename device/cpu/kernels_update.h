@@ -108,65 +108,95 @@ static inline __attribute__((always_inline)) void store_value(tr_dtype dtype, st
 
 #include "device/cpu/kernels_codes.h"
 
-/* The states of a chunk in 8 bits, decoded. */
-typedef struct decoded {
+/* How the states of a step are stored, as far as its loop is made for it: in codes, of which these
+ * are the first state's (the second one's are those of squares), or otherwise. */
+typedef enum coding { CODED_NOT, CODED_SIGNED, CODED_EVEN } coding;
+
+static inline tr_code8 code_of(coding of, int state) {
+    return state == 1 ? TR_CODE8_SQUARES : of == CODED_EVEN ? TR_CODE8_EVEN : TR_CODE8_SIGNED;
+}
+
+/* The states of a block in codes while it is stepped, and then while the next one is: they wait for
+ * their block's scale. */
+typedef struct coded_block {
     strips x[TR_UPDATE_STATES][CODE_STRIPS];
-} decoded;
+    float scale[TR_UPDATE_STATES], inverse[TR_UPDATE_STATES];
+    strips most[TR_UPDATE_STATES];
+} coded_block;
 
-static void decode_states(const tr_cpu_update *u, int states, int64_t at, decoded *d) {
-    for (int k = 0; k < states; k++)
-        decode(u->code[k], (const uint8_t *)(k == 0 ? u->m : u->v) + at,
-               u->scales[k][at / TR_CODE8_BLOCK], d->x[k]);
+static inline __attribute__((always_inline)) void *state_of(const tr_cpu_update *u, int state) {
+    return state == 0 ? u->m : u->v;
 }
 
-static void find_scales(const tr_cpu_update *u, int states, int64_t at, const decoded *d) {
-    for (int k = 0; k < states; k++) u->scales[k][at / TR_CODE8_BLOCK] = scale_of(d->x[k]);
+static inline __attribute__((always_inline)) strips load_state(const tr_cpu_update *u, coding of,
+                                                               const code_numbers *c, int state,
+                                                               const coded_block *b, int64_t at,
+                                                               int k) {
+    if (of != CODED_NOT)
+        return decode_strips(code_of(of, state), &c[state],
+                             (const uint8_t *)state_of(u, state) + at + k, b->scale[state]);
+    return load_strips(u->state_dtype == TR_BF16, state_of(u, state), at + k);
 }
 
-static void encode_states(const tr_cpu_update *u, int states, int64_t at, const decoded *d) {
-    for (int k = 0; k < states; k++)
-        encode(u->code[k], d->x[k], u->scales[k][at / TR_CODE8_BLOCK], u->drawn + at, k,
-               (uint8_t *)(k == 0 ? u->m : u->v) + at);
-}
-
-static inline __attribute__((always_inline)) strips
-load_state(const tr_cpu_update *u, int state, const decoded *d, int64_t at, int k) {
-    if (u->state_dtype == TR_U8) return d->x[state][k / (2 * STRIP)];
-    return load_strips(u->state_dtype == TR_BF16, state == 0 ? u->m : u->v, at + k);
-}
-
-static inline __attribute__((always_inline)) void store_state(const tr_cpu_update *u, int state,
-                                                              decoded *d, strips x,
+static inline __attribute__((always_inline)) void store_state(const tr_cpu_update *u, coding of,
+                                                              int state, coded_block *b, strips x,
                                                               const uint16_t *draw, int64_t at,
                                                               int k) {
-    if (u->state_dtype == TR_U8) d->x[state][k / (2 * STRIP)] = x;
-    else
-        store_drawn(u->state_dtype == TR_BF16, x, draw + k, state, state == 0 ? u->m : u->v,
-                    at + k);
+    if (of != CODED_NOT) {
+        b->x[state][k / (2 * STRIP)] = x;
+        b->most[state] = larger_sizes(x, b->most[state]);
+    } else store_drawn(u->state_dtype == TR_BF16, x, draw + k, state, state_of(u, state), at + k);
+}
+
+static void open_block(const tr_cpu_update *u, int states, int64_t at, coded_block *b) {
+    for (int k = 0; k < states; k++) {
+        b->scale[k] = u->scales[k][at / TR_CODE8_BLOCK];
+        b->most[k] = (strips){{0}, {0}};
+    }
+}
+
+static void scale_block(const tr_cpu_update *u, int states, int64_t at, coded_block *b) {
+    for (int k = 0; k < states; k++) {
+        const float scale = scale_of(b->most[k]);
+        u->scales[k][at / TR_CODE8_BLOCK] = scale;
+        b->inverse[k] = scale > 0 ? 0.5f / scale : 0.0f;
+    }
+}
+
+/* Encodes strips k of the block that begins at `at`. */
+static inline __attribute__((always_inline)) void encode_states(const tr_cpu_update *u, coding of,
+                                                                const code_numbers *c, int states,
+                                                                const coded_block *b, int64_t at,
+                                                                int k) {
+    for (int j = 0; j < states; j++)
+        encode_strips(code_of(of, j), &c[j], &b->x[j][k / (2 * STRIP)], b->inverse[j],
+                      u->drawn + at + k, j, (uint8_t *)state_of(u, j) + at + k);
 }
 
 /* Steps whole chunks. The step, the rule, and what the caller has set in its own copy of the
  * scalars, are constants where this is inlined. The types of operands are branches that each
  * chunk takes alike, because a loop for each combination would be hundreds of them. */
 static inline __attribute__((always_inline)) void
-update_chunks(const tr_cpu_update *u, tr_cpu_step step, tr_update_rule rule, tr_update_scalars s,
-              const drawing *d, int64_t n) {
+update_chunks(const tr_cpu_update *u, tr_cpu_step step, tr_update_rule rule, coding of,
+              tr_update_scalars s, const drawing *d, int64_t n) {
     const int states = step == TR_CPU_DESCEND ? 0 : tr_update_states(rule);
     const bool bf16_grad = u->bf16_grad, bf16_master = u->bf16_master;
-    const bool coded = states > 0 && u->state_dtype == TR_U8;
     const tr_descend_scalars descent = u->descent;
     const void *grad = u->grad;
     void *master = u->master, *value = u->value, *direction = u->u;
     const tr_dtype dtype = u->dtype;
     lanes bits[CHUNK_SETS][2 * PHILOX_SETS];
-    decoded blocks[2]; /* this one's states and those of the one before */
+    coded_block blocks[2]; /* this one and the one before */
+    code_numbers numbers[TR_UPDATE_STATES];
+    for (int k = 0; k < states && of != CODED_NOT; k++) list_numbers(code_of(of, k), &numbers[k]);
     for (int64_t at = 0; at < n; at += CHUNK) {
         const uint16_t *draw = u->drawn ? u->drawn + at : (const uint16_t *)bits;
         for (int set = 0; set < CHUNK_SETS && d->draws; set++)
             philox_sets(&d->key, d->first + (uint64_t)(at / 8 + set * PHILOX_COUNTERS), d->high,
                         bits[set]);
-        decoded *const kept = &blocks[at / CHUNK % 2], *const last = &blocks[(at / CHUNK + 1) % 2];
-        if (coded) decode_states(u, states, at, kept);
+        coded_block *const own = &blocks[at / CHUNK % 2], *const last =
+                                                              &blocks[(at / CHUNK + 1) % 2];
+        if (of != CODED_NOT) open_block(u, states, at, own);
 #pragma GCC unroll 1
         for (int k = 0; k < CHUNK; k += 2 * STRIP) {
             union {
@@ -175,8 +205,8 @@ update_chunks(const tr_cpu_update *u, tr_cpu_step step, tr_update_rule rule, tr_
             } g, w, mean, square;
             g.all = load_strips(bf16_grad, grad, at + k);
             w.all = load_strips(bf16_master, master, at + k);
-            if (states > 0) mean.all = load_state(u, 0, kept, at, k);
-            if (states > 1) square.all = load_state(u, 1, kept, at, k);
+            if (states > 0) mean.all = load_state(u, of, numbers, 0, own, at, k);
+            if (states > 1) square.all = load_state(u, of, numbers, 1, own, at, k);
 #pragma omp simd
             for (int j = 0; j < 2 * STRIP; j++) {
                 float *mj = states > 0 ? &mean.at[j] : NULL,
@@ -187,31 +217,44 @@ update_chunks(const tr_cpu_update *u, tr_cpu_step step, tr_update_rule rule, tr_
                     tr_update_element(&s, rule, g.at[j], &w.at[j], mj, vj);
                 else g.at[j] = tr_update_direction(&s, rule, g.at[j], w.at[j], mj, vj);
             }
-            if (states > 0) store_state(u, 0, kept, mean.all, draw, at, k);
-            if (states > 1) store_state(u, 1, kept, square.all, draw, at, k);
+            if (states > 0) store_state(u, of, 0, own, mean.all, draw, at, k);
+            if (states > 1) store_state(u, of, 1, own, square.all, draw, at, k);
             if (step == TR_CPU_DIRECTION) store_wide(g.all, direction, at + k);
             else store_drawn(bf16_master, w.all, draw + k, TR_UPDATE_USE_MASTER, master, at + k);
             if (step != TR_CPU_DIRECTION && value) store_value(dtype, w.all, value, at + k);
+            /* Beside a division and a root, which take long and little else. */
+            if (of != CODED_NOT && at > 0)
+                encode_states(u, of, numbers, states, last, at - CHUNK, k);
         }
-        /* Codes wait for their block's scale, so those of the block before are computed first. */
-        if (coded) find_scales(u, states, at, kept);
-        if (coded && at > 0) encode_states(u, states, at - CHUNK, last);
+        if (of != CODED_NOT) scale_block(u, states, at, own);
     }
-    if (coded && n > 0) encode_states(u, states, n - CHUNK, &blocks[(n / CHUNK - 1) % 2]);
+    for (int k = 0; k < CHUNK && of != CODED_NOT && n > 0; k += 2 * STRIP)
+        encode_states(u, of, numbers, states, &blocks[(n / CHUNK - 1) % 2], n - CHUNK, k);
 }
 
 /* A loop of its own for gradients that are taken as they are: compilers would compute the terms of
  * clips and penalties and then select. */
-static inline __attribute__((always_inline)) void update_rule(const tr_cpu_update *u,
-                                                              tr_cpu_step step, tr_update_rule rule,
-                                                              const drawing *d, int64_t n) {
+static inline __attribute__((always_inline)) void update_gradients(const tr_cpu_update *u,
+                                                                   tr_cpu_step step,
+                                                                   tr_update_rule rule, coding of,
+                                                                   const drawing *d, int64_t n) {
     tr_update_scalars s = u->scalars;
     if (s.clamps || s.regular) {
-        update_chunks(u, step, rule, s, d, n);
+        update_chunks(u, step, rule, of, s, d, n);
         return;
     }
     s.clamps = s.regular = 0;
-    update_chunks(u, step, rule, s, d, n);
+    update_chunks(u, step, rule, of, s, d, n);
+}
+
+static inline __attribute__((always_inline)) void update_rule(const tr_cpu_update *u,
+                                                              tr_cpu_step step, tr_update_rule rule,
+                                                              const drawing *d, int64_t n) {
+    if (tr_update_states(rule) == 0 || u->state_dtype != TR_U8)
+        update_gradients(u, step, rule, CODED_NOT, d, n);
+    else if (rule == TR_UPDATE_MOMENTUM && u->code[0] == TR_CODE8_EVEN)
+        update_gradients(u, step, rule, CODED_EVEN, d, n);
+    else update_gradients(u, step, rule, CODED_SIGNED, d, n);
 }
 
 static inline __attribute__((always_inline)) void
@@ -227,7 +270,9 @@ update_step(const tr_cpu_update *u, tr_cpu_step step, const drawing *d, int64_t 
 
 static void update_whole(const tr_cpu_update *u, const drawing *d, int64_t n) {
     switch (u->step) {
-    case TR_CPU_DESCEND: update_chunks(u, TR_CPU_DESCEND, TR_UPDATE_SGD, u->scalars, d, n); break;
+    case TR_CPU_DESCEND:
+        update_chunks(u, TR_CPU_DESCEND, TR_UPDATE_SGD, CODED_NOT, u->scalars, d, n);
+        break;
     case TR_CPU_DIRECTION: update_step(u, TR_CPU_DIRECTION, d, n); break;
     default: update_step(u, TR_CPU_UPDATE, d, n);
     }

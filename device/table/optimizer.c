@@ -68,6 +68,17 @@ static const char *rounding_fault(bool rounds, tr_dtype dtype, const tr_quantize
     return tr_quantize_boxes_fault(rounding);
 }
 
+/* Returns the fault of states in codes: the kernels are made for those of the optimizers. */
+static const char *code_fault(const tr_update_desc *d) {
+    if (d->state_dtype != TR_U8) return NULL;
+    if (d->code[0] != TR_CODE8_SIGNED &&
+        !(d->code[0] == TR_CODE8_EVEN && d->rule == TR_UPDATE_MOMENTUM))
+        return "M has the code of signed numbers, or with the rule of momentum the even one";
+    if (d->rule == TR_UPDATE_ADAMW && d->code[1] != TR_CODE8_SQUARES)
+        return "V has the code of squares";
+    return NULL;
+}
+
 static const char *update_fault(const tr_op_desc *desc) {
     const tr_update_desc *d = &desc->update;
     if (!tr_op_sizes_fit(0, d->count, 1, 1)) return "count is out of range";
@@ -79,8 +90,8 @@ static const char *update_fault(const tr_op_desc *desc) {
         return "momentum, clip_value, l1 and l2 must not be negative";
     if (d->state_dtype != TR_F32 && d->state_dtype != TR_BF16 && d->state_dtype != TR_U8)
         return "states must be f32, bf16 or u8";
-    for (int k = 0; k < TR_UPDATE_STATES; k++)
-        if (!(d->code[k] >= 0 && d->code[k] < TR_CODE8_CODES)) return "there is no such code";
+    const char *fault = code_fault(d);
+    if (fault) return fault;
     return rounding_fault(d->state_dtype != TR_F32 || d->bf16_master, d->dtype, &d->rounding);
 }
 

@@ -435,45 +435,60 @@ static void test_exponential(void **state) {
     }
 }
 
-/* Takes a step of SGD with momentum, and with states in this code. */
-static void step_codes(const tr_cpu_kernels *set, tr_code8 kind, float momentum, const float *grad,
+/* Takes a step with a state in this code, of which `keep` is kept: of momentum, or of AdamW with a
+ * mean of 1: then directions are the inverse roots of the state. */
+static void step_codes(const tr_cpu_kernels *set, tr_code8 kind, float keep, const float *grad,
                        const uint16_t *draw, int n, uint8_t *code, float *scales, float *out) {
-    float master[2 * TR_CODE8_BLOCK] = {0};
-    assert_true(n <= 2 * TR_CODE8_BLOCK);
+    enum { BLOCKS = 2, MOST = BLOCKS * TR_CODE8_BLOCK };
+    const bool squares = kind == TR_CODE8_SQUARES;
+    float master[MOST] = {0}, scale_of_1[BLOCKS] = {1, 1};
+    uint8_t ones[MOST];
+    assert_true(n <= MOST);
+    memset(ones, tr_code8_encode(1, 1, TR_CODE8_SIGNED, 0), sizeof ones);
     set->update(&(tr_cpu_update){.step = TR_CPU_DIRECTION,
-                                 .rule = TR_UPDATE_MOMENTUM,
-                                 .scalars = {.factor = 1, .momentum = momentum},
+                                 .rule = squares ? TR_UPDATE_ADAMW : TR_UPDATE_MOMENTUM,
+                                 .scalars = {.factor = 1,
+                                             .momentum = keep,
+                                             .beta1 = 1,
+                                             .beta2 = keep,
+                                             .mean_scale = 1,
+                                             .root_scale = 1},
                                  .grad = grad,
                                  .master = master,
-                                 .m = code,
+                                 .m = squares ? ones : code,
+                                 .v = squares ? code : NULL,
                                  .u = out,
                                  .state_dtype = TR_U8,
-                                 .code = {kind},
-                                 .scales = {scales},
+                                 .code = {squares ? TR_CODE8_SIGNED : kind, TR_CODE8_SQUARES},
+                                 .scales = {squares ? scale_of_1 : scales, scales},
                                  .drawn = draw},
                 n);
 }
 
-/* The step's kernel encodes and decodes as the header does. */
-static void check_codes(const tr_cpu_kernels *set, tr_code8 kind, const float *x,
+/* The step's kernel encodes and decodes as the header does: x, which gradients make in one step. */
+static void check_codes(const tr_cpu_kernels *set, tr_code8 kind, const float *x, const float *grad,
                         const uint16_t *draw, int n) {
     enum { BLOCKS = 2, MOST = BLOCKS * TR_CODE8_BLOCK };
+    const bool squares = kind == TR_CODE8_SQUARES;
     const float zeros[MOST] = {0};
     float scales[BLOCKS] = {0}, largest[BLOCKS] = {0}, out[MOST];
     uint8_t code[MOST] = {0}, again[MOST];
     for (int i = 0; i < n; i++)
         largest[i / TR_CODE8_BLOCK] = fmaxf(largest[i / TR_CODE8_BLOCK], fabsf(x[i]));
-    step_codes(set, kind, 0, x, draw, n, code, scales, out);
+    step_codes(set, kind, 0, grad, draw, n, code, scales, out);
     for (int b = 0; b < BLOCKS; b++) assert_true(scales[b] == tr_code8_scale(largest[b]));
     for (int i = 0; i < n; i++)
-        assert_int_equal(code[i], tr_code8_encode(0.0f + x[i], scales[i / TR_CODE8_BLOCK], kind,
-                                                  tr_code8_draw(tr_rounding_draw(draw[i], 0))));
+        assert_int_equal(code[i],
+                         tr_code8_encode(0.0f + x[i], scales[i / TR_CODE8_BLOCK], kind,
+                                         tr_code8_draw(tr_rounding_draw(draw[i], squares))));
     memcpy(again, code, sizeof code);
     step_codes(set, kind, 1, zeros, draw, n, again, scales, out);
     for (int i = 0; i < n; i++) {
-        const float scale = tr_code8_scale(largest[i / TR_CODE8_BLOCK]);
-        assert_true(out[i] == tr_code8_decode(code[i], scale, kind));
-        assert_true(out[i] == tr_code8_decode(again[i], scales[i / TR_CODE8_BLOCK], kind));
+        const float scale = tr_code8_scale(largest[i / TR_CODE8_BLOCK]),
+                    was = tr_code8_decode(code[i], scale, kind),
+                    is = tr_code8_decode(again[i], scales[i / TR_CODE8_BLOCK], kind);
+        assert_true(out[i] == (squares ? 1 / sqrtf(was) : was));
+        assert_true(is == was);
     }
 }
 
@@ -503,10 +518,10 @@ static void check_rounding(const tr_cpu_kernels *set) {
         }
         set->round_drawn(true, N, x, bits, specials, half);
         for (int i = 0; i < N; i++) assert_int_equal(half[i], tr_round_bf16(wide[i], draw[i]));
-        check_codes(set, TR_CODE8_SIGNED, x, bits, N);
-        check_codes(set, TR_CODE8_EVEN, x, bits, N);
-        for (int i = 0; i < N; i++) x[i] *= x[i];
-        check_codes(set, TR_CODE8_SQUARES, x, bits, N);
+        check_codes(set, TR_CODE8_SIGNED, x, x, bits, N);
+        check_codes(set, TR_CODE8_EVEN, x, x, bits, N);
+        for (int i = 0; i < N; i++) wide[i] = x[i] * x[i];
+        check_codes(set, TR_CODE8_SQUARES, wide, x, bits, N);
     }
 }
 

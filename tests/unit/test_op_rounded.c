@@ -238,8 +238,9 @@ static void check_sets(rounded *r, rounded *parts, rounded *wide, size_t which) 
             r->state.skip = c == 1 && (set == 6 || set == 10);
             r->shift = (set + (int)c / 2) % 3 == 0 ? sizeof(float) : 0;
             r->in_place = r->kind == TR_OP_DIRECTION && !r->d.bf16_grad && c / 2 % 2;
-            for (int k = 0; k < TR_UPDATE_STATES; k++)
-                r->d.code[k] = (tr_code8)((set + (int)c + k) % TR_CODE8_CODES);
+            r->d.code[0] = r->d.rule == TR_UPDATE_MOMENTUM && (set + (int)c) % 2 ? TR_CODE8_EVEN
+                                                                                 : TR_CODE8_SIGNED;
+            r->d.code[1] = TR_CODE8_SQUARES;
             cut(r, cuts[c].rows, cuts[c].n, cuts[c].k, cuts[c].element, cuts[c].count);
             check(r, parts, wide);
         }
