@@ -1,5 +1,5 @@
-/* Counter-based random numbers: Philox4x32-10 (Salmon et al., SC 2011), and the uses Trireme makes
- * of it. A number is a pure function of (seed, stream, position), so no rank, thread or layout can
+/* Counter-based random numbers: Philox4x32 (Salmon et al., SC 2011), and the uses Trireme makes of
+ * it. A number is a pure function of (seed, stream, position), so no rank, thread or layout can
  * change it. The arithmetic is shared by host and device. */
 #pragma once
 
@@ -12,13 +12,17 @@ typedef struct tr_philox {
     uint32_t v[4];
 } tr_philox;
 
-/* Runs ten rounds over a 128-bit counter with a 64-bit key. */
-TR_HOSTDEVICE static inline tr_philox tr_philox4x32(uint64_t key, uint64_t counter_low,
-                                                    uint64_t counter_high) {
+/* The rounds of most numbers, and those of stochastic rounding: seven are the fewest that pass
+ * BigCrush (section 5.2 of the paper), and an optimizer step draws for every element. */
+enum { TR_PHILOX_ROUNDS = 10, TR_ROUNDING_ROUNDS = 7 };
+
+/* Runs `rounds` over a 128-bit counter with a 64-bit key. */
+TR_HOSTDEVICE static inline tr_philox
+tr_philox_rounds(int rounds, uint64_t key, uint64_t counter_low, uint64_t counter_high) {
     uint32_t k0 = (uint32_t)key, k1 = (uint32_t)(key >> 32);
     uint32_t c0 = (uint32_t)counter_low, c1 = (uint32_t)(counter_low >> 32);
     uint32_t c2 = (uint32_t)counter_high, c3 = (uint32_t)(counter_high >> 32);
-    for (int round = 0; round < 10; round++) {
+    for (int round = 0; round < rounds; round++) {
         uint64_t p0 = (uint64_t)0xD2511F53u * c0, p1 = (uint64_t)0xCD9E8D57u * c2;
         uint32_t n0 = (uint32_t)(p1 >> 32) ^ c1 ^ k0, n2 = (uint32_t)(p0 >> 32) ^ c3 ^ k1;
         c1 = (uint32_t)p1;
@@ -30,6 +34,12 @@ TR_HOSTDEVICE static inline tr_philox tr_philox4x32(uint64_t key, uint64_t count
     }
     tr_philox out = {{c0, c1, c2, c3}};
     return out;
+}
+
+/* Philox4x32-10. */
+TR_HOSTDEVICE static inline tr_philox tr_philox4x32(uint64_t key, uint64_t counter_low,
+                                                    uint64_t counter_high) {
+    return tr_philox_rounds(TR_PHILOX_ROUNDS, key, counter_low, counter_high);
 }
 
 /* Returns word i of 0..3. Written without an array index, which would keep the words out of
@@ -101,6 +111,12 @@ TR_HOSTDEVICE static inline uint64_t tr_rounding_key(uint64_t seed, uint64_t nam
 }
 TR_HOSTDEVICE static inline uint64_t tr_rounding_counter(int64_t step, int64_t sample) {
     return (uint64_t)step + ((uint64_t)sample << 32);
+}
+
+/* Returns the half-words of eight neighbours. */
+TR_HOSTDEVICE static inline tr_philox tr_rounding_bits(uint64_t key, uint64_t place,
+                                                       uint64_t counter) {
+    return tr_philox_rounds(TR_ROUNDING_ROUNDS, key, place, counter);
 }
 
 /* Returns what an element's half-word is multiplied by, modulo 2^16, for a use: 1, g or g^2. Since

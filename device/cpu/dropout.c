@@ -11,8 +11,9 @@ static void draw_mask(const tr_op *op, const tr_step_state *state, int64_t sampl
     const tr_dropout_desc *d = &op->desc.dropout;
     uint32_t bits[TR_BLOCK + 8 + TR_CPU_PHILOX_MORE];
     int64_t quad = first / 4, quads = (first + n + 3) / 4 - quad;
-    tr_cpu_kernels_of(op)->philox(tr_dropout_key(state->seed, d->site), (uint64_t)quad,
-                                  tr_dropout_counter(state->step, sample), quads, bits);
+    tr_cpu_kernels_of(op)->philox(TR_PHILOX_ROUNDS, tr_dropout_key(state->seed, d->site),
+                                  (uint64_t)quad, tr_dropout_counter(state->step, sample), quads,
+                                  bits);
     const uint32_t threshold = tr_dropout_threshold(d->p), *from = bits + (first - 4 * quad);
     const float kept = tr_dropout_scale(d->p);
 #pragma omp simd

@@ -106,9 +106,10 @@ typedef struct tr_cpu_kernels {
     float (*round_row)(int64_t panels, const float *x, uint16_t *y);
     /* y[16 * panels] = the words of two rows, rounded to BF16. */
     void (*round_rows)(int64_t panels, const float *first, const float *second, tr_word *y);
-    /* bits[4 * quads]: Philox4x32-10 of the counters (first + i, high) under key; bits has room for
-     * TR_CPU_PHILOX_MORE more. */
-    void (*philox)(uint64_t key, uint64_t first, uint64_t high, int64_t quads, uint32_t *bits);
+    /* bits[4 * quads]: Philox4x32 of the counters (first + i, high) under key, by rounds of
+     * TR_PHILOX_ROUNDS or TR_ROUNDING_ROUNDS; bits has room for TR_CPU_PHILOX_MORE more. */
+    void (*philox)(int rounds, uint64_t key, uint64_t first, uint64_t high, int64_t quads,
+                   uint32_t *bits);
     /* y[n] = x, or with `adds` y + x, rounded to BF16 (tr_round_bf16) by the random
      * half-words of a use (tr_rounding_draw). */
     void (*round_drawn)(bool adds, int64_t n, const float *x, const uint16_t *draw, int use,

@@ -47,16 +47,16 @@ static inline lanes second_pairs(lanes a, lanes b) {
 #endif
 }
 
-enum { PHILOX_ROUNDS = 10, PHILOX_SETS = 4, PHILOX_COUNTERS = PHILOX_SETS * LANES };
+enum { PHILOX_SETS = 4, PHILOX_COUNTERS = PHILOX_SETS * LANES };
 
 /* A key as the rounds use it. */
 typedef struct philox_key {
-    lanes k0[PHILOX_ROUNDS], k1[PHILOX_ROUNDS];
+    lanes k0[TR_PHILOX_ROUNDS], k1[TR_PHILOX_ROUNDS];
 } philox_key;
 
 static inline philox_key philox_key_of(uint64_t key) {
     philox_key out;
-    for (uint32_t r = 0; r < PHILOX_ROUNDS; r++) {
+    for (uint32_t r = 0; r < TR_PHILOX_ROUNDS; r++) {
         out.k0[r] = (lanes){0} + ((uint32_t)key + r * 0x9E3779B9u);
         out.k1[r] = (lanes){0} + ((uint32_t)(key >> 32) + r * 0xBB67AE85u);
     }
@@ -70,11 +70,11 @@ static inline lanes counters_from(uint64_t first) {
     return index + first;
 }
 
-/* tr_philox4x32 (base/philox.h) of PHILOX_COUNTERS counters, (first + i, high): sets of LANES in
+/* tr_philox_rounds (base/philox.h) of PHILOX_COUNTERS counters, (first + i, high): sets of LANES in
  * turn, so that some multiply while others wait for their products. pairs[2 * PHILOX_SETS]: the
  * results of one set after the other. */
-static inline __attribute__((always_inline)) void philox_sets(const philox_key *key, uint64_t first,
-                                                              uint64_t high, lanes *pairs) {
+static inline __attribute__((always_inline)) void
+philox_sets(int rounds, const philox_key *key, uint64_t first, uint64_t high, lanes *pairs) {
     const lanes low_half = (lanes){0} + 0xffffffffu;
     const lanes m0 = (lanes){0} + 0xD2511F53u, m1 = (lanes){0} + 0xCD9E8D57u;
     lanes c0[PHILOX_SETS], c1[PHILOX_SETS], c2[PHILOX_SETS], c3[PHILOX_SETS];
@@ -86,7 +86,7 @@ static inline __attribute__((always_inline)) void philox_sets(const philox_key *
         c3[s] = c2[s] >> 32;
     }
 #pragma GCC unroll 10
-    for (int r = 0; r < PHILOX_ROUNDS; r++)
+    for (int r = 0; r < rounds; r++)
 #pragma GCC unroll 4
         for (int s = 0; s < PHILOX_SETS; s++) {
             /* The high half of any of them may hold anything: multiply ignores it. */
@@ -106,11 +106,20 @@ static inline __attribute__((always_inline)) void philox_sets(const philox_key *
     }
 }
 
-static void philox(uint64_t key, uint64_t first, uint64_t high, int64_t quads, uint32_t *bits) {
-    const philox_key rounds = philox_key_of(key);
+static inline __attribute__((always_inline)) void philox_quads(int rounds, uint64_t key,
+                                                               uint64_t first, uint64_t high,
+                                                               int64_t quads, uint32_t *bits) {
+    const philox_key keys = philox_key_of(key);
     for (int64_t q = 0; q < quads; q += PHILOX_COUNTERS) {
         lanes pairs[2 * PHILOX_SETS];
-        philox_sets(&rounds, first + (uint64_t)q, high, pairs);
+        philox_sets(rounds, &keys, first + (uint64_t)q, high, pairs);
         memcpy(bits + 4 * q, pairs, sizeof pairs);
     }
+}
+
+static void philox(int rounds, uint64_t key, uint64_t first, uint64_t high, int64_t quads,
+                   uint32_t *bits) {
+    if (rounds == TR_ROUNDING_ROUNDS)
+        philox_quads(TR_ROUNDING_ROUNDS, key, first, high, quads, bits);
+    else philox_quads(TR_PHILOX_ROUNDS, key, first, high, quads, bits);
 }

@@ -173,8 +173,8 @@ static inline __attribute__((always_inline)) void encode_states(const tr_cpu_upd
                       u->drawn + at + k, j, (uint8_t *)state_of(u, j) + at + k);
 }
 
-/* Steps whole chunks. The step, the rule, and what the caller has set in its own copy of the
- * scalars, are constants where this is inlined. The types of operands are branches that each
+/* Steps whole chunks. The step, the rule, the coding, and what the caller has set in its own copy
+ * of the scalars, are constants where this is inlined. The types of operands are branches that each
  * chunk takes alike, because a loop for each combination would be hundreds of them. */
 static inline __attribute__((always_inline)) void
 update_chunks(const tr_cpu_update *u, tr_cpu_step step, tr_update_rule rule, coding of,
@@ -192,10 +192,10 @@ update_chunks(const tr_cpu_update *u, tr_cpu_step step, tr_update_rule rule, cod
     for (int64_t at = 0; at < n; at += CHUNK) {
         const uint16_t *draw = u->drawn ? u->drawn + at : (const uint16_t *)bits;
         for (int set = 0; set < CHUNK_SETS && d->draws; set++)
-            philox_sets(&d->key, d->first + (uint64_t)(at / 8 + set * PHILOX_COUNTERS), d->high,
-                        bits[set]);
-        coded_block *const own = &blocks[at / CHUNK % 2], *const last =
-                                                              &blocks[(at / CHUNK + 1) % 2];
+            philox_sets(TR_ROUNDING_ROUNDS, &d->key,
+                        d->first + (uint64_t)(at / 8 + set * PHILOX_COUNTERS), d->high, bits[set]);
+        coded_block *const own = &blocks[at / CHUNK % 2];
+        coded_block *const last = &blocks[(at / CHUNK + 1) % 2];
         if (of != CODED_NOT) open_block(u, states, at, own);
 #pragma GCC unroll 1
         for (int k = 0; k < CHUNK; k += 2 * STRIP) {
@@ -222,7 +222,7 @@ update_chunks(const tr_cpu_update *u, tr_cpu_step step, tr_update_rule rule, cod
             if (step == TR_CPU_DIRECTION) store_wide(g.all, direction, at + k);
             else store_drawn(bf16_master, w.all, draw + k, TR_UPDATE_USE_MASTER, master, at + k);
             if (step != TR_CPU_DIRECTION && value) store_value(dtype, w.all, value, at + k);
-            /* Beside a division and a root, which take long and little else. */
+            /* Here processors do it while they divide and take roots. */
             if (of != CODED_NOT && at > 0)
                 encode_states(u, of, numbers, states, last, at - CHUNK, k);
         }

@@ -12,8 +12,9 @@ const uint16_t *tr_cpu_draw(const tr_op *op, const tr_op_args *args, const tr_qu
         length = tr_min_i64(n - i, adjacent);
         const int64_t end = (place + length + TR_QUANTIZE_SHARERS - 1) / TR_QUANTIZE_SHARERS;
         tr_cpu_kernels_of(op)->philox(
-            tr_rounding_key(args->state->seed, box->name, d->use), (uint64_t)first,
-            tr_rounding_counter(args->state->step, args->sample), end - first, memory->words);
+            TR_ROUNDING_ROUNDS, tr_rounding_key(args->state->seed, box->name, d->use),
+            (uint64_t)first, tr_rounding_counter(args->state->step, args->sample), end - first,
+            memory->words);
         const uint16_t *own =
             (const uint16_t *)memory->words + (place - first * TR_QUANTIZE_SHARERS);
         if (length == n) return own;

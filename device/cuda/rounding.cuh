@@ -16,8 +16,8 @@ __device__ static inline void tr_draw_bits(const tr_quantize_desc &d, const tr_s
         int64_t adjacent;
         const int64_t place = tr_quantize_place(&d, at + i, &box, &adjacent);
         const tr_philox r =
-            tr_philox4x32(tr_rounding_key(state->seed, box->name, d.use), (uint64_t)(place / n),
-                          tr_rounding_counter(state->step, sample));
+            tr_rounding_bits(tr_rounding_key(state->seed, box->name, d.use), (uint64_t)(place / n),
+                             tr_rounding_counter(state->step, sample));
         if (place % n == 0 && adjacent >= n && i == 0) {
 #pragma unroll
             for (int j = 0; j < n; j++) draw[j] = tr_philox_half(r, j);

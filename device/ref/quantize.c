@@ -7,9 +7,9 @@ static uint32_t draw_of(const tr_quantize_desc *d, int use, const tr_op_args *ar
     const tr_quantize_box *box;
     int64_t adjacent;
     const int64_t at = tr_quantize_place(d, args->element + i, &box, &adjacent);
-    const tr_philox r = tr_philox4x32(tr_rounding_key(args->state->seed, box->name, use),
-                                      (uint64_t)(at / TR_QUANTIZE_SHARERS),
-                                      tr_rounding_counter(args->state->step, args->sample));
+    const tr_philox r = tr_rounding_bits(tr_rounding_key(args->state->seed, box->name, use),
+                                         (uint64_t)(at / TR_QUANTIZE_SHARERS),
+                                         tr_rounding_counter(args->state->step, args->sample));
     return tr_rounding_draw(tr_philox_half(r, at % TR_QUANTIZE_SHARERS), use);
 }
 

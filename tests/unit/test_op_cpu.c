@@ -299,10 +299,13 @@ static void test_kernels(void **state) {
             sets[s]->dots[t](ROWS, K, b, b + K, K, row[s][t]);
             sets[s]->combine[t](ROWS, K, x, b, K, low, low + PANELS * TR_PANEL);
         }
-        sets[s]->philox(seed, UINT32_MAX - 20u, 77, (N + 1) / 4, bits);
-        for (uint64_t q = 0; q < (N + 1) / 4; q++) {
-            tr_philox want = tr_philox4x32(seed, UINT32_MAX - 20u + q, 77);
-            assert_memory_equal(bits + 4 * q, want.v, sizeof want.v);
+        static const int rounds[] = {TR_PHILOX_ROUNDS, TR_ROUNDING_ROUNDS};
+        for (size_t k = 0; k < sizeof rounds / sizeof *rounds; k++) {
+            sets[s]->philox(rounds[k], seed, UINT32_MAX - 20u, 77, (N + 1) / 4, bits);
+            for (uint64_t q = 0; q < (N + 1) / 4; q++) {
+                tr_philox want = tr_philox_rounds(rounds[k], seed, UINT32_MAX - 20u + q, 77);
+                assert_memory_equal(bits + 4 * q, want.v, sizeof want.v);
+            }
         }
         assert_memory_equal(out[s], out[0], sizeof out[0]);
         assert_memory_equal(active[s], active[0], sizeof active[0]);

@@ -131,8 +131,8 @@ static void recode(const rounded *r, int operand, float *memory, bool encodes) {
             const tr_quantize_box *box = &d->box[col >= d->box[0].cols];
             const uint64_t place = (uint64_t)(box->first + row * box->step + col - box->begin);
             const tr_philox bits =
-                tr_philox4x32(tr_rounding_key(r->state.seed, box->name, USE + k), place / 8,
-                              tr_rounding_counter(r->state.step, SAMPLE));
+                tr_rounding_bits(tr_rounding_key(r->state.seed, box->name, USE + k), place / 8,
+                                 tr_rounding_counter(r->state.step, SAMPLE));
             const uint32_t draw = tr_code8_draw(
                 tr_rounding_draw(tr_philox_half(bits, (int64_t)(place % 8)), USE + k));
             if (encodes) codes[i] = tr_code8_encode(wide[i], *scale, r->d.code[k], draw);
