@@ -114,6 +114,46 @@ static void test_descriptions(void **state) {
                    "operator activation: rows and width must be positive");
 }
 
+/* UPDATE and DIRECTION accept the codes of states that an optimizer has, and no others. */
+static void test_codes(void **state) {
+    static const char of_m[] =
+        "M has the code of signed numbers, or with the rule of momentum the even one";
+    static const char of_v[] = "V has the code of squares";
+    static const struct {
+        tr_update_rule rule;
+        tr_code8 m, v;
+        const char *fault;
+    } rows[] = {
+        {TR_UPDATE_ADAMW, TR_CODE8_SIGNED, TR_CODE8_SQUARES, NULL},
+        {TR_UPDATE_ADAMW, TR_CODE8_EVEN, TR_CODE8_SQUARES, of_m},
+        {TR_UPDATE_ADAMW, TR_CODE8_SQUARES, TR_CODE8_SQUARES, of_m},
+        {TR_UPDATE_ADAMW, TR_CODE8_SIGNED, TR_CODE8_SIGNED, of_v},
+        {TR_UPDATE_ADAMW, TR_CODE8_SIGNED, TR_CODE8_EVEN, of_v},
+        {TR_UPDATE_MOMENTUM, TR_CODE8_SIGNED, TR_CODE8_SIGNED, NULL},
+        {TR_UPDATE_MOMENTUM, TR_CODE8_EVEN, TR_CODE8_SIGNED, NULL},
+        {TR_UPDATE_MOMENTUM, TR_CODE8_SQUARES, TR_CODE8_SIGNED, of_m},
+        {TR_UPDATE_LION, TR_CODE8_SIGNED, TR_CODE8_SIGNED, NULL},
+        {TR_UPDATE_LION, TR_CODE8_EVEN, TR_CODE8_SIGNED, of_m},
+        {TR_UPDATE_LION, TR_CODE8_SQUARES, TR_CODE8_SIGNED, of_m},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        const tr_op_desc desc = {
+            .update = {.count = 300,
+                       .lr_scale = 1,
+                       .rule = rows[i].rule,
+                       .state_dtype = TR_U8,
+                       .code = {rows[i].m, rows[i].v},
+                       .rounding = {.boxes = 1, .box = {{.rows = 1, .cols = 300, .ld = 300}}}}};
+        for (int k = 0; k < 2; k++) {
+            const tr_op_row *row = tr_op_row_of(k ? TR_OP_DIRECTION : TR_OP_UPDATE);
+            const char *fault = row->fault(&desc);
+            if (!rows[i].fault) assert_null(fault);
+            else assert_string_equal(fault ? fault : "none", rows[i].fault);
+        }
+    }
+}
+
 /* y[4, 6] = x[4, 5] w[5, 6] + bias */
 static void test_operands(void **state) {
     float memory[64] = {0};
@@ -243,6 +283,7 @@ int main(void) {
         cmocka_unit_test(test_rows),     cmocka_unit_test(test_descriptions),
         cmocka_unit_test(test_operands), cmocka_unit_test(test_refused),
         cmocka_unit_test(test_bytes),    cmocka_unit_test(test_fallbacks),
+        cmocka_unit_test(test_codes),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
