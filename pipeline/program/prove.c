@@ -402,46 +402,70 @@ static tr_status check_finish(int rank, const tr_program *program) {
     return TR_OK;
 }
 
+/* How far the gather of a bucket of values is on a rank. */
+typedef enum gather_state { ABSENT, STARTED, AWAITED, READY } gather_state;
+
+/* The gathers of one rank; a key is stage * buckets + bucket. */
+typedef struct gather_checker {
+    int buckets;         /* most of a stage */
+    bool *gathers;       /* [keys]: the program gathers this bucket */
+    gather_state *state; /* [keys] */
+    int open;            /* gathers that have started and that no action has waited for */
+} gather_checker;
+
+/* Executes a GATHER_START or GATHER_WAIT; returns what is wrong with it, or NULL. */
+static const char *gather_on(gather_checker *g, tr_action a) {
+    gather_state *state = &g->state[a.stage * g->buckets + a.micro_batch];
+    const gather_state before = *state;
+    if (a.type == TR_ACTION_GATHER_WAIT) {
+        *state = AWAITED;
+        return before == STARTED ? NULL : "the gather has not started";
+    }
+    *state = STARTED;
+    g->open++;
+    return before == ABSENT || before == READY ? NULL
+                                               : "the gather before it has not been waited for";
+}
+
+/* Executes an action: it makes the waits of its stage's gathers. Returns what is wrong, or NULL. */
+static const char *use_values(gather_checker *g, tr_action a) {
+    for (int b = 0; b < g->buckets; b++) {
+        const int key = a.stage * g->buckets + b;
+        if (!g->gathers[key]) continue;
+        if (g->state[key] < AWAITED) return "the values of the stage have not been gathered";
+        g->open -= g->state[key] == AWAITED;
+        g->state[key] = READY;
+    }
+    return NULL;
+}
+
+/* Executes an instruction; returns what is wrong with it, or NULL. */
+static const char *check_values(gather_checker *g, tr_action a) {
+    if (tr_action_gathers(a)) return gather_on(g, a);
+    if (tr_action_computes(a)) return use_values(g, a);
+    return a.type == TR_ACTION_FINISH && g->open > 0 ? "a gather has not been waited for" : NULL;
+}
+
 /* Fails unless each gather of the rank is waited for, within an action before FINISH, and the
  * values of a stage that gathers are complete in each of its actions. */
 static tr_status check_gathers(const prover *p, int rank) {
-    enum { ABSENT, STARTED, AWAITED, READY };
     const tr_program *program = &p->set->program[rank];
     tr_status status = TR_OK;
-    int *held = NULL, open = 0;
-    bool *gathers = NULL; /* [stages * buckets] */
+    gather_checker g = {.buckets = p->buckets};
     const size_t keys = (size_t)p->set->program[0].stages * (size_t)p->buckets;
-    TR_TRY_OUT(tr_calloc(keys, sizeof *held, &held));
-    TR_TRY_OUT(tr_calloc(keys, sizeof *gathers, &gathers));
+    TR_TRY_OUT(tr_calloc(keys, sizeof *g.gathers, &g.gathers));
+    TR_TRY_OUT(tr_calloc(keys, sizeof *g.state, &g.state));
     for (int k = 0; k < program->count; k++) {
         const tr_action a = program->instr[k].action;
-        if (tr_action_gathers(a)) gathers[a.stage * p->buckets + a.micro_batch] = true;
+        if (tr_action_gathers(a)) g.gathers[a.stage * p->buckets + a.micro_batch] = true;
     }
-    for (int k = 0; k < program->count && status == TR_OK; k++) {
-        const tr_action a = program->instr[k].action;
-        const char *problem = NULL;
-        for (int b = 0; b < p->buckets && tr_action_computes(a); b++) {
-            const int key = a.stage * p->buckets + b;
-            if (gathers[key] && held[key] < AWAITED)
-                problem = "the values of the stage have not been gathered";
-            open -= held[key] == AWAITED;
-            if (held[key] == AWAITED) held[key] = READY;
-        }
-        if (a.type == TR_ACTION_FINISH && open > 0) problem = "a gather has not been waited for";
-        if (tr_action_gathers(a)) {
-            int *of = &held[a.stage * p->buckets + a.micro_batch];
-            const bool start = a.type == TR_ACTION_GATHER_START;
-            if (start && (*of == STARTED || *of == AWAITED))
-                problem = "the gather before it has not been waited for";
-            if (!start && *of != STARTED) problem = "the gather has not started";
-            *of = start ? STARTED : AWAITED;
-            open += start;
-        }
-        if (problem) status = fail_order(rank, &program->instr[k], problem);
+    for (int k = 0; k < program->count; k++) {
+        const char *problem = check_values(&g, program->instr[k].action);
+        if (problem) TR_TRY_OUT(fail_order(rank, &program->instr[k], problem));
     }
 out:
-    free(gathers);
-    free(held);
+    free(g.gathers);
+    free(g.state);
     return status;
 }
 
