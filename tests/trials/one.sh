@@ -37,7 +37,8 @@ orders=("gpipe 1" "1f1b 1" "zb-h1 1" "zb-h2 1" "zb-1p 1" "zb-2p 1" "interleaved 
 # steps changes no step.
 options=(train.steps=60 train.batch=24 checkpoint.every=15 optim.min_lr=0.003 log.every=60)
 
-# pick_layout: sets the number of ranks, and the arguments of a layout for them.
+# pick_layout: sets the number of ranks, the arguments of a layout for them, and whether launched jobs save in the
+# background.
 pick_layout() {
     pick layout "1" "2 parallel.pp=2" "2 parallel.tp=2" "2 parallel.dp=2" "3 parallel.dp=3" \
         "4 parallel.pp=2 parallel.tp=2" "4 parallel.pp=2 parallel.dp=2" "4 parallel.pp=4" "4 parallel.dp=2x2 parallel.zero=1" \
@@ -46,6 +47,7 @@ pick_layout() {
     read -r -a layout <<<"$layout"
     ranks=${layout[0]}
     layout=("${layout[@]:1}")
+    pick in_background false true
 }
 
 # reference: runs the same training without a fault, in `whole`.
@@ -87,8 +89,8 @@ launch() {
     local run=$1 output=$2 words=()
     shift 2
     [[ $ranks == 1 ]] || words=(run -n "$ranks" "${launcher[@]}")
-    setsid env --default-signal "$trireme" "${words[@]}" train base.yaml log.dir="$run" "${options[@]}" "${layout[@]}" "$@" \
-        >"$output.out" 2>"$output.err" &
+    setsid env --default-signal "$trireme" "${words[@]}" train base.yaml log.dir="$run" "${options[@]}" "${layout[@]}" \
+        checkpoint.background="$in_background" "$@" >"$output.out" 2>"$output.err" &
     job=$!
 }
 
@@ -141,6 +143,7 @@ goes_on() {
 
 # shellcheck source=/dev/null
 source "$folder/$kind.sh"
+[[ ${in_background:-false} == false ]] || what+=", saves in the background"
 if ((failures)); then
     echo "$kind $seed: $what: $failures failures"
     exit 1

@@ -37,6 +37,7 @@ draw_options() {
     pick part "" "" "" "train.freeze=*.2.*" "model.lora.rank=4"
     pick more "" "" optim.clip_value=0.001 optim.l1=0.01 optim.l2=0.01 optim.weight_decay=0 warm-up
     pick noise true false
+    pick background true false
     pick documents "" "" "data.documents=packed data.document_end=10"
     pick also "" "" "train.sample_every=1 train.sample_tokens=4" "guard.action=skip guard.sigma=30" "--trace 2" "--debug-nan"
     pick width 32 48
@@ -69,7 +70,7 @@ read -r -a words <<<"optim.name=$optimizer model.family=$family model.width=$wid
 words+=(train.precision="$precision" optim.{moments="$moments",gradients="$gradients",master="$master"} device.name="$device")
 words+=(parallel.{reduce="$reduce",sequence="$sequence",tp="$tp",dp="$dp"})
 placed=(parallel.{zero="$zero",pp="$pp",schedule="${order% *}",virtual="${order#* }"})
-placed+=(train.recompute="$recompute" device.offload="$offload" log.noise_scale="$noise")
+placed+=(train.recompute="$recompute" device.offload="$offload" log.noise_scale="$noise" checkpoint.background="$background")
 read -r -a also <<<"$also" # what changes no bit either
 placed+=("${also[@]}")
 what="${words[*]} ${placed[*]}"
