@@ -24,8 +24,8 @@ static int by_text(const void *a, const void *b) {
     return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
-/* Fails when two members of an object have one name: cJSON keeps both and would return the first.
- */
+/* Fails when two members of an object have one name: cJSON keeps both and would return the
+ * first. */
 static tr_status check_names(const cJSON *object, const char *where) {
     size_t count = 0, i = 0;
     const char **name;

@@ -66,8 +66,8 @@ const tr_weight *tr_weights_find(const tr_weights *weights, const char *name);
 
 /* Fails with TR_ERR_DATA unless the files hold every tensor of the model except its updates, of its
  * shape and a type that can be read, and nothing else but attention masks, rotary frequencies, and
- * the head of a model that ties it. Learned positions may have more rows. `where` is for messages.
- */
+ * the head of a model that ties it. Learned positions may have more rows. `where` is for
+ * messages. */
 tr_status tr_weights_check(tr_weights *weights, const tr_model *model, const char *where);
 /* Does the same for files of the model's updates. */
 tr_status tr_weights_check_updates(tr_weights *weights, const tr_model *model, const char *where);

@@ -7,8 +7,8 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Splits text (which it changes) at blanks into words[max], NULL-terminated; false when too many.
- */
+/* Splits text (which it changes) at blanks into words[max], NULL-terminated; false when too
+ * many. */
 static bool split(char *text, char **words, size_t max) {
     size_t n = 0;
     char *rest = NULL;

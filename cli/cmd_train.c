@@ -1,5 +1,5 @@
-/* trireme train CONFIG [--resume[=auto]] [--time-limit T] [--trace N] [--debug-nan] [key=value ...]
- */
+/* trireme train CONFIG [--resume[=auto]] [--time-limit T] [--trace N] [--debug-nan]
+ *               [key=value ...] */
 #include "base/clock.h"
 #include "base/memory.h"
 #include "cli/ranks.h"

@@ -73,8 +73,8 @@ tr_status cli_split_options(int argc, char **argv, int *count, char ***out) {
     return TR_OK;
 }
 
-/* Returns the number of the option that begins with this word, if there is one such option, or -1.
- */
+/* Returns the number of the option that begins with this word, if there is one such option, or
+ * -1. */
 static int find_begun(const char *word, char known[MOST_OPTIONS][OPTION_SIZE], int count) {
     int found = -1;
     for (int i = 0; i < count; i++) {

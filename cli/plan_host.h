@@ -8,8 +8,7 @@
 void cli_plan_host(const tr_config *config, const tr_run_plan *plan);
 
 /* Writes "device.offload optimizer keeps" to text[size], with the keys that are set, and returns
- * it.
- */
+ * it. */
 const char *cli_plan_keeper(const tr_config *config, char *text, size_t size);
 /* Writes a sentence to text[size] about a plan that exceeds the limit of a host's memory: by how
  * much, and which changes of this config take less of it. */

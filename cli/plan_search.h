@@ -4,8 +4,8 @@
 #include "config/config.h"
 #include "device/device.h"
 
-/* Returns the keys among the arguments "key=value" that the search keeps (tr_search_request.kept).
- */
+/* Returns the keys among the arguments "key=value" that the search keeps
+ * (tr_search_request.kept). */
 unsigned cli_plan_kept(const char *const *overrides, int count);
 
 /* Prints the best layout of each mesh, and the best one's keys. here: this machine has the config's

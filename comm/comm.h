@@ -35,8 +35,8 @@ static inline tr_dtype tr_reduce_wire(tr_reduce op, tr_dtype dtype) {
 }
 
 /* Which sums the groups of NCCL add by themselves, in rank order: the members exchange summands and
- * add them with an operator of the device. NCCL adds three or more values in an order of its own.
- */
+ * add them with an operator of the device. NCCL adds three or more values in an order of its
+ * own. */
 typedef struct tr_own_sums {
     bool ordered; /* those of three or more values */
     bool bf16;    /* TR_REDUCE_SUM_BF16, which NCCL does not have */

@@ -1,5 +1,5 @@
-/* Code shared by all groups: those of group_host.c over the host transports, and of nccl_group.c.
- */
+/* Code shared by all groups: those of group_host.c over the host transports, and of
+ * nccl_group.c. */
 #include "base/memory.h"
 #include "comm/nccl_impl.h"
 

@@ -64,8 +64,8 @@ static unsigned char *chunk_of(const tr_group_host *g, const piece *p, int j, si
     return p->data + (size_t)begin * p->element;
 }
 
-/* Returns the elements that this rank adds, and their bytes: all of a small piece, else its chunk.
- */
+/* Returns the elements that this rank adds, and their bytes: all of a small piece, else its
+ * chunk. */
 static unsigned char *own_of(const tr_group_host *g, const piece *p, size_t *bytes) {
     if (!p->small) return chunk_of(g, p, g->base.rank, bytes);
     *bytes = (size_t)p->count * p->element;

@@ -26,8 +26,8 @@ static ncclRedOp_t op_of(tr_reduce op) {
     return op == TR_REDUCE_SUM ? ncclSum : ncclMax;
 }
 
-/* Returns true when the group adds by itself, in rank order. NCCL adds two values with equal bits.
- */
+/* Returns true when the group adds by itself, in rank order. NCCL adds two values with equal
+ * bits. */
 static bool is_own(const nccl_group *g, tr_reduce op) {
     return op == TR_REDUCE_SUM_BF16 || (op == TR_REDUCE_SUM && g->own.ordered && g->base.n > 2);
 }

@@ -66,8 +66,8 @@ tr_status tr_nccl_enter(tr_nccl_comm *comm, const char *what, tr_stream *after);
 tr_status tr_nccl_leave(tr_nccl_comm *comm, int64_t *number);
 /* Makes later work on `stream` wait for the end of operation `number`. */
 tr_status tr_nccl_need(tr_nccl_comm *comm, int64_t number, tr_stream *stream);
-/* Makes later work on the communicator's stream wait for the end of operation `number` of another.
- */
+/* Makes later work on the communicator's stream wait for the end of operation `number` of
+ * another. */
 tr_status tr_nccl_follow(tr_nccl_comm *comm, const tr_nccl_comm *before, int64_t number);
 /* Enclose every call of NCCL, so that tr_nccl_look watches it. `name` is a literal. end gets the
  * call's ncclResult_t. A failure becomes the world's, and all communicators are aborted; if the

@@ -1,5 +1,5 @@
-/* A build without NCCL. No communicator is opened, because tr_world_choose_data_plane refuses NCCL.
- */
+/* A build without NCCL. No communicator is opened, because tr_world_choose_data_plane refuses
+ * NCCL. */
 #include "comm/nccl_impl.h"
 
 static tr_status none(void) {

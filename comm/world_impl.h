@@ -77,9 +77,8 @@ typedef struct tr_wait {
     int missing;      /* -1: not known */
     int group;        /* id, when peer is -1 */
     double limit_s;   /* > 0: replaces the hook's deadline; exceeding it does not fail the world */
-    int turn;   /* incremented when `ready` begins to wait for another rank, which restarts the time
-                 */
-    bool alone; /* does not wait for a rank at the moment, so no time counts */
+    int turn;         /* incremented when `ready` waits for another rank: restarts the time */
+    bool alone;       /* does not wait for a rank at the moment, so no time counts */
 } tr_wait;
 
 /* How long a wait lasts; the waiting code asks often. */

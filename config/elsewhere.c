@@ -3,8 +3,8 @@
 #include <stdio.h>
 #include <string.h>
 
-/* What Megatron-LM, torchtitan, transformers, PEFT and nanoGPT call a key; '-' is written as '_'.
- */
+/* What Megatron-LM, torchtitan, transformers, PEFT and nanoGPT call a key; '-' is written as
+ * '_'. */
 static const struct {
     const char *key, *names; /* with one space between them */
 } elsewhere[] = {

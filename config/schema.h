@@ -15,10 +15,9 @@ typedef enum tr_key_type {
     TR_KEY_PATTERNS, /* char[size], patterns with spaces between them; in a file also a list */
     TR_KEY_SCALES,   /* char[size], SCALE PATTERN SCALE PATTERN; in a file also a list */
     TR_KEY_POINTS,   /* char[size], ascending steps (config/points.h); in a file also a list */
-    TR_KEY_BATCHES, /* char[size], BATCH UNTIL BATCH UNTIL (config/batches.h); in a file also a list
-                     */
-    TR_KEY_SHARE,   /* char[size], a number or a path */
-    TR_KEY_CHOICE,  /* char[size], one of `choices` */
+    TR_KEY_BATCHES,  /* char[size], BATCH UNTIL BATCH UNTIL (config/batches.h), or a list */
+    TR_KEY_SHARE,    /* char[size], a number or a path */
+    TR_KEY_CHOICE,   /* char[size], one of `choices` */
     TR_KEY_SCHEDULE, /* char[size], a schedule's name or a path that ends in .csv */
     TR_KEY_DEVICE,   /* char[size], a device's name */
     TR_KEY_BYTES     /* int64_t; written 512MiB, 16GiB, 8GB or as a plain number,

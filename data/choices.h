@@ -50,7 +50,7 @@ bool tr_choices_is_file(const char *path);
 /* Reads all questions. Fails with TR_ERR_NOFILE when there is no such file, with TR_ERR_DATA
  * and line or byte when it is damaged, a label is no choice, or a choice is longer than the
  * context, and with TR_ERR_CONFIG when text is to be tokenized without a tokenizer or a token of
- * the file is vocab or above. The caller releases *out with tr_choices_free, also after a failure.
- */
+ * the file is vocab or above. The caller releases *out with tr_choices_free, also after a
+ * failure. */
 tr_status tr_choices_open(const char *path, const tr_choices_options *options, tr_choices *out);
 void tr_choices_free(tr_choices *choices);

@@ -110,8 +110,8 @@ static tr_status open_held(const char *path, const tr_source_options *options, t
     return TR_OK;
 }
 
-/* Takes the token between documents that the files' format has, unless another one goes before it.
- */
+/* Takes the token between documents that the files' format has, unless another one goes before
+ * it. */
 static tr_status choose_end(const tr_data_options *o, tr_data *data) {
     const tr_source *first = data->part[0].corpus->source;
     if (!o->packed || o->document_end >= 0 || first->lists_ends) return TR_OK;

@@ -2,8 +2,7 @@
  * encode the conversations again. All little-endian:
  *
  *   8 bytes "TRROWS 1", u64 tokens, filled, answers, documents, cut, skipped, ends
- *   i64 end[ends], u32 tokens[tokens] with TR_TOKEN_GIVEN
- */
+ *   i64 end[ends], u32 tokens[tokens] with TR_TOKEN_GIVEN */
 #pragma once
 
 #include "data/source.h"

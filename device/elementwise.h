@@ -233,8 +233,8 @@ TR_HOSTDEVICE static inline void tr_step_finish(const double *losses, int64_t n_
 }
 
 /* Returns the position of element i of a parameter in the whole tensor, by which its rounding is
- * drawn; *box is the tensor's, and the next *adjacent elements, from i on, follow each other there.
- */
+ * drawn; *box is the tensor's, and the next *adjacent elements, from i on, follow each other
+ * there. */
 TR_HOSTDEVICE static inline int64_t tr_quantize_place(const tr_quantize_desc *d, int64_t i,
                                                       const tr_quantize_box **box,
                                                       int64_t *adjacent) {

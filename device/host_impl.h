@@ -23,8 +23,8 @@ typedef struct tr_host_device {
 } tr_host_device;
 
 /* Opens a host device in a zeroed object of object_bytes (0: sizeof(tr_host_device)) that starts
- * with a tr_host_device. tr_host_close frees the object; streams and events must be gone by then.
- */
+ * with a tr_host_device. tr_host_close frees the object; streams and events must be gone by
+ * then. */
 tr_status tr_host_open(const tr_device_ops *ops, const tr_device_options *options,
                        size_t object_bytes, tr_device **out);
 void tr_host_close(tr_device *device);

@@ -30,8 +30,8 @@ enum { TR_SUMSQ_X, TR_SUMSQ_OUT, TR_SUMSQ_SUMS };
 /* STEP_FINISH: LOSSES f64[losses][2] as XENT_LOSS writes them, added in order; NORMS f64[norms]
  * added in order. Sets loss, valid, grad_norm, gradient_factor and skip of STATE (a tr_step_state).
  *   grad_norm = sqrt(sum NORMS) / (valid * loss_scale); the clip factor is min(1,
- * max_norm/grad_norm); skip when loss or norm is not finite or above its limit, or no token counts.
- */
+ * max_norm/grad_norm); skip when loss or norm is not finite or above its limit, or no token
+ * counts. */
 typedef struct tr_step_finish_desc {
     int64_t losses, norms;
 } tr_step_finish_desc;

@@ -155,8 +155,8 @@ static tr_status time_rounds(const operands *o, candidate *c, int count) {
     return TR_OK;
 }
 
-/* Returns the index of the fastest plan, or 0, the proposed one, where no other is clearly faster.
- */
+/* Returns the index of the fastest plan, or 0, the proposed one, where no other is clearly
+ * faster. */
 static int fastest(const candidate *c, int count) {
     int best = 0;
     for (int i = 1; i < count; i++)

@@ -21,8 +21,8 @@ typedef struct tr_job_folder {
 void tr_sweep(void);
 /* Makes and locks the job's folder, named like its board ("/trireme-..."). mpirun is started
  * afterwards and inherits the lock. Without a folder (TMPDIR cannot be written or locked, or the
- * user has chosen mpirun's folder) mpirun uses its own. The string `board` must outlive the folder.
- */
+ * user has chosen mpirun's folder) mpirun uses its own. The string `board` must outlive the
+ * folder. */
 void tr_job_folder_make(tr_job_folder *folder, const char *board);
 /* With `use`, makes each mpirun that is started from now on keep its session files in the folder,
  * if there is one. Without, lets later ones use their own. */

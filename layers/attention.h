@@ -12,8 +12,8 @@
 
 typedef struct tr_attention_part_desc {
     const char *q, *k, *v; /* names of the projections; k and v NULL: one fused tensor */
-    /* Both or neither: NULL where queries and keys are not normalised; they need rotary positions.
-     */
+    /* Both or neither: NULL where queries and keys are not normalised; they need rotary
+     * positions. */
     const char *q_norm, *k_norm;
     const char *out; /* name of the projection back */
     int64_t width, heads, kv_heads, head_size;

@@ -19,8 +19,8 @@ typedef struct tr_cached_layers {
     tr_cached_pass pass[TR_PASSES];
     size_t *cache_offset; /* [layers] */
     int64_t rows;
-    /* Bytes. The rank with the last layer has the logits: of its part of the vocabulary, and all.
-     */
+    /* Bytes. The rank with the last layer has the logits: of its part of the vocabulary, and
+     * all. */
     size_t cache, scratch, flows, part, logits;
     size_t message; /* bytes of the largest tensor that crosses from one stage to another */
 } tr_cached_layers;

@@ -21,6 +21,6 @@ tr_status tr_layer_cut_count(const char *text, int64_t blocks, int *stages);
  * stages. */
 tr_status tr_layer_cut_read(const char *text, int64_t blocks, int stages, int *first);
 
-/* Writes the cut of a model, as tr_layer_cut_read reads it, to text[size]; "" when it does not fit.
- */
+/* Writes the cut of a model, as tr_layer_cut_read reads it, to text[size]; "" when it does not
+ * fit. */
 void tr_layer_cut_print(const int *first, int stages, char *text, size_t size);

@@ -279,8 +279,7 @@ static tr_status add_parts(const layer_stage *s, const tr_stage_io *io, int k) {
 }
 
 /* Adds the addends of layer k after its W, and tells the runner that the layer's bucket is
- * complete.
- */
+ * complete. */
 static tr_status complete(const layer_stage *s, const tr_stage_io *io, int k) {
     if (!tr_layer_writes_in_forward(layer_at(s, k))) TR_TRY(add_to_sums(s, io, k));
     return io->complete ? io->complete(io->complete_context, s->flow.count - 1 - k) : TR_OK;

@@ -86,8 +86,8 @@ bool tr_model_is_conv1d(const tr_model_config *config);
 
 /* Checks a config, complete or not, for one tensor rank of this shape. Fails with TR_ERR_CONFIG
  * when values contradict each other, naming the config keys (model.heads not divisible by
- * parallel.tp, model.width not divisible by model.heads, sequence longer than model.context, ...).
- */
+ * parallel.tp, model.width not divisible by model.heads, sequence longer than model.context,
+ * ...). */
 tr_status tr_model_check(const tr_model_config *config, const tr_model_shape *shape);
 
 /* Makes all layers of the model for tensor rank tp_rank, without memory or operators: call

@@ -1,5 +1,5 @@
-/* Norms of rows: LayerNorm, with a bias, or RMSNorm (Zhang and Sennrich 2019). Private to layers/.
- */
+/* Norms of rows: LayerNorm, with a bias, or RMSNorm (Zhang and Sennrich 2019). Private to
+ * layers/. */
 #pragma once
 
 #include "layers/part.h"

@@ -33,8 +33,8 @@ typedef struct tr_param_matrix {
     bool rows_whole, cols_whole; /* this rank's part has all of them: of at least one of the two */
 } tr_param_matrix;
 
-/* Fails with TR_ERR_INTERNAL when the parameter is not one matrix that is divided along one axis.
- */
+/* Fails with TR_ERR_INTERNAL when the parameter is not one matrix that is divided along one
+ * axis. */
 tr_status tr_param_matrix_make(const tr_param *param, tr_param_matrix *out);
 
 /* A portion begins at a multiple of this from its parameter's first element: the blocks of the

@@ -16,8 +16,8 @@
  * fewer than stages. */
 tr_status tr_cut_balanced(const double *cost, const bool *block, int n, int stages, int *first);
 
-/* What layers need of the stages' room: need[stages][n], of layer k in stage s, and room[stages].
- */
+/* What layers need of the stages' room: need[stages][n], of layer k in stage s, and
+ * room[stages]. */
 typedef struct tr_cut_room {
     const double *need, *room;
 } tr_cut_room;

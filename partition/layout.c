@@ -108,8 +108,8 @@ static tr_mesh as_first_rank(const tr_layout_desc *d) {
 
 /* Cuts as tensor rank 0 does, so that all tensor ranks have the same cut. Rank 0 has the largest
  * part of a vocabulary or MLP that does not divide evenly. Without room parameters and their state
- * count as a whole, also when data ranks divide them, so that parallel.zero does not move the cut.
- */
+ * count as a whole, also when data ranks divide them, so that parallel.zero does not move the
+ * cut. */
 static tr_status cut_as_first_rank(tr_layout *l) {
     const tr_layout_desc *d = &l->desc;
     const tr_mesh first_rank = as_first_rank(d);

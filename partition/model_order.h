@@ -1,5 +1,5 @@
-/* Orders that are made for a config's model: parallel.schedule auto, and those under a memory cap.
- */
+/* Orders that are made for a config's model: parallel.schedule auto, and those under a memory
+ * cap. */
 #pragma once
 
 #include "config/config.h"

@@ -16,12 +16,12 @@
  * gradient comes, and the values of the one before return. */
 enum { TR_OFFLOAD_BUFFERS = 3 };
 
-/* Returns how many elements travel and are stepped at a time: whole blocks of base/code8.h, or all.
- */
+/* Returns how many elements travel and are stepped at a time: whole blocks of base/code8.h, or
+ * all. */
 int64_t tr_offload_part(const tr_param_memory *memory);
 /* Return the bytes of one part's gradients, values and directions. Directions take 0 bytes when the
- * optimizer does not step by tensor, and when gradients are in FP32, which directions then replace.
- */
+ * optimizer does not step by tensor, and when gradients are in FP32, which directions then
+ * replace. */
 size_t tr_offload_gradient_bytes(tr_optim_memory optimizer, tr_dtype dtype, int64_t part);
 size_t tr_offload_value_bytes(tr_dtype dtype, int64_t part);
 size_t tr_offload_direction_bytes(tr_optim_memory optimizer, tr_dtype dtype, int64_t part);

@@ -56,8 +56,8 @@ static tr_status narrow(tr_model_config *model) {
     }
 }
 
-/* Returns the seconds that the optimizer's step of a whole model takes at the device's usual speed.
- */
+/* Returns the seconds that the optimizer's step of a whole model takes at the device's usual
+ * speed. */
 static double usual_optimize(const tr_model *model, const tr_device *device,
                              const tr_optim_config *optimizer) {
     const tr_device_speed *speed = tr_device_speed_of(device->name);

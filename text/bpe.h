@@ -1,7 +1,7 @@
 /* Byte pair encoding: a vocabulary of byte strings, and merges of two neighbouring tokens into one.
  * A piece of text is cut into symbols (bytes or characters), and of the pairs of neighbours that a
- * merge exists for, the one of the lowest rank is merged, the leftmost first, until none is left.
- */
+ * merge exists for, the one of the lowest rank is merged, the leftmost first, until none is
+ * left. */
 #pragma once
 
 #include "base/status.h"
@@ -49,8 +49,7 @@ int32_t tr_bpe_find(const tr_bpe *bpe, const char *bytes, size_t length);
 /* Returns the byte string of an id in [0, size) and its length; NULL when the id is not used. */
 const char *tr_bpe_token(const tr_bpe *bpe, int32_t id, size_t *length);
 
-/* Calls `see` for each merge in the order of ranks, of ids among equal ranks, until it fails.
- */
+/* Calls `see` for each merge in the order of ranks, of ids among equal ranks, until it fails. */
 tr_status tr_bpe_each_merge(const tr_bpe *bpe,
                             tr_status (*see)(void *context, int32_t left, int32_t right),
                             void *context);
@@ -61,8 +60,7 @@ void tr_bpe_work_close(tr_bpe_work *work);
 /* Sets *apart to whether no merge joins a text that ends with the character left[left_bytes] and
  * one that begins with right[right_bytes]: the ids of such a piece are those of its two parts. It
  * may be false for characters that nothing joins. The first call takes time that is linear in the
- * merges.
- */
+ * merges. */
 tr_status tr_bpe_keeps_apart(tr_bpe_work *work, const uint8_t *left, size_t left_bytes,
                              const uint8_t *right, size_t right_bytes, bool *apart);
 /* Appends the ids of one piece. Without byte_level, the surrogate of an invalid byte (unicode.h) is

@@ -42,8 +42,8 @@ typedef struct seen {
     int32_t id;   /* -1: none */
 } seen;
 
-/* The first and the last symbol of a character; -1: it has none, or may be one with its neighbour.
- */
+/* The first and the last symbol of a character; -1: it has none, or may be one with its
+ * neighbour. */
 typedef struct ends {
     int32_t first, last;
 } ends;

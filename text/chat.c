@@ -41,8 +41,8 @@ static const char *template_of(const cJSON *config) {
     return first ? first->valuestring : NULL;
 }
 
-/* Returns the id of a token of the template; fails in *status when the tokenizer does not have it.
- */
+/* Returns the id of a token of the template; fails in *status when the tokenizer does not have
+ * it. */
 static int32_t token_of(const tr_tokenizer *t, const char *path, const char *text,
                         tr_status *status) {
     const int32_t id = tr_tokenizer_find(t, text);

@@ -19,8 +19,8 @@ tr_status tr_setting_bool(const char *path, const char *where, const cJSON *obje
                           const char *name, bool missing, bool *out);
 tr_status tr_setting_string(const char *path, const char *where, const cJSON *object,
                             const char *name, const char **out);
-/* Reads a number as an id. Fails with TR_ERR_DATA unless it is an integer in [0, TR_BPE_MAX_SIZE).
- */
+/* Reads a number as an id. Fails with TR_ERR_DATA unless it is an integer in [0,
+ * TR_BPE_MAX_SIZE). */
 tr_status tr_setting_id(const char *path, const char *where, const cJSON *number, int32_t *out);
 /* Returns the member "type" of an object, "" when there is none. */
 const char *tr_setting_type(const cJSON *object);

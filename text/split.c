@@ -21,8 +21,8 @@ static tr_status add_piece(tr_fragment_list *list, size_t at, size_t length) {
     return TR_OK;
 }
 
-/* Adds a part, a match, which may be empty, or the text between two matches, as the behavior says.
- */
+/* Adds a part, a match, which may be empty, or the text between two matches, as the behavior
+ * says. */
 static tr_status add_part(split_run *run, size_t at, size_t length, bool is_match) {
     if (!length && !is_match) return TR_OK;
     tr_fragment_list *out = run->out;

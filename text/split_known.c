@@ -155,8 +155,8 @@ static inline size_t next_cl100k(const uint8_t *table, const uint8_t *p, const u
 }
 
 /* Returns the end of [UPPER]*[LOWER]+ at p; NULL when there is none. Both sets have the letters
- * without case and the marks, so the greedy [UPPER]* gives characters back until [LOWER]+ has one.
- */
+ * without case and the marks, so the greedy [UPPER]* gives characters back until [LOWER]+ has
+ * one. */
 static inline const uint8_t *lower_word(const uint8_t *table, const uint8_t *p,
                                         const uint8_t *end) {
     const uint8_t *q = p, *both = NULL; /* both: the last character in both sets */

@@ -77,8 +77,8 @@ size_t tr_tokenizer_prefix(const tr_tokenizer *tokenizer, const int32_t **id);
 
 enum {
     /* A special token's text is ordinary text (--no-special); without it the text becomes the
-     * token, as the reference does by default. Added tokens that are not special are always found.
-     */
+     * token, as the reference does by default. Added tokens that are not special are always
+     * found. */
     TR_ENCODE_NO_SPECIAL = 1,
     /* Adds the post-processor's ids before and after the text. */
     TR_ENCODE_TEMPLATE = 2,

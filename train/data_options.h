@@ -14,6 +14,6 @@ tr_status tr_train_find_tokenizer(const tr_config *config, char note[TR_DATA_NOT
  * used, or "". Fails like tr_data_find_tokenizer and tr_data_open. The caller closes both. */
 tr_status tr_train_open_data(tr_config *config, char note[TR_DATA_NOTE], tr_tokenizer **tokenizer,
                              tr_data **data);
-/* Writes the folder of the tokens that a run keeps (data/kept_tokens.h) to text[size]; returns it.
- */
+/* Writes the folder of the tokens that a run keeps (data/kept_tokens.h) to text[size]; returns
+ * it. */
 const char *tr_train_tokens_folder(const tr_config *config, char *text, size_t size);

@@ -31,8 +31,8 @@ struct tr_directions {
     double *norms;      /* device: of all slots */
     tr_norms *taken[2]; /* of parameters and of directions */
     lap_sums *lap;      /* [store->laps] */
-    /* Muon's, device: two parts of a matrix and two products of it with itself, one after the other
-     */
+    /* Muon's, device: two parts of a matrix and two products of it with itself, one after the
+     * other */
     char *part[2], *square[2];
     /* Adafactor's, device: sums of rows or columns, first those that the tensor ranks add */
     double *sums;

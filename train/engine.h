@@ -72,8 +72,8 @@ typedef struct tr_engine tr_engine;
 
 /* Creates the engine and allocates all its memory; parameters have no values yet. Collective over
  * the world; the ranks agree on a failure. Fails with TR_ERR_FIT before any allocation when the
- * plan's total is more than desc->memory, and with TR_ERR_CONFIG when sizes contradict each other.
- */
+ * plan's total is more than desc->memory, and with TR_ERR_CONFIG when sizes contradict each
+ * other. */
 tr_status tr_engine_create(const tr_engine_desc *desc, tr_engine **out);
 void tr_engine_destroy(tr_engine *engine);
 

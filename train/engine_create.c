@@ -296,8 +296,8 @@ static tr_status create_layout(const tr_engine_desc *desc, tr_engine **out) {
 }
 
 /* Ranks open their groups and links together, and close them together. So they agree before each,
- * and at the end. A rank that fails in between gives up, since closing would wait for the others.
- */
+ * and at the end. A rank that fails in between gives up, since closing would wait for the
+ * others. */
 tr_status tr_engine_create(const tr_engine_desc *desc, tr_engine **out) {
     tr_world *world = desc->world;
     tr_engine *e = NULL;

@@ -1,5 +1,5 @@
-/* Low-rank updates of a checkpoint, added to its weights while they are read one after the other.
- */
+/* Low-rank updates of a checkpoint, added to its weights while they are read one after the
+ * other. */
 #pragma once
 
 #include "ckpt/reader.h"

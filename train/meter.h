@@ -16,8 +16,8 @@ typedef struct tr_meter {
 } tr_meter;
 
 /* Shows what this rank tells the world (tr_world_tell_work) until tr_meter_close: one refreshed
- * line on a terminal, otherwise a line every 10 s. Only rank 0 shows it. The meter must not move.
- */
+ * line on a terminal, otherwise a line every 10 s. Only rank 0 shows it. The meter must not
+ * move. */
 void tr_meter_open(tr_world *world, FILE *file, const char *verb, int64_t total, tr_meter *out);
 /* Ends the refreshed line, and with `done` prints the whole work's bytes and rate. */
 void tr_meter_close(tr_meter *meter, bool done);

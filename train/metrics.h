@@ -42,8 +42,8 @@ tr_status tr_metrics_go_back(tr_metrics *metrics, int64_t step);
  * succeed. */
 tr_status tr_metrics_write(tr_metrics *metrics, const tr_metrics_record *record);
 /* Appends one line {"step":..,"eval":"PATH","acc":..,"acc_stderr":..,"acc_norm":..,
- * "acc_norm_stderr":..} to eval.jsonl, and the shares to the events. Fails like tr_metrics_write.
- */
+ * "acc_norm_stderr":..} to eval.jsonl, and the shares to the events. Fails like
+ * tr_metrics_write. */
 tr_status tr_metrics_write_answers(tr_metrics *metrics, int64_t step, const char *path,
                                    const tr_choices_score *score);
 /* Appends the line of tr_texts_record to samples.jsonl. Fails like tr_metrics_write. */

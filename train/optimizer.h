@@ -48,16 +48,15 @@ tr_status tr_optimizer_spoil(tr_optimizer *optimizer);
 double *tr_optimizer_loss(tr_optimizer *optimizer, int micro_batches);
 int64_t tr_optimizer_loss_stride(const tr_optimizer *optimizer);
 /* Returns the losses of a batch of desc->micro_batches in device memory, f64[batch][2], which are
- * complete after tr_optimizer_finish. A training step has only the first loss of each micro-batch.
- */
+ * complete after tr_optimizer_finish. A training step has only the first loss of each
+ * micro-batch. */
 const double *tr_optimizer_losses(const tr_optimizer *optimizer);
 /* Returns a word in staging memory, 0 at first. A value of 1 asks all ranks to stop. Any thread may
  * write it at any time; the device reads it when tr_optimizer_finish runs. */
 _Atomic double *tr_optimizer_stop_word(tr_optimizer *optimizer);
 /* Measures the first micro-batch's gradients of one of this rank's stages for the noise scale, if
  * it is asked for: those that W writes, after the first W; in_forward: those that F writes, after
- * the first F.
- */
+ * the first F. */
 tr_status tr_optimizer_first_gradients(tr_optimizer *optimizer, int stage, bool in_forward);
 /* Start to sum a bucket of the gradients of one of this rank's stages, which is complete; and make
  * later work wait for the sums (train/sums.h). */

@@ -1,8 +1,8 @@
 /* The plans of a run's operators, which all ranks share (device/plan_book.h), in log.dir/plans.txt.
  *
  * With train.deterministic false the fastest of the library's plans is measured before step 1, by
- * one rank for each description, and all ranks take it. A resumed run takes the plans of its file.
- */
+ * one rank for each description, and all ranks take it. A resumed run takes the plans of its
+ * file. */
 #pragma once
 
 #include "comm/mesh.h"

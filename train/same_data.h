@@ -15,8 +15,7 @@ enum { TR_SAME_DATA_NOTE = 512 };
  * that extent. Collective. resumes: *state comes from a checkpoint. Fails with TR_ERR_CONFIG when
  * it was saved with other data and data.changed is refuse, or a rank has other weights or another
  * end of documents than rank 0, and with TR_ERR_DATA when a rank has another file. note: on rank 0
- * a sentence for people, or "".
- */
+ * a sentence for people, or "". */
 tr_status tr_same_data_settle(tr_world *world, const tr_config *config, bool resumes, tr_data *data,
                               tr_ckpt_state *state, char note[TR_SAME_DATA_NOTE]);
 /* Updates the epoch in *state after state->next_sample has changed. */

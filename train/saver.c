@@ -88,8 +88,8 @@ void tr_saver_close(tr_saver *s) {
     free(s);
 }
 
-/* Copies the tensors that this rank writes to the snapshot. Waits, because later work changes them.
- */
+/* Copies the tensors that this rank writes to the snapshot. Waits, because later work changes
+ * them. */
 static tr_status take_snapshot(tr_saver *s) {
     tr_stream *stream = tr_device_compute(s->desc.device);
     for (int k = 0; k < s->desc.count; k++) {

@@ -32,8 +32,8 @@ void tr_saver_close(tr_saver *saver);
  * change as soon as it returns. No save may be in progress. Collective; fails like
  * tr_ckpt_saving_begin, and there is no save then. */
 tr_status tr_saver_begin(tr_saver *saver, const tr_ckpt_state *state, bool background);
-/* Returns true from the begin of a save to its end. Every rank returns the same. NULL is allowed.
- */
+/* Returns true from the begin of a save to its end. Every rank returns the same. NULL is
+ * allowed. */
 bool tr_saver_saves(const tr_saver *saver);
 /* Sets *written to true when all ranks have written what they save. Collective; cheap. */
 tr_status tr_saver_look(tr_saver *saver, bool *written);

@@ -93,8 +93,8 @@ static void observe(void *context, const tr_instr *instr, bool begin) {
 }
 
 /* Opens the orders of all steps. Prints a line when its sums have another order than other
- * schedules'. Then the stages may begin with different micro-batches, so there is no noise scale.
- */
+ * schedules'. Then the stages may begin with different micro-batches, so there is no noise
+ * scale. */
 static tr_status open_schedule(tr_session *s) {
     tr_schedule_report report;
     TR_TRY(tr_request_orders(s->config, &s->orders, &report));
@@ -108,8 +108,8 @@ static tr_status open_schedule(tr_session *s) {
     return TR_OK;
 }
 
-/* Opens the weights that a new run starts from, and compares them and config.json with the model.
- */
+/* Opens the weights that a new run starts from, and compares them and config.json with the
+ * model. */
 static tr_status open_origin(tr_session *s) {
     if (s->resumes || !s->config->init_from[0]) return TR_OK;
     TR_TRY(tr_config_check_origin(s->config));

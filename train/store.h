@@ -163,8 +163,8 @@ tr_holding tr_store_holding(const tr_store *store, const tr_mesh *mesh);
  * drawn; states are zero. Not collective. Fails with TR_ERR_STOPPED soon after a request to stop
  * on the board, which may be NULL. */
 tr_status tr_store_init(tr_store *store, uint64_t seed, const tr_board *board);
-/* Draws those of low-rank updates only, into the masters: tr_store_publish follows. Not collective.
- */
+/* Draws those of low-rank updates only, into the masters: tr_store_publish follows. Not
+ * collective. */
 tr_status tr_store_init_updates(tr_store *store, uint64_t seed);
 /* Sets the states of a store for training to zero, as at the first step; does nothing to a store
  * without them. */

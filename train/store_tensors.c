@@ -84,8 +84,7 @@ static void add(listing *l, const tr_store_slot *slot, const char *group, void *
 
 /* Makes the tensor name only what a state has that holds a number for each row of a matrix in
  * memory (k 0), or for each column (k 1): an axis of the matrix, in the matrix' boxes along it,
- * each once.
- */
+ * each once. */
 static void project(listing *l, const tr_global *global, const tr_adafactor *m, int k, int axis,
                     tr_ckpt_tensor *tensor) {
     tensor->rank = 1;

@@ -1,5 +1,5 @@
-/* Generated text as it comes, for people: whole UTF-8 characters only, up to the first stop string.
- */
+/* Generated text as it comes, for people: whole UTF-8 characters only, up to the first stop
+ * string. */
 #pragma once
 
 #include "base/status.h"

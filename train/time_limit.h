@@ -17,13 +17,13 @@ typedef struct tr_time_need {
     int saves;        /* that may be waited for between the two */
 } tr_time_need;
 
-/* Reads "90", "5s", "30m" or "1h30m" as seconds. Fails with TR_ERR_USAGE for other text and for 0.
- */
+/* Reads "90", "5s", "30m" or "1h30m" as seconds. Fails with TR_ERR_USAGE for other text and for
+ * 0. */
 tr_status tr_time_limit_parse(const char *text, double *seconds);
 /* Starts a limit at end_s. bytes: size of a checkpoint, for the first estimate of a save's time. */
 void tr_time_limit_open(double end_s, double bytes, tr_time_limit *out);
-/* Updates an estimate with a measured duration: at once with a longer one, slowly with a shorter.
- */
+/* Updates an estimate with a measured duration: at once with a longer one, slowly with a
+ * shorter. */
 void tr_time_limit_took(double *estimate, double seconds);
 /* Returns true when the next step must be the last, because another one and the save might not end
  * before the limit. */

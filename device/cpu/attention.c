@@ -18,8 +18,8 @@
  * of TR_GEMM_MOST_ROWS. */
 enum { QUERIES = 64 };
 
-/* Strides of one head's rows within packed QKV and within Y, and the padded sizes of its packings.
- */
+/* Strides of one head's rows within packed QKV and within Y, and the padded sizes of its
+ * packings. */
 typedef struct head_shape {
     tr_dtype dtype, words; /* of the storage, of the products' operands */
     bool rounds;           /* operands of products are not FP32 */
@@ -52,8 +52,8 @@ static head_shape shape_of(const tr_device *device, const tr_attention_desc *d) 
                         .scale = tr_attention_scale(d)};
 }
 
-/* Element of position 0 of one head of packed QKV: query heads, then key heads, then value heads.
- */
+/* Element of position 0 of one head of packed QKV: query heads, then key heads, then value
+ * heads. */
 static int64_t qkv_offset(const tr_attention_desc *d, int64_t batch, int64_t head) {
     return batch * d->seq * tr_attention_row(d) + head * d->head_size;
 }
@@ -309,8 +309,7 @@ static void centre(const tr_op *op, const head_shape *h, const tr_op_args *args,
     }
 }
 
-/* Computes rows g .. g + rows - 1 of the block, at most h->rows: stores DQ, leaves P and DS.
- */
+/* Computes rows g .. g + rows - 1 of the block, at most h->rows: stores DQ, leaves P and DS. */
 static void group_backward(const tr_op *op, const head_shape *h, const tr_op_args *args,
                            const query_block *b, int64_t g, int64_t rows, const backward_work *w) {
     const tr_cpu_kernels *kernels = tr_cpu_kernels_of(op);
@@ -476,8 +475,8 @@ static void head_decode(const tr_op *op, const tr_op_args *args, int64_t batch, 
     tr_row_store(d->dtype, args->t[TR_DECODE_Y].data, at, d->head_size, y);
 }
 
-/* One head of several tokens of a sequence: as in training, with keys and values from the caches.
- */
+/* One head of several tokens of a sequence: as in training, with keys and values from the
+ * caches. */
 static void head_decode_several(const tr_op *op, const tr_op_args *args, int64_t batch,
                                 int64_t head, const forward_work *w) {
     const tr_attention_desc *d = &op->desc.attention;

@@ -346,8 +346,7 @@ static void pair(int64_t panels, const uint16_t *first, const uint16_t *second, 
     }
 }
 
-/* --- products of one row: B is read once, from memory, so rows are asked for before their turn ---
- */
+/* --- products of one row: B is read once, from memory, so rows are prefetched ----------------- */
 
 enum { ROWS_AT_ONCE = 4, ROWS_SUMMED = 8 };
 

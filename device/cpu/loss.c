@@ -100,8 +100,8 @@ static size_t kept_bytes(const tr_xent_desc *d) {
     return tr_align_up((size_t)d->vocab * sizeof(float));
 }
 
-/* A row of 100 kB, and its exponentials, stay in a core's cache from its maximum to its gradient.
- */
+/* A row of 100 kB, and its exponentials, stay in a core's cache from its maximum to its
+ * gradient. */
 static tr_status run_xent(tr_op *op, const tr_op_args *args) {
     const tr_xent_desc *d = &op->desc.xent;
     void *logits = args->t[TR_XENT_LOGITS].data;

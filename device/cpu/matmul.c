@@ -123,8 +123,8 @@ static bool is_usable(const cpu_matmul *op, const char *name) {
     return strncmp(name, "ref", 3) != 0 && !(amx && op->operands[SRC].used.columns % 64 == 63);
 }
 
-/* Takes the proposed implementation of those that the iterator lists, if it is usable; else NULL.
- */
+/* Takes the proposed implementation of those that the iterator lists, if it is usable; else
+ * NULL. */
 static dnnl_primitive_desc_t pick(const cpu_matmul *op, dnnl_primitive_desc_iterator_t list) {
     dnnl_primitive_desc_t found = dnnl_primitive_desc_iterator_fetch(list);
     bool gemm = is_usable(op, name_of(found)) && !prefers_gemm(op, name_of(found));
@@ -369,8 +369,8 @@ static void name_plan(tr_op *op, dnnl_primitive_desc_t found[PRODUCTS]) {
                    differ ? adds : "");
 }
 
-/* Makes the primitives and their memory objects, and lays out scratch: oneDNN's, then the copies.
- */
+/* Makes the primitives and their memory objects, and lays out scratch: oneDNN's, then the
+ * copies. */
 static tr_status finish_plan(cpu_matmul *op, dnnl_engine_t engine,
                              dnnl_primitive_desc_t found[PRODUCTS]) {
     size_t bytes = 0;

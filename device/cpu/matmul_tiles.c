@@ -159,8 +159,8 @@ static void multiply_packed(const tiled_matmul *op, const tr_op_args *args, bool
             kernels->gemm[TR_BF16](high, tr_panel_up(wide) / TR_PANEL, tr_panel_up(words),
                                    left.words + (r - rows.begin) * left.step, left.step, 1, panels,
                                    panel_step, product[0], COLUMNS, false);
-            /* In two loops: a wide load right after narrower stores of the same bytes would stall.
-             */
+            /* In two loops: a wide load right after narrower stores of the same bytes would
+             * stall. */
             for (int64_t i = 0; i < high; i++)
                 tr_cpu_matmul_finish(kernels, d, args, r + i, c, wide, product[i]);
             for (int64_t i = 0; i < high; i++)

@@ -253,8 +253,8 @@ static void build_forward(builder *b) {
             tensor(b, strided(s, s->heads, s->y), BF16, TR_ATTENTION_O));
 }
 
-/* gradient[batch, kv_heads, seq, head_size] = weights' x; query heads that share a key are added.
- */
+/* gradient[batch, kv_heads, seq, head_size] = weights' x; query heads that share a key are
+ * added. */
 static void shared_product(builder *b, descriptor weights, descriptor x, int64_t id) {
     const tr_attention_shape *s = &b->graph->shape;
     descriptor gradient = tensor(b, strided(s, s->kv_heads, s->kv), BF16, id);

@@ -1,12 +1,11 @@
-/* Eight neighbouring elements of a thread: as many as share a Philox call. Private to the kernels.
- */
+/* Eight neighbouring elements of a thread: as many as share a Philox call. Private to the
+ * kernels. */
 #pragma once
 
 #include "device/cuda/pack.cuh"
 
 /* Elements at .. at + n - 1, n <= 8; there are none if n <= 0. packs: eight of them are whole
- * packs.
- */
+ * packs. */
 struct tr_eight {
     int64_t at, n;
     bool packs;

@@ -7,8 +7,8 @@
 
 namespace {
 
-/* A warp sums the squares of a row, in blocks of 4096 elements. packs: all rows start on 16 bytes.
- */
+/* A warp sums the squares of a row, in blocks of 4096 elements. packs: all rows start on 16
+ * bytes. */
 template <bool packs>
 __device__ void sum_rows(const tr_factor_desc &d, float scale, const float *x, double *rows) {
     for (int64_t i = tr_first_row(); i < d.rows; i += tr_row_stride()) {

@@ -132,8 +132,8 @@ __device__ static inline float tr_warp_max(float value) {
     return value;
 }
 
-/* Every thread gets the sum over a block of THREADS: within warps, then warps in ascending order.
- */
+/* Every thread gets the sum over a block of THREADS: within warps, then warps in ascending
+ * order. */
 template <int THREADS, typename T> __device__ static inline T tr_block_sum(T value) {
     __shared__ T part[THREADS / TR_WARP];
     value = tr_warp_sum(value);

@@ -131,8 +131,7 @@ template <typename F> static inline cudaError_t tr_dispatch_type(tr_dtype dtype,
 }
 
 /* Calls launch(tr_storage<T, N>{}) for the storage type, in packs of 16 bytes or element by
- * element.
- */
+ * element. */
 template <typename F> static inline cudaError_t tr_dispatch(tr_dtype dtype, bool packs, F launch) {
     return tr_dispatch_type(dtype, [=](auto one) {
         using T = typename decltype(one)::type;

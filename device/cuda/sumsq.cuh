@@ -9,8 +9,7 @@
 enum { TR_SUMSQ_PER_THREAD = TR_SUMSQ_LANES / TR_WARP };
 
 /* Adds the squares of elements at .. of x[n] * scale to this thread's lanes. packs: x starts on 16
- * bytes.
- */
+ * bytes. */
 template <bool packs, typename T>
 __device__ static inline void tr_sumsq_add(const T *x, int64_t n, int64_t at, float scale,
                                            double (&lane)[TR_SUMSQ_PER_THREAD]) {
@@ -30,8 +29,8 @@ __device__ static inline void tr_sumsq_add(const T *x, int64_t n, int64_t at, fl
     }
 }
 
-/* A warp's sum of the squares of x[n] * scale, n <= TR_SUMSQ_BLOCK, in lane 0; all lanes take part.
- */
+/* A warp's sum of the squares of x[n] * scale, n <= TR_SUMSQ_BLOCK, in lane 0; all lanes take
+ * part. */
 template <bool packs, typename T>
 __device__ static inline double tr_warp_sumsq(const T *x, int64_t n, float scale = 1) {
     double lane[TR_SUMSQ_PER_THREAD] = {};

@@ -119,8 +119,8 @@ static void head_gradients(const tr_attention_desc *d, const tr_op_args *args, i
     }
 }
 
-/* Stores dQ of query head h, and adds its part to dk and dv[seq, head_size] of its key and value.
- */
+/* Stores dQ of query head h, and adds its part to dk and dv[seq, head_size] of its key and
+ * value. */
 static void add_head(const tr_attention_desc *d, const tr_op_args *args, int64_t b, int64_t h,
                      const double *p, const double *ds, double *dk, double *dv) {
     triple x = triple_of(d, args->t[TR_ATTENTION_DGRAD_QKV].data, d->seq, b, h);

@@ -7,8 +7,8 @@
 #include <stdint.h>
 
 /* One placement of the stages, with the costs and bytes of a stage. Chunk q of rank r is stage
- * q p + r in a loop; in a wave every second pass goes back: q p + p - 1 - r for odd q (q = 2: a V).
- */
+ * q p + r in a loop; in a wave every second pass goes back: q p + p - 1 - r for odd q (q = 2: a
+ * V). */
 typedef struct tr_auto_shape {
     int ranks, chunks, stages, micro_batches;
     bool wave;

@@ -39,8 +39,8 @@ typedef struct tr_best {
 tr_status tr_best_open(tr_best *best);
 
 /* Makes an order of the same sizes and places by fill(order, best, how), and keeps it if it is
- * better and no rank holds more than the cap. Fails like `fill`, and when the order does not run.
- */
+ * better and no rank holds more than the cap. Fails like `fill`, and when the order does not
+ * run. */
 tr_status tr_best_try(tr_best *best,
                       tr_status (*fill)(tr_schedule *order, const tr_best *best, const void *how),
                       const void *how);

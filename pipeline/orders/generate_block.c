@@ -96,8 +96,8 @@ static void step_to_next(const block *b, int64_t key[CODES]) {
         }
 }
 
-/* The shortest path over the ranks; chosen[ranks]. Places of the first rank start with its F at 0.
- */
+/* The shortest path over the ranks; chosen[ranks]. Places of the first rank start with its F at
+ * 0. */
 static void find_path(block *b, int *chosen) {
     const int64_t none = INT64_MAX / 2;
     int ranks = b->s->ranks, best = 0;

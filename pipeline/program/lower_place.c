@@ -447,8 +447,8 @@ static size_t host_bytes(const tr_stage_cost *cost) {
     return bytes;
 }
 
-/* Packs what OFFLOADs copy in the host's memory, each until its FETCH_WAIT, and lists all copies.
- */
+/* Packs what OFFLOADs copy in the host's memory, each until its FETCH_WAIT, and lists all
+ * copies. */
 static tr_status fill_copies(placer *p) {
     tr_program *program = p->program;
     tr_status status = TR_OK;

@@ -229,8 +229,8 @@ static bool *received_of(const executor *x, int edge, tr_action a, bool gradient
     return &x->received[row * (size_t)x->most + (size_t)a.micro_batch];
 }
 
-/* Returns true when the tensors that an F, or the gradients that an I or B reads are on the rank.
- */
+/* Returns true when the tensors that an F, or the gradients that an I or B reads are on the
+ * rank. */
 static bool has_inputs(const executor *x, tr_action a) {
     const bool gradient = a.type != TR_ACTION_F;
     for (int e = 0; e < x->table->edges && a.type != TR_ACTION_W; e++) {

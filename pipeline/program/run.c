@@ -236,8 +236,8 @@ static tr_status list_messages(tr_runner *runner) {
     return TR_OK;
 }
 
-/* Starts the sums of the buckets up to `bucket`, while the stage's last W or B (the context) runs.
- */
+/* Starts the sums of the buckets up to `bucket`, while the stage's last W or B (the context)
+ * runs. */
 static tr_status on_complete(void *context, int bucket) {
     const tr_run_hooks *hooks = &((run_op *)context)->runner->hooks;
     for (run_op *op = ((run_op *)context)->within; op; op = op->within) {

@@ -78,8 +78,8 @@ tr_status tr_run_copies_start(tr_run_copies *c, int k) {
     const tr_instr *instr = &c->program->instr[k];
     const bool out = instr->action.type == TR_ACTION_OFFLOAD;
     tr_stream *stream = out ? c->out : c->back;
-    /* F has written what goes out; earlier work may still use the place into which it comes back.
-     */
+    /* F has written what goes out; earlier work may still use the place into which it comes
+     * back. */
     TR_TRY(tr_event_record(c->of[k].ready, c->compute));
     TR_TRY(tr_stream_wait(stream, c->of[k].ready));
     for (int i = instr->first_copy; i < instr->first_copy + instr->copies; i++) {

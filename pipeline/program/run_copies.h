@@ -6,8 +6,8 @@
 
 typedef struct tr_run_copies tr_run_copies;
 
-/* Opens the streams, and an event for each instruction; *out is NULL for a program without copies.
- */
+/* Opens the streams, and an event for each instruction; *out is NULL for a program without
+ * copies. */
 tr_status tr_run_copies_create(const tr_runner_options *options, tr_run_copies **out);
 void tr_run_copies_destroy(tr_run_copies *copies);
 /* Starts the copies of instruction k, an OFFLOAD or a FETCH, after all earlier work of the compute

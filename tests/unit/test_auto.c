@@ -368,8 +368,8 @@ static void test_limits_stay_limits(void **state) {
     tr_auto_shape_close(&shape);
 }
 
-/* Makes the order of the request, with these rules or with its own, as text that the caller frees.
- */
+/* Makes the order of the request, with these rules or with its own, as text that the caller
+ * frees. */
 static char *print_order(tr_schedule_request q, tr_best_rules *rules) {
     tr_schedule *s = NULL;
     char *text = NULL;

@@ -3,8 +3,8 @@
 #include "support/scratch.h"
 #include "text/chat.h"
 
-/* A byte-level tokenizer of letters, space (27) and new line (26), with the tokens of both forms.
- */
+/* A byte-level tokenizer of letters, space (27) and new line (26), with the tokens of both
+ * forms. */
 static void write_tokenizer(const char *added_start) {
     char text[4096];
     size_t n = 0;
@@ -103,8 +103,8 @@ static void test_llama3(void **state) {
     EXPECT(t, &chat, "b", "\n a b \n", 0, 35, 32, 1, 33, 26, 26, 0, 27, 1, 34);
     EXPECT(t, &chat, "b", " ", 0, 35, 32, 1, 33, 26, 26, 34);
     tr_tokenizer_close(t);
-    /* The token that the configuration names goes before that of the post_processor; null is none.
-     */
+    /* The token that the configuration names goes before that of the post_processor; null is
+     * none. */
     static const char *const bos[] = {"\"<|eot_id|>\"", "{\"content\": \"<|eot_id|>\"}", "null"};
     for (size_t i = 0; i < sizeof bos / sizeof *bos; i++) {
         char config[80];

@@ -1,6 +1,5 @@
 /* Tests the configuration: positions and sentences of every error, nearest keys, limits, the
- * schema.
- */
+ * schema. */
 #include "base/nearest.h"
 #include "base/philox.h"
 #include "config/elsewhere.h"

@@ -227,8 +227,8 @@ static void test_operators(void **state) {
 }
 
 /* Every configuration that the heuristic proposes can be taken by the name that it has in a book of
- * plans, unless cuDNN finishes no plan for it or it needs more scratch, and computes what ref does.
- */
+ * plans, unless cuDNN finishes no plan for it or it needs more scratch, and computes what ref
+ * does. */
 static void test_plans(void **state) {
     (void)state;
     for (int backward = 0; backward < 2; backward++) {

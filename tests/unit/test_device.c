@@ -152,8 +152,8 @@ static void test_host_calls(void **state) {
     tr_device_staging_free(device, to);
 }
 
-/* An operator reads what was copied before it, and an operator may be released once it is queued.
- */
+/* An operator reads what was copied before it, and an operator may be released once it is
+ * queued. */
 static void test_operator_in_order(void **state) {
     tr_device *device = *state;
     tr_stream *stream = tr_device_compute(device);

@@ -216,8 +216,8 @@ static int64_t check_sample(tr_data *data, const documents *docs, int64_t contex
     return check_row(docs, context, tokens, labels, starts, seen);
 }
 
-/* Each conversation is whole in one row of an epoch, or of the held-out rows; longer ones are cut.
- */
+/* Each conversation is whole in one row of an epoch, or of the held-out rows; longer ones are
+ * cut. */
 static void conversations_are_whole(void **state) {
     (void)state;
     static const int64_t contexts[] = {72, 80, 128, 300};

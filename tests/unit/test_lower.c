@@ -333,8 +333,8 @@ static int gathers_in(const tr_program *p) {
 
 /* Breadth-first: the gradients of two stages are alive at one time; without several micro-batches
  * too. Depth-first: those of all stages. The values of two stages are always alive; breadth-first
- * those of all but the last two are gathered twice, depth-first with almost every change of stage.
- */
+ * those of all but the last two are gathered twice, depth-first with almost every change of
+ * stage. */
 static void test_buckets_follow_the_order(void **state) {
     (void)state;
     enum { STAGES = 6, BYTES = 4096 };

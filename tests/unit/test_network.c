@@ -1,5 +1,5 @@
-/* Tests the links between ranks: which are between hosts, and what messages and sums take on them.
- */
+/* Tests the links between ranks: which are between hosts, and what messages and sums take on
+ * them. */
 #include "layers/param_layout.h"
 #include "partition/network.h"
 #include "partition/request.h"

@@ -160,8 +160,8 @@ static void test_positions(void **state) {
     }
 }
 
-/* Products of a layer as layers/ describes them, in BF16: forward, gradients of input and weight.
- */
+/* Products of a layer as layers/ describes them, in BF16: forward, gradients of input and
+ * weight. */
 static const tr_matmul_desc products[] = {
     {.m = 64, .n = 96, .k = 32, .a = TR_BF16, .b = TR_BF16, .c = TR_BF16, .fused.bias = true},
     {.m = 64,

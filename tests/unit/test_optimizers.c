@@ -1,8 +1,7 @@
 /* Compares UPDATE with PyTorch's SGD, Adam and AdamW and with references for Lion, LAMB, Muon and
  * Adafactor: 20 steps on given gradients (tests/golden/optimizers.txt, which
  * tests/golden/make_optimizers.py writes), from the config's keys. FP64 (ref) within 1e-10, FP32
- * (ref, cpu) within 2e-5 of the parameters' norm.
- */
+ * (ref, cpu) within 2e-5 of the parameters' norm. */
 #include "device/device.h"
 #include "train/updates.h"
 

@@ -1,6 +1,6 @@
 /* Tests the portions of parameters that data ranks update under parallel.zero: every element has
- * one owner, portions begin at blocks of the norm, and boxes that are cut hold the same elements.
- */
+ * one owner, portions begin at blocks of the norm, and boxes that are cut hold the same
+ * elements. */
 #include "device/elementwise.h"
 #include "layers/param_layout.h"
 #include "support/elements.h"
@@ -72,8 +72,8 @@ static void test_turns(void **state) {
     for (int r = 0; r < 3; r++) assert_int_equal(load[r], 3 * 70);
 }
 
-/* A box of a random tensor, in a local array with random room around it and a random order of axes.
- */
+/* A box of a random tensor, in a local array with random room around it and a random order of
+ * axes. */
 static tr_global random_box(uint64_t *random, tr_box *box, int64_t *local) {
     tr_global tensor = {.rank = (int)tr_up_to(random, TR_PARAM_RANK), .boxes = 1, .box = box};
     int order[TR_PARAM_RANK];

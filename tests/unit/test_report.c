@@ -439,8 +439,8 @@ static void the_plan_is_the_simulated_step(void **state) {
     tr_stage_table_free(&table);
 }
 
-/* The times of links have the unit of the costs: copies that take two F make a step of 12 last 15.
- */
+/* The times of links have the unit of the costs: copies that take two F make a step of 12 last
+ * 15. */
 static void the_plan_has_the_times_of_copies(void **state) {
     (void)state;
     tr_schedule *schedule;

@@ -1,8 +1,8 @@
 /* Tests saves in the background: what is written is what the tensors held when the save began, on
  * devices in host memory and with memory of their own; a write that fails on one rank, and a save
  * that is given up, leave the older step. A write allocates a block, and of tensors in memory of
- * the device as much as the largest one that the rank writes. Ranks are threads of a local world.
- */
+ * the device as much as the largest one that the rank writes. Ranks are threads of a local
+ * world. */
 #include "base/code8.h"
 #include "base/memory.h"
 #include "support/ckpt_rig.h"

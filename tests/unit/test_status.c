@@ -1,5 +1,5 @@
-/* Sentences of failures: one that is too long keeps its beginning and its end, where the remedy is.
- */
+/* Sentences of failures: one that is too long keeps its beginning and its end, where the remedy
+ * is. */
 #include "base/status.h"
 #include "base/text.h"
 #include "base/utf8.h"

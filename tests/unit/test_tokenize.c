@@ -107,8 +107,8 @@ static void a_stopped_process_is_continued(void **state) {
         assert_true(child >= 0);
         if (child == 0) {
             exits = draw() % 2;
-            /* So that each process commits at least once; one that is asked to stop commits then.
-             */
+            /* So that each process commits at least once; one that is asked to stop commits
+             * then. */
             calls_left = (int)(draw() % 3) + exits;
             tr_status status = tokenize("parts", 1, &continued);
             _exit(status == TR_OK ? (continued ? 1 : 0) : status == TR_ERR_STOPPED ? 7 : 99);

@@ -47,8 +47,8 @@ static tr_status open_and_use(const char *text, size_t length) {
     return status;
 }
 
-/* Makes 1 to 4 random changes: bytes, cut ends, parts that are doubled, moved or removed, numbers.
- */
+/* Makes 1 to 4 random changes: bytes, cut ends, parts that are doubled, moved or removed,
+ * numbers. */
 static size_t damage(char *text, size_t length, size_t room, uint64_t *random) {
     static const char *const words[] = {"null", "-1",          "1e300",    "{}",
                                         "[]",   "\"\"",        "true",     "0.5",
@@ -92,8 +92,8 @@ static void test_random(void **state) {
         size_t length;
         (void)snprintf(path, sizeof path, TRIREME_TEST_GOLDEN "/tokenizers/%s.json", names[i % 6]);
         must(tr_input_load("golden file", path, limit, &good, &length));
-        /* Most of a file is vocabulary; a part of it is cut out, so that faults are elsewhere too.
-         */
+        /* Most of a file is vocabulary; a part of it is cut out, so that faults are elsewhere
+         * too. */
         char *text = malloc(length + 4096);
         memcpy(text, good, length);
         size_t size = damage(text, length, length + 4096, &random);

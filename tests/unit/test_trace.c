@@ -30,8 +30,8 @@ typedef struct job {
     tr_status status;
 } job;
 
-/* Returns true when the instruction is recorded as an F, a wait of no length and the rest of the F.
- */
+/* Returns true when the instruction is recorded as an F, a wait of no length and the rest of the
+ * F. */
 static bool in_parts(const job *j, const tr_instr *instr) {
     return j->parts && instr->action.type == TR_ACTION_F && !instr->adds;
 }
@@ -52,8 +52,8 @@ static int observe(const job *j, const tr_instr *instr, tr_record *record) {
     return in_parts(j, instr) ? 3 : 1;
 }
 
-/* Fills the rank's record as a run would that takes its last step again, at one unit a millisecond.
- */
+/* Fills the rank's record as a run would that takes its last step again, at one unit a
+ * millisecond. */
 static tr_status fill(const job *j, int rank, tr_record *record) {
     const tr_program *p = &j->set->program[rank];
     for (int taken = 0; taken <= STEPS; taken++) {

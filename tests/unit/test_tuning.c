@@ -150,8 +150,8 @@ static tr_status watch_frozen(const tr_store *store, char **copy, bool compares)
     return TR_OK;
 }
 
-/* Returns the norm of the gradients of a store on one rank, of those that are trained in `tuned`.
- */
+/* Returns the norm of the gradients of a store on one rank, of those that are trained in
+ * `tuned`. */
 static double norm_of(const tr_store *tuned, const tr_store *plain) {
     double sum = 0;
     for (int i = 0; i < tuned->slots; i++) {

@@ -1,6 +1,6 @@
 /* Files of weights of other programs: parts of tensors are those of the whole, every value of 16
- * bits survives; headers that break a rule, and random damage, also of configs, get one sentence.
- */
+ * bits survives; headers that break a rule, and random damage, also of configs, get one
+ * sentence. */
 #include "base/half.h"
 #include "base/philox.h"
 #include "base/text.h"

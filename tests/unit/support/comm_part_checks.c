@@ -145,8 +145,8 @@ bool check_parts(const checks *k, const int *ranks, int n, int id, size_t max_by
     return true;
 }
 
-/* Fails unless the range of data, from element `first` on, has the sum where this member gets it.
- */
+/* Fails unless the range of data, from element `first` on, has the sum where this member gets
+ * it. */
 static bool check_scattered(const both *data, const tr_scatter_range *range, int64_t first,
                             tr_dtype dtype, tr_reduce op, uint32_t seed, const int *ranks, int n,
                             int place) {

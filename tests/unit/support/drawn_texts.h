@@ -16,8 +16,8 @@ typedef struct drawn_texts {
     size_t prose_length;
 } drawn_texts;
 
-/* Writes the path of a golden file of tokenizers; TRIREME_GOLDEN_TOKENIZERS names another folder.
- */
+/* Writes the path of a golden file of tokenizers; TRIREME_GOLDEN_TOKENIZERS names another
+ * folder. */
 void drawn_path(const char *name, const char *end, char path[1024]);
 
 /* Loads the fragments and the prose; the caller frees them with drawn_free(). Fails the test. */

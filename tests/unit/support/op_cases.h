@@ -41,13 +41,12 @@ typedef enum tr_fill {
     TR_FILL_MEAN_SQUARE, /* 1 + normal^2: the mean square of many numbers is far from 0, and what is
                             divided by its root no larger than the dividend by much */
     TR_FILL_TOKENS,      /* i32 in [0, limit) */
-    TR_FILL_STARTS, /* i32: 0, later at times the index within `limit` rows, else the previous one
-                     */
-    TR_FILL_LABELS, /* i32 in [0, limit), about every fifth -1 */
-    TR_FILL_LOSSES, /* pairs of a positive loss and a number of tokens */
-    TR_FILL_NAN,    /* a gradient that is to be written, not read */
-    TR_FILL_STATE,  /* the case's step state */
-    TR_FILL_DERIVED /* a forward operator's output, computed by ref from the other tensors */
+    TR_FILL_STARTS,      /* i32: 0, later at times the index within `limit` rows, else as before */
+    TR_FILL_LABELS,      /* i32 in [0, limit), about every fifth -1 */
+    TR_FILL_LOSSES,      /* pairs of a positive loss and a number of tokens */
+    TR_FILL_NAN,         /* a gradient that is to be written, not read */
+    TR_FILL_STATE,       /* the case's step state */
+    TR_FILL_DERIVED      /* a forward operator's output, computed by ref from the other tensors */
 } tr_fill;
 
 typedef struct tr_op_tensor {

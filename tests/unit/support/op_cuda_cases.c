@@ -142,8 +142,8 @@ static void add_kinds(tr_op_case_list *l, tr_op_desc desc, tr_op_kind first, tr_
     }
 }
 
-/* Fewer where they take long: on the host, and there with the address sanitizer six times as long.
- */
+/* Fewer where they take long: on the host, and there with the address sanitizer six times as
+ * long. */
 #if defined(__SANITIZE_ADDRESS__)
 enum { ROUNDS = 2 };
 #elif defined(TRIREME_EMULATED)

@@ -23,6 +23,6 @@ void tr_op_runner_close(tr_op_runner *runner);
 
 /* Returns the sum of y[i] * dy[i]. */
 double tr_op_weighted_sum(const float *y, const float *dy, int64_t n);
-/* Returns random multiples of 2^-16, the same for the same seed and stream. The caller frees them.
- */
+/* Returns random multiples of 2^-16, the same for the same seed and stream. The caller frees
+ * them. */
 float *tr_op_random_floats(uint64_t seed, uint64_t stream, int64_t n);

@@ -43,8 +43,7 @@ static int actions_between(const tr_program *p, int from, int to) {
 }
 
 /* Fails unless the item's live range is that of a block before its OFFLOAD_WAIT, or after its
- * FETCH.
- */
+ * FETCH. */
 static void expect_range(const tr_program *p, int item, const offload *o) {
     const tr_item_kind kind = p->key[item].kind;
     const bool fetched = kind == TR_ITEM_FETCHED_FI || kind == TR_ITEM_FETCHED_FW;

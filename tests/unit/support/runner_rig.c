@@ -268,8 +268,8 @@ static tr_status on_gather_wait(void *context, int stage, int bucket, void *memo
     return on_gather(context, stage, bucket, memory, 2);
 }
 
-/* Fails unless the step has gathered all values of this rank's stages; validation no updated ones.
- */
+/* Fails unless the step has gathered all values of this rank's stages; validation no updated
+ * ones. */
 static tr_status check_gathers(const rank_state *r, bool forward_only) {
     for (int s = 0; s < r->c->t->stages; s++)
         for (int b = 0; b < r->c->t->cost[s].buckets; b++) {
