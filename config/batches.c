@@ -1,32 +1,18 @@
 #include "config/batches.h"
 
 #include "base/text.h"
+#include "config/points.h"
 
-#include <errno.h>
 #include <inttypes.h>
-#include <stdlib.h>
 #include <string.h>
-
-/* Reads a whole number above 0 and moves *text behind it. Returns false when there is none. */
-static bool read_number(const char **text, int64_t *out) {
-    char *end;
-    *text += strspn(*text, " ");
-    if (**text < '0' || **text > '9') return false;
-    errno = 0;
-    *out = strtoll(*text, &end, 10);
-    if (errno || *out == 0 || (*end && *end != ' ')) return false;
-    *text = end;
-    return true;
-}
 
 int tr_config_warmup(const char *text, tr_batch_size *size) {
     int count = 0;
     tr_batch_size last = {0};
     for (text += strspn(text, " "); *text; text += strspn(text, " ")) {
         tr_batch_size next;
-        if (count == TR_CONFIG_WARMUPS || !read_number(&text, &next.batch) ||
-            !read_number(&text, &next.until) || next.batch <= last.batch ||
-            next.until <= last.until)
+        if (count == TR_CONFIG_WARMUPS || !tr_config_read_above(&text, last.batch, &next.batch) ||
+            !tr_config_read_above(&text, last.until, &next.until))
             return -1;
         size[count++] = last = next;
     }

@@ -1,22 +1,14 @@
 /* The key device.offload. */
 #include "config/config_impl.h"
 
+#include "base/digits.h"
 #include "base/text.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 static const char separators[] = ", \t\r\n";
-
-/* Reads a number of at most 9 digits at *text, and moves behind it. */
-static bool read_number(const char **text, int64_t *out) {
-    const size_t digits = strspn(*text, "0123456789");
-    if (digits == 0 || digits > 9) return false;
-    *out = strtol(*text, NULL, 10);
-    *text += digits;
-    return true;
-}
+static const int64_t most_stage = 999999999;
 
 /* Reads the word "activations", "activations:NUMBER" or "activations:FIRST-LAST" of this length. */
 static bool read_activations(const char *word, size_t length, tr_config_offloads *out) {
@@ -27,9 +19,9 @@ static bool read_activations(const char *word, size_t length, tr_config_offloads
     if (out->stages > 0) return false; /* named twice */
     out->stages = TR_CONFIG_ALL_STAGES;
     if (at == end) return true;
-    if (*at++ != ':' || !read_number(&at, &out->first)) return false;
+    if (*at++ != ':' || !tr_digits_read(&at, most_stage, &out->first)) return false;
     last = out->first;
-    if (at != end && (*at++ != '-' || !read_number(&at, &last))) return false;
+    if (at != end && (*at++ != '-' || !tr_digits_read(&at, most_stage, &last))) return false;
     out->stages = last - out->first + 1;
     return at == end && out->stages > 0;
 }

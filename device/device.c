@@ -1,3 +1,4 @@
+#include "base/digits.h"
 #include "base/memory.h"
 #include "device/host_impl.h"
 #include "device/queue.h"
@@ -18,10 +19,9 @@ static const tr_device_ops *find_ops(const char *name, int *ordinal) {
         *ordinal = -1;
         return &tr_device_ops_cuda;
     }
-    if (name[4] != ':' || name[5] < '0' || name[5] > '9') return NULL;
-    char *end;
-    long n = strtol(name + 5, &end, 10);
-    if (*end != '\0' || n > 9999) return NULL;
+    const char *digits = name + 5;
+    int64_t n;
+    if (name[4] != ':' || !tr_digits_read(&digits, 9999, &n) || *digits) return NULL;
     *ordinal = (int)n;
     return &tr_device_ops_cuda;
 }

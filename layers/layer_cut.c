@@ -1,5 +1,6 @@
 #include "layers/layer_cut.h"
 
+#include "base/digits.h"
 #include "base/memory.h"
 #include "base/text.h"
 
@@ -61,24 +62,21 @@ static tr_status add_layer(reader *r, char letter) {
 }
 
 /* Reads "*NUMBER" at *text, which may be missing, and moves behind it. */
-static bool read_times(const char **text, long *times) {
+static bool read_times(const char **text, int64_t *times) {
     *times = 1;
     if (**text != '*') return true;
-    const size_t digits = strspn(*text + 1, "0123456789");
-    if (digits == 0 || digits > 9) return false;
-    *times = strtol(*text + 1, NULL, 10);
-    *text += 1 + digits;
-    return *times > 0;
+    ++*text;
+    return tr_digits_read(text, 999999999, times) && *times > 0;
 }
 
 /* Reads letters, each perhaps with its number, up to `end`. */
 static tr_status read_letters(reader *r, const char *text, const char *end) {
     while (text < end) {
         const char letter = *text++;
-        long times;
+        int64_t times;
         if (!strchr("EtL|", letter) || !read_times(&text, &times) || text > end)
             return refuse_form(r);
-        for (long k = 0; k < times; k++)
+        for (int64_t k = 0; k < times; k++)
             TR_TRY(letter == '|' ? end_stage(r) : add_layer(r, letter));
     }
     return TR_OK;
@@ -92,10 +90,10 @@ static tr_status read_groups(reader *r, const char *text) {
         if (!*end) break;
         const char *body = end + 1;
         end = body + strcspn(body, ")");
-        long times;
+        int64_t times;
         text = *end ? end + 1 : end;
         if (end == body || *text != '*' || !read_times(&text, &times)) return refuse_form(r);
-        for (long k = 0; k < times; k++) TR_TRY(read_letters(r, body, end));
+        for (int64_t k = 0; k < times; k++) TR_TRY(read_letters(r, body, end));
     }
     return TR_OK;
 }

@@ -1,12 +1,14 @@
 #include "layers/recompute.h"
 
+#include "base/digits.h"
+
 #include <stdbool.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 static const char *const names[TR_RECOMPUTE_MODES] = {"none", "selective", "full"};
 static const char separators[] = ", \t\r\n";
+static const int64_t most_block = 999999999;
 
 const char *tr_recompute_name(tr_recompute mode) {
     return names[mode];
@@ -21,15 +23,6 @@ typedef struct item {
     bool all;      /* a mode without blocks: all of them */
     bool reversed; /* malformed only in that the first block is after the last */
 } item;
-
-/* Reads a number of at most 9 digits at *text, and moves behind it. */
-static bool read_number(const char **text, int64_t *out) {
-    const size_t digits = strspn(*text, "0123456789");
-    if (digits == 0 || digits > 9) return false;
-    *out = strtol(*text, NULL, 10);
-    *text += digits;
-    return true;
-}
 
 /* Reads the mode at *text, and moves behind it. */
 static bool read_mode(const char **text, tr_recompute *out) {
@@ -56,9 +49,9 @@ static bool next_item(const char **text, item *out, bool *good) {
         out->all = true;
         return true;
     }
-    *good = *good && *at++ == ':' && read_number(&at, &out->first);
+    *good = *good && *at++ == ':' && tr_digits_read(&at, most_block, &out->first);
     out->last = out->first;
-    if (*good && *at == '-') *good = at++ && read_number(&at, &out->last);
+    if (*good && *at == '-') *good = at++ && tr_digits_read(&at, most_block, &out->last);
     *good = *good && at == end;
     out->reversed = *good && out->first > out->last;
     *good = *good && !out->reversed;

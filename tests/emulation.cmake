@@ -22,7 +22,7 @@ add_library(emulated_cuda OBJECT unit/support/cuda/beside.c unit/support/cuda/cu
   ${CMAKE_SOURCE_DIR}/device/host.c ${CMAKE_SOURCE_DIR}/device/op.c ${CMAKE_SOURCE_DIR}/device/decompose.c ${CMAKE_SOURCE_DIR}/device/rope.c ${CMAKE_SOURCE_DIR}/device/shared.c
   ${CMAKE_SOURCE_DIR}/device/plan.c ${CMAKE_SOURCE_DIR}/device/plan_book.c ${CMAKE_SOURCE_DIR}/device/queue.c ${CMAKE_SOURCE_DIR}/device/stream.c ${CMAKE_SOURCE_DIR}/device/tensor.c ${ref_sources}
   ${CMAKE_SOURCE_DIR}/base/cgroup.c
-  ${CMAKE_SOURCE_DIR}/base/memory.c ${CMAKE_SOURCE_DIR}/base/status.c ${CMAKE_SOURCE_DIR}/base/text.c)
+  ${CMAKE_SOURCE_DIR}/base/digits.c ${CMAKE_SOURCE_DIR}/base/memory.c ${CMAKE_SOURCE_DIR}/base/status.c ${CMAKE_SOURCE_DIR}/base/text.c)
 target_include_directories(emulated_cuda BEFORE PUBLIC unit/support/cuda)
 target_include_directories(emulated_cuda PUBLIC unit)
 # At most three blocks a launch, so that a block handles several items, as with large tensors.

@@ -114,6 +114,9 @@ static void checks_name_place_and_remedy(void **state) {
         {"device: {name: cuda, offload: [optimizer, activations:2-1]}\n", 1,
          "x.yaml:2:31: device.offload must be none, optimizer, activations, activations:FIRST-LAST "
          "with numbers of stages, or a list of both, not 'optimizer activations:2-1'"},
+        {"device: {name: cuda, offload: activations:0-9223372036854775807}\n", 1,
+         "x.yaml:2:31: device.offload must be none, optimizer, activations, activations:FIRST-LAST "
+         "with numbers of stages, or a list of both, not 'activations:0-9223372036854775807'"},
         {"parallel: {dp: 2, transport: nccl}\ntrain.batch: 8\n", 0,
          "x.yaml:2:30: parallel.transport nccl connects GPUs, but device.name cpu is not a GPU: "
          "leave parallel.transport out"},

@@ -147,6 +147,7 @@ static void test_bad_text_is_refused(void **state) {
                  {"full:0,selective:2-1x", "train.recompute must be"},
                  {"full:0-1x", "train.recompute must be"},
                  {"full:-1", "train.recompute must be"},
+                 {"full:1000000000", "train.recompute must be"},
                  {"full:99999999999999999999", "train.recompute must be"},
                  {"full:0;selective:1", "train.recompute must be"},
                  {"full:4",
