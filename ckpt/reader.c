@@ -81,6 +81,16 @@ tr_status tr_ckpt_reader_list(const tr_ckpt_reader *r, tr_ckpt_weight **out, int
     return TR_OK;
 }
 
+static int key_by_name(const void *key, const void *element) {
+    return strcmp(key, ((const tr_ckpt_weight *)element)->name);
+}
+
+const tr_ckpt_weight *tr_ckpt_weight_find(const tr_ckpt_weight *weight, int64_t count,
+                                          const char *name) {
+    if (count < 1) return NULL;
+    return bsearch(name, weight, (size_t)count, sizeof *weight, key_by_name);
+}
+
 /* Passes on the elements [first, first + count) of a part, which are in r->block. */
 static tr_status
 pass_on(const tr_ckpt_reader *r, const tr_ckpt_part *part, int64_t first, int64_t count,

@@ -23,6 +23,10 @@ typedef struct tr_ckpt_weight {
 /* Lists them, ascending by name, in *out (malloc'd; the names are the reader's). */
 tr_status tr_ckpt_reader_list(const tr_ckpt_reader *reader, tr_ckpt_weight **out, int64_t *count);
 
+/* Returns the tensor of a name in weight[count], which is ascending by name, or NULL. */
+const tr_ckpt_weight *tr_ckpt_weight_find(const tr_ckpt_weight *weight, int64_t count,
+                                          const char *name);
+
 /* Reads and verifies a tensor of the list, and passes it to `take` in runs of elements:
  * values[count] are those from the row-major number `at` on. Together the runs are the tensor;
  * their order depends on the layout that saved it. Stops at the first failure of `take`. */

@@ -234,9 +234,7 @@ static tr_status put(void *context, int64_t at, int64_t count, const float *valu
 /* Returns the checkpoint's tensor of a name in the files. */
 static const tr_ckpt_weight *source_of(const export *e, const char *name) {
     if (e->options->adapter) name += strlen(TR_ADAPTER_PREFIX);
-    for (int64_t i = 0; i < e->count; i++)
-        if (!strcmp(e->source[i].name, name)) return &e->source[i];
-    return NULL;
+    return tr_ckpt_weight_find(e->source, e->count, name);
 }
 
 /* Writes a tensor, with its update. */

@@ -27,9 +27,7 @@ static const tr_ckpt_weight *find(const tr_merge *m, const char *weight, const c
     char name[2 * TR_NAME_SIZE];
     const size_t stem = strlen(weight) - strlen("weight");
     (void)snprintf(name, sizeof name, "%.*s%s", (int)stem, weight, end);
-    for (int64_t i = 0; i < m->count; i++)
-        if (!strcmp(m->tensor[i].name, name)) return &m->tensor[i];
-    return NULL;
+    return tr_ckpt_weight_find(m->tensor, m->count, name);
 }
 
 static tr_status read_matrix(const tr_merge *m, const tr_ckpt_weight *from, bool transposed,

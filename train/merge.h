@@ -9,7 +9,7 @@
 typedef struct tr_merge {
     /* Set by the caller; they must outlive it. */
     tr_ckpt_reader *reader;
-    const tr_ckpt_weight *tensor; /* [count]: the checkpoint's */
+    const tr_ckpt_weight *tensor; /* [count]: the checkpoint's, ascending by name */
     int64_t count;
     const tr_model_config *model;
 
