@@ -24,6 +24,8 @@ tr_status tr_draw_text(const tr_timeline *timeline, const tr_draw_text_options *
 /* Fails with TR_ERR_CONFIG when the timelines together have more than TR_DRAW_MOST events. Call it
  * before you open a file for them. */
 tr_status tr_draw_check(const tr_timeline *const *timelines, int count);
+/* Does the same for a drawing of this many events. */
+tr_status tr_draw_check_events(size_t events);
 
 typedef struct tr_draw_svg_options {
     /* Width of the whole drawing in pixels, which limits the number of steps drawn (at least one).

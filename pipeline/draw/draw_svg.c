@@ -85,11 +85,7 @@ static tr_status look(const tr_timeline *const *timelines, int count,
     size_t events;
     *v = (view){0};
     tr_draw_svg_size(timelines, count, options, &v->steps, &events);
-    if (events > TR_DRAW_MOST)
-        return TR_FAIL(TR_ERR_CONFIG,
-                       "%zu events are too many for a drawing (at most %d): take fewer ranks, "
-                       "micro-batches or steps",
-                       events, TR_DRAW_MOST);
+    TR_TRY(tr_draw_check_events(events));
     for (int n = 0; n < count; n++) v->end = fmax(v->end, end_of(timelines[n], v->steps));
     v->plot = options->width ? fmax(options->width - LEFT - RIGHT, 1)
                              : plot_width(timelines, count, v->end);

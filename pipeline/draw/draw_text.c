@@ -13,14 +13,18 @@ static const char *const colour[TR_COMPUTE_TYPES] = {[TR_ACTION_F] = "\033[30;46
                                                      [TR_ACTION_W] = "\033[30;42m",
                                                      [TR_ACTION_B] = "\033[30;45m"};
 
-tr_status tr_draw_check(const tr_timeline *const *timelines, int count) {
-    size_t events = 0;
-    for (int k = 0; k < count; k++) events += timelines[k]->count;
+tr_status tr_draw_check_events(size_t events) {
     if (events <= TR_DRAW_MOST) return TR_OK;
     return TR_FAIL(TR_ERR_CONFIG,
                    "%zu events are too many for a drawing (at most %d): take fewer ranks, "
                    "micro-batches or steps",
                    events, TR_DRAW_MOST);
+}
+
+tr_status tr_draw_check(const tr_timeline *const *timelines, int count) {
+    size_t events = 0;
+    for (int k = 0; k < count; k++) events += timelines[k]->count;
+    return tr_draw_check_events(events);
 }
 
 typedef struct canvas {
