@@ -107,8 +107,8 @@ static tr_status begin(cut *c, const double *cost, const bool *block, int stages
     return tr_calloc(cells, sizeof *c->length, &c->length);
 }
 
-tr_status tr_cut_within(const double *cost, const bool *block, int n, int stages,
-                        const tr_cut_room *room, int *first, bool *found) {
+tr_status tr_cut_balanced(const double *cost, const bool *block, int n, int stages,
+                          const tr_cut_room *room, int *first, bool *found) {
     tr_status status = TR_OK;
     cut c = {.n = n};
     TR_TRY_OUT(begin(&c, cost, block, stages));
@@ -128,9 +128,4 @@ out:
     free(c.blocks);
     free(c.sum);
     return status;
-}
-
-tr_status tr_cut_balanced(const double *cost, const bool *block, int n, int stages, int *first) {
-    bool found;
-    return tr_cut_within(cost, block, n, stages, NULL, first, &found);
 }

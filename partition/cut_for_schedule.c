@@ -18,7 +18,7 @@ static const int64_t most_actions = 500000, layer_actions = 30;
 static const double rounding = 1e-9;
 
 /* Balances the FLOPs, with this weight for F and the rest of 1 for I and W. room: see
- * tr_cut_within; NULL: as tr_cut_balanced. */
+ * tr_cut_balanced. */
 static tr_status balance(const tr_model *model, double forward, int stages, const tr_cut_room *room,
                          int *first, bool *found) {
     size_t n = (size_t)model->count;
@@ -32,7 +32,7 @@ static tr_status balance(const tr_model *model, double forward, int stages, cons
         cost[k] = forward * layer->flops_f + (1 - forward) * (layer->flops_i + layer->flops_w);
         block[k] = tr_layer_is_block(layer);
     }
-    status = tr_cut_within(cost, block, model->count, stages, room, first, found);
+    status = tr_cut_balanced(cost, block, model->count, stages, room, first, found);
 out:
     free(block);
     free(cost);

@@ -72,12 +72,19 @@ static double largest_stage(const double *cost, const int *first, int p) {
     return largest;
 }
 
+/* Cuts without limits of room. */
+static tr_status cut_all(const double *cost, const bool *block, int n, int p, int *first) {
+    bool found = false;
+    const tr_status status = tr_cut_balanced(cost, block, n, p, NULL, first, &found);
+    assert_true(found == (status == TR_OK));
+    return status;
+}
+
 static void test_known_instances(void **state) {
     (void)state;
     for (size_t t = 0; t < sizeof known / sizeof known[0]; t++) {
         int first[MOST + 1];
-        assert_int_equal(tr_cut_balanced(known[t].cost, NULL, known[t].n, known[t].p, first),
-                         TR_OK);
+        assert_int_equal(cut_all(known[t].cost, NULL, known[t].n, known[t].p, first), TR_OK);
         assert_int_equal(first[0], 0);
         assert_int_equal(first[known[t].p], known[t].n);
         assert_true(largest_stage(known[t].cost, first, known[t].p) == known[t].largest);
@@ -111,7 +118,7 @@ static void test_random_instances(void **state) {
             blocks += block[k];
         }
         for (int p = 1; p <= blocks; p++) {
-            assert_int_equal(tr_cut_balanced(cost, block, n, p, first), TR_OK);
+            assert_int_equal(cut_all(cost, block, n, p, first), TR_OK);
             assert_true(first[0] == 0 && first[p] == n);
             for (int k = 0; k < p; k++) {
                 int mine = 0;
@@ -151,7 +158,7 @@ static void test_room(void **state) {
         for (int k = 0; k < p; k++) room[k] = (double)(tr_mix64(r++) % 40);
         const tr_cut_room of = {.need = need, .room = room};
         const double best = search_within(cost, &of, 0, 0, n, p);
-        assert_int_equal(tr_cut_within(cost, NULL, n, p, &of, first, &found), TR_OK);
+        assert_int_equal(tr_cut_balanced(cost, NULL, n, p, &of, first, &found), TR_OK);
         assert_true(found == !isinf(best));
         fit += found;
         others += !found;
@@ -169,7 +176,7 @@ static void test_room(void **state) {
 
 static void expect_cut(int n, const double *cost, int p, const int *want) {
     int first[MOST + 1];
-    assert_int_equal(tr_cut_balanced(cost, NULL, n, p, first), TR_OK);
+    assert_int_equal(cut_all(cost, NULL, n, p, first), TR_OK);
     for (int k = 0; k <= p; k++) assert_int_equal(first[k], want[k]);
 }
 
@@ -191,11 +198,11 @@ static void test_too_many_stages(void **state) {
     static const double cost[] = {1, 1, 1, 1};
     static const bool block[] = {false, true, true, false};
     int first[5];
-    assert_int_equal(tr_cut_balanced(cost, block, 4, 2, first), TR_OK);
-    assert_int_equal(tr_cut_balanced(cost, block, 4, 3, first), TR_ERR_CONFIG);
+    assert_int_equal(cut_all(cost, block, 4, 2, first), TR_OK);
+    assert_int_equal(cut_all(cost, block, 4, 3, first), TR_ERR_CONFIG);
     assert_non_null(strstr(tr_error_message(), "parallel.pp=3"));
     assert_non_null(strstr(tr_error_message(), "model.layers=2"));
-    assert_int_equal(tr_cut_balanced(cost, NULL, 4, 0, first), TR_ERR_CONFIG);
+    assert_int_equal(cut_all(cost, NULL, 4, 0, first), TR_ERR_CONFIG);
 }
 
 int main(void) {
