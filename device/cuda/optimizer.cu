@@ -31,11 +31,26 @@ __global__ void step_finish(tr_step_finish_desc d, const double *losses, const d
     if (threadIdx.x == 0) tr_step_finish(losses, d.losses, norms, d.norms, state);
 }
 
-/* Packs of N elements, then the last count % N. value may be NULL, as m and v that the rule does
- * not own. */
-template <typename T, int N, tr_update_rule RULE>
+template <tr_update_rule RULE> struct rule_constant {
+    static constexpr tr_update_rule rule = RULE;
+};
+
+/* Calls launch(constant) with the rule as a constant. */
+template <typename F> cudaError_t dispatch_rule(tr_update_rule rule, F launch) {
+    switch (rule) {
+    case TR_UPDATE_SGD: return launch(rule_constant<TR_UPDATE_SGD>{});
+    case TR_UPDATE_MOMENTUM: return launch(rule_constant<TR_UPDATE_MOMENTUM>{});
+    case TR_UPDATE_LION: return launch(rule_constant<TR_UPDATE_LION>{});
+    case TR_UPDATE_ROOT: return launch(rule_constant<TR_UPDATE_ROOT>{});
+    default: return launch(rule_constant<TR_UPDATE_ADAMW>{});
+    }
+}
+
+/* UPDATE, or without STEPS DIRECTION, of FP32: packs of N elements, then the last count % N. value
+ * may be NULL, as m and v that the rule does not own; u may be grad. */
+template <typename T, int N, tr_update_rule RULE, bool STEPS>
 __global__ void update(tr_update_desc d, const tr_step_state *state, const float *grad,
-                       float *master, float *m, float *v, T *value) {
+                       float *master, float *m, float *v, T *value, float *u) {
     if (state->skip) return;
     constexpr bool HAS_M = RULE != TR_UPDATE_SGD, HAS_V = RULE == TR_UPDATE_ADAMW;
     const tr_update_scalars scalars = tr_update_round(&d, state);
@@ -47,75 +62,34 @@ __global__ void update(tr_update_desc d, const tr_step_state *state, const float
         if (HAS_M) tr_load(m + i * N, m1);
         if (HAS_V) tr_load(v + i * N, v1);
 #pragma unroll
-        for (int j = 0; j < N; j++) tr_update_element(&scalars, RULE, g[j], &w[j], &m1[j], &v1[j]);
-        tr_store(master + i * N, w);
+        for (int j = 0; j < N; j++) {
+            if (STEPS) tr_update_element(&scalars, RULE, g[j], &w[j], &m1[j], &v1[j]);
+            else g[j] = tr_update_direction(&scalars, RULE, g[j], w[j], &m1[j], &v1[j]);
+        }
         if (HAS_M) tr_store(m + i * N, m1);
         if (HAS_V) tr_store(v + i * N, v1);
-        if (value) tr_store(value + i * N, w);
+        if (STEPS) tr_store(master + i * N, w);
+        else tr_store(u + i * N, g);
+        if (STEPS && value) tr_store(value + i * N, w);
     }
     for (int64_t i = packs * N + tr_first_item(); i < d.count; i += tr_item_stride()) {
-        tr_update_element(&scalars, RULE, grad[i], master + i, HAS_M ? m + i : nullptr,
-                          HAS_V ? v + i : nullptr);
-        if (value) tr_store_one(value + i, master[i]);
+        float *mi = HAS_M ? m + i : nullptr, *vi = HAS_V ? v + i : nullptr;
+        if (STEPS) tr_update_element(&scalars, RULE, grad[i], master + i, mi, vi);
+        else u[i] = tr_update_direction(&scalars, RULE, grad[i], master[i], mi, vi);
+        if (STEPS && value) tr_store_one(value + i, master[i]);
     }
 }
 
-template <typename T, tr_update_rule RULE>
-cudaError_t launch_rule(cudaStream_t stream, const tr_update_desc &d, const tr_step_state *state,
-                        const float *grad, float *master, float *m, float *v, void *value) {
-    const unsigned blocks = tr_grid(d.count, 4 * TR_THREADS);
-    return tr_aligned(grad, master, m, v, value)
-               ? tr_launch(stream, blocks, TR_THREADS, update<T, 4, RULE>, d, state, grad, master,
-                           m, v, value)
-               : tr_launch(stream, blocks, TR_THREADS, update<T, 1, RULE>, d, state, grad, master,
-                           m, v, value);
-}
-
-template <typename T, typename... Args>
-cudaError_t launch_update(cudaStream_t stream, const tr_update_desc &d, Args... args) {
-    switch (d.rule) {
-    case TR_UPDATE_SGD: return launch_rule<T, TR_UPDATE_SGD>(stream, d, args...);
-    case TR_UPDATE_MOMENTUM: return launch_rule<T, TR_UPDATE_MOMENTUM>(stream, d, args...);
-    case TR_UPDATE_LION: return launch_rule<T, TR_UPDATE_LION>(stream, d, args...);
-    case TR_UPDATE_ROOT: return launch_rule<T, TR_UPDATE_ROOT>(stream, d, args...);
-    default: return launch_rule<T, TR_UPDATE_ADAMW>(stream, d, args...);
-    }
-}
-
-/* Like update, but writes directions to u, which may be grad. */
-template <int N, tr_update_rule RULE>
-__global__ void direction(tr_update_desc d, const tr_step_state *state, const float *grad,
-                          const float *master, float *m, float *v, float *u) {
-    if (state->skip) return;
-    constexpr bool HAS_M = RULE != TR_UPDATE_SGD, HAS_V = RULE == TR_UPDATE_ADAMW;
-    const tr_update_scalars scalars = tr_update_round(&d, state);
-    const int64_t packs = d.count / N;
-    for (int64_t i = tr_first_item(); i < packs; i += tr_item_stride()) {
-        float g[N], w[N], m1[N], v1[N];
-        tr_load(grad + i * N, g);
-        tr_load(master + i * N, w);
-        if (HAS_M) tr_load(m + i * N, m1);
-        if (HAS_V) tr_load(v + i * N, v1);
-#pragma unroll
-        for (int j = 0; j < N; j++)
-            g[j] = tr_update_direction(&scalars, RULE, g[j], w[j], &m1[j], &v1[j]);
-        tr_store(u + i * N, g);
-        if (HAS_M) tr_store(m + i * N, m1);
-        if (HAS_V) tr_store(v + i * N, v1);
-    }
-    for (int64_t i = packs * N + tr_first_item(); i < d.count; i += tr_item_stride())
-        u[i] = tr_update_direction(&scalars, RULE, grad[i], master[i], HAS_M ? m + i : nullptr,
-                                   HAS_V ? v + i : nullptr);
-}
-
-template <tr_update_rule RULE>
-cudaError_t launch_direction(cudaStream_t stream, const tr_update_desc &d,
-                             const tr_step_state *state, const tr_cuda_update &o) {
-    const unsigned blocks = tr_grid(d.count, 4 * TR_THREADS);
-    return tr_launch(stream, blocks, TR_THREADS,
-                     tr_aligned(o.grad, o.master, o.m, o.v, o.u) ? direction<4, RULE>
-                                                                 : direction<1, RULE>,
-                     d, state, o.grad, o.master, o.m, o.v, o.u);
+template <typename T, bool STEPS>
+cudaError_t launch_update(cudaStream_t stream, const tr_update_desc &d, const tr_step_state *state,
+                          const tr_cuda_update &o) {
+    const bool packs = tr_aligned(o.grad, o.master, o.m, o.v, o.value, o.u);
+    return dispatch_rule(d.rule, [=](auto constant) {
+        constexpr tr_update_rule RULE = decltype(constant)::rule;
+        return tr_launch(stream, tr_grid(d.count, 4 * TR_THREADS), TR_THREADS,
+                         packs ? update<T, 4, RULE, STEPS> : update<T, 1, RULE, STEPS>, d, state,
+                         o.grad, o.master, o.m, o.v, o.value, o.u);
+    });
 }
 
 /* Packs of N elements, then the last count % N. value may be NULL. Every thread adds the few parts'
@@ -303,24 +277,13 @@ __global__ void descend_bf16(tr_descend_desc d, const tr_step_state *state, cons
     }
 }
 
-template <tr_update_rule RULE>
-cudaError_t launch_narrow_rule(cudaStream_t stream, const tr_update_desc *d,
-                               const tr_step_state *state, const tr_cuda_update *o, bool steps) {
-    const bool packs = tr_aligned(o->grad, o->master, o->m, o->v, o->value, o->u);
-    return tr_launch(stream, tr_grid(d->count, 8 * TR_THREADS), TR_THREADS, update_narrow<RULE>, *d,
-                     state, *o, steps, packs);
-}
-
-cudaError_t launch_update_narrow(cudaStream_t stream, const tr_update_desc *d,
-                                 const tr_step_state *state, const tr_cuda_update *o, bool steps) {
-    switch (d->rule) {
-    case TR_UPDATE_SGD: return launch_narrow_rule<TR_UPDATE_SGD>(stream, d, state, o, steps);
-    case TR_UPDATE_MOMENTUM:
-        return launch_narrow_rule<TR_UPDATE_MOMENTUM>(stream, d, state, o, steps);
-    case TR_UPDATE_LION: return launch_narrow_rule<TR_UPDATE_LION>(stream, d, state, o, steps);
-    case TR_UPDATE_ROOT: return launch_narrow_rule<TR_UPDATE_ROOT>(stream, d, state, o, steps);
-    default: return launch_narrow_rule<TR_UPDATE_ADAMW>(stream, d, state, o, steps);
-    }
+cudaError_t launch_update_narrow(cudaStream_t stream, const tr_update_desc &d,
+                                 const tr_step_state *state, const tr_cuda_update &o, bool steps) {
+    const bool packs = tr_aligned(o.grad, o.master, o.m, o.v, o.value, o.u);
+    return dispatch_rule(d.rule, [=](auto constant) {
+        return tr_launch(stream, tr_grid(d.count, 8 * TR_THREADS), TR_THREADS,
+                         update_narrow<decltype(constant)::rule>, d, state, o, steps, packs);
+    });
 }
 
 cudaError_t launch_descend_bf16(cudaStream_t stream, const tr_descend_desc *d,
@@ -374,27 +337,16 @@ cudaError_t tr_cuda_launch_step_finish(cudaStream_t stream, const tr_step_finish
 
 cudaError_t tr_cuda_launch_update(cudaStream_t stream, const tr_update_desc *d,
                                   const tr_step_state *state, const tr_cuda_update *o) {
-    if (is_narrow(d)) return launch_update_narrow(stream, d, state, o, true);
-    const float *grad = static_cast<const float *>(o->grad);
-    float *master = static_cast<float *>(o->master), *m = static_cast<float *>(o->m),
-          *v = static_cast<float *>(o->v);
-    void *value = o->value;
+    if (is_narrow(d)) return launch_update_narrow(stream, *d, state, *o, true);
     return tr_dispatch_type(d->dtype, [=](auto storage) {
-        return launch_update<typename decltype(storage)::type>(stream, *d, state, grad, master, m,
-                                                               v, value);
+        return launch_update<typename decltype(storage)::type, true>(stream, *d, state, *o);
     });
 }
 
 cudaError_t tr_cuda_launch_direction(cudaStream_t stream, const tr_update_desc *d,
                                      const tr_step_state *state, const tr_cuda_update *o) {
-    if (is_narrow(d)) return launch_update_narrow(stream, d, state, o, false);
-    switch (d->rule) {
-    case TR_UPDATE_SGD: return launch_direction<TR_UPDATE_SGD>(stream, *d, state, *o);
-    case TR_UPDATE_MOMENTUM: return launch_direction<TR_UPDATE_MOMENTUM>(stream, *d, state, *o);
-    case TR_UPDATE_LION: return launch_direction<TR_UPDATE_LION>(stream, *d, state, *o);
-    case TR_UPDATE_ROOT: return launch_direction<TR_UPDATE_ROOT>(stream, *d, state, *o);
-    default: return launch_direction<TR_UPDATE_ADAMW>(stream, *d, state, *o);
-    }
+    if (is_narrow(d)) return launch_update_narrow(stream, *d, state, *o, false);
+    return launch_update<float, false>(stream, *d, state, *o);
 }
 
 cudaError_t tr_cuda_launch_descend(cudaStream_t stream, const tr_descend_desc *d,
