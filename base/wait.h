@@ -1,5 +1,5 @@
 /* Waits of threads that end at a moment. That of a condition variable is one of the steady clock
- * (tr_now_ns), which nobody sets. */
+ * (tr_now_ns), which is never set. */
 #pragma once
 
 #include "base/clock.h"

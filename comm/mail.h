@@ -2,8 +2,8 @@
  *
  * Both ranks open a mail to each other. Each end holds one message that is being sent and one that
  * has arrived. No call blocks for longer than 0.1 s: a call that does not get the world's lock
- * within that time has no effect. When the transport fails, the mail goes silent; other code ends
- * the job. */
+ * within that time has no effect. When the transport fails, nothing is sent or arrives any more;
+ * other code ends the job. */
 #pragma once
 
 #include "comm/comm.h"

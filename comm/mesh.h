@@ -12,8 +12,9 @@ typedef enum tr_axis { TR_AXIS_PP, TR_AXIS_DP, TR_AXIS_TP, TR_AXIS_COUNT } tr_ax
 typedef struct tr_mesh {
     int degree[TR_AXIS_COUNT];
     int index[TR_AXIS_COUNT]; /* of this rank */
-    /* Data ranks have two factors (parallel.dp 2x4): runs of `near` neighbours, which divide what
-     * data ranks divide and sum first, and then across the runs. 0: all are near. */
+    /* Data ranks have two factors (parallel.dp 2x4): runs of `near` neighbours. The ranks of a run
+     * divide what data ranks divide, and sum first; then the ranks at one place of all runs sum.
+     * 0: all data ranks are one run. */
     int near;
 } tr_mesh;
 

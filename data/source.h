@@ -8,7 +8,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* What the formats need to know besides the path. */
+/* What the formats need to know in addition to the path. */
 typedef struct tr_source_options {
     const char *format;            /* data.format */
     const char *key;               /* that named the file, for messages; NULL: data.path */
@@ -72,4 +72,3 @@ void tr_source_close(tr_source *source);
 tr_status tr_source_read(const tr_source *source, int64_t first, int64_t count, int32_t *to);
 /* Returns the smallest listed end of a document above `token`; INT64_MAX when there is none. */
 int64_t tr_source_next_end(const tr_source *source, int64_t token);
-

@@ -28,7 +28,8 @@ typedef struct tr_heartbeat_end {
 tr_status tr_heartbeat_open(tr_world *world, tr_board *board, tr_heartbeat **out);
 /* Receives the messages that have arrived and sends those that are due; waits at most 0.1 s a link.
  * One thread calls it a few times a second. Returns true when another host has announced the end of
- * the job, which *end then describes. A link that fails goes silent, without an error. */
+ * the job, which *end then describes. A link that fails delivers nothing more, and reports no
+ * error. */
 bool tr_heartbeat_turn(tr_heartbeat *heartbeat, tr_heartbeat_end *end);
 /* Makes the next turn tell the other hosts that the job ends. */
 void tr_heartbeat_tell(tr_heartbeat *heartbeat, int code, const char *sentence);

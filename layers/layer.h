@@ -149,8 +149,8 @@ struct tr_layer {
     double flops_f, flops_i, flops_w; /* of one micro-batch on one tensor rank */
 };
 
-/* Returns true for a layer between others, of which every stage has one; the embedding and the head
- * are none. */
+/* Returns true for a block, a layer that has inputs and outputs; the embedding and the head are
+ * not. Every stage has a block. */
 static inline bool tr_layer_is_block(const tr_layer *layer) {
     return layer->inputs > 0 && layer->outputs > 0;
 }

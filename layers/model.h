@@ -107,7 +107,7 @@ int64_t tr_model_parameters(const tr_model *model);
 int64_t tr_model_trained_parameters(const tr_model *model);
 /* Returns the model FLOPs of one token, forward and backward: 6 for each weight of a product
  * (including the head's, not the embedding's), and 12 heads * head_size a layer for each key that a
- * query reads on average (half of the sequence, or fewer with a window). A frozen
- * weight has 4 instead of 6, because no weight gradient is computed, and in layers without backward
- * 2; these have a third of attention's. */
+ * query reads on average (half of the sequence, or fewer with a window). A frozen weight has 4
+ * instead of 6, because no weight gradient is computed, and in layers without backward 2; these
+ * have a third of attention's. */
 double tr_model_flops_per_token(const tr_model *model);

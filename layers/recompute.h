@@ -23,8 +23,8 @@ const char *tr_recompute_name(tr_recompute mode);
 
 /* Returns what the text says of block `block`; the text passes tr_recompute_check. A mode is for
  * all blocks. A list has items MODE:FIRST-LAST or MODE:NUMBER, separated by commas or spaces;
- * blocks that it does not name recompute nothing. Nor does any with an empty text, or with auto,
- * before the choice. */
+ * blocks that it does not name recompute nothing. With an empty text, or with auto before the
+ * choice, no block recomputes. */
 tr_recompute tr_recompute_of(const char *text, int64_t block);
 /* Fails with TR_ERR_CONFIG, naming the key, on other text, on blocks from `blocks` on, and on a
  * block that is named twice. */

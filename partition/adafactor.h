@@ -1,7 +1,7 @@
 /* Adafactor's second moments of a matrix (Shazeer & Stern 2018, algorithm 4): two vectors, with a
- * number for each row and each column, instead of a number for each element. A tensor rank has all
- * rows or all columns of its part of the matrix, so that the sums over the other axis are its own.
- * The sums over the axis that the ranks divide are added over the tensor ranks. */
+ * number for each row and each column, instead of a number for each element. Tensor ranks divide at
+ * most one axis of the matrix. A rank computes the sums along the other axis alone; the sums along
+ * the axis that the ranks divide are added over the tensor ranks. */
 #pragma once
 
 #include "device/op.h"

@@ -104,8 +104,9 @@ bool tr_layout_sums_freely(const tr_layout *layout);
 
 /* Returns the memory of the parameters of the rank at these indices. */
 tr_param_memory tr_layout_params(const tr_layout *layout, int pp_rank, int dp_rank);
-/* Computes what the ranks of the first tensor and data rank need by the measure of the room, to
- * need[mesh.degree[pp]]; before tr_layout_lower, or as long as the schedule is there. */
+/* Computes what each pipeline rank of the first tensor and data rank needs, counted as in
+ * desc.room, to need[mesh.degree[pp]]. Call it before tr_layout_lower, or while the schedule
+ * exists. */
 tr_status tr_layout_needs(const tr_layout *layout, double *need);
 /* Fills the bytes that do not depend on prepared layers: parameters, gradients, optimizer state,
  * step inputs. */

@@ -44,7 +44,7 @@ static bool are_alike(const tr_layer *a, const tr_layer *b) {
            a->flops_i == b->flops_i && a->flops_w == b->flops_w;
 }
 
-/* Sets *out to the least bytes that an F of a block takes besides what it keeps. */
+/* Sets *out to the least bytes that an F of a block takes and does not keep. */
 static tr_status measure_actions(const tr_config *c, tr_device *device, const tr_model *model,
                                  double *out) {
     const tr_layer_env env = {

@@ -19,14 +19,14 @@ typedef struct tr_least_memory {
     tr_least_part block;       /* the least state and the least that is kept of a block */
     tr_least_part all;         /* all layers */
     int blocks;
-    double action; /* bytes of an F of a block besides: its scratch, and what it does not keep */
+    double action; /* bytes that an F of a block takes and does not keep, with its scratch */
 } tr_least_memory;
 
 /* What a rank of an order holds when it holds most micro-batches. */
 typedef struct tr_held_rank {
     int stages;   /* of the rank */
     int64_t all;  /* micro-batches of all its stages */
-    int least;    /* of the stage with fewest */
+    int least;    /* micro-batches of the stage with fewest */
     int last;     /* the stage of the F after which it holds them */
     int backward; /* the stage of its next action if that is a B, or -1 */
 } tr_held_rank;
@@ -34,7 +34,7 @@ typedef struct tr_held_rank {
 typedef struct tr_held {
     int ranks, stages;
     int first_owner, last_owner; /* of the first and the last stage */
-    int first, final;            /* micro-batches that these hold of them */
+    int first, final;            /* micro-batches that these ranks hold of these stages */
     tr_held_rank *rank;          /* [ranks] */
 } tr_held;
 

@@ -9,8 +9,8 @@
 enum { TR_OFFLOAD_CHOICES = 3 };
 extern const tr_config_offloads tr_offload_choices[TR_OFFLOAD_CHOICES];
 
-/* Returns true when the config's device has another memory than its host's, and the choice keeps
- * there what device.offload has already, and more. */
+/* Returns true when the config's device has memory of its own, and the choice keeps in the host's
+ * memory what device.offload already keeps there, and more. */
 bool tr_offload_adds(const tr_config *config, const tr_config_offloads *choice);
 
 /* When the config fits with the activations of all its stages in the host's memory: sets

@@ -1,4 +1,4 @@
-/* What the optimizer's step takes of a rank's device, before anything runs. */
+/* Estimates, before anything runs, what the optimizer's step costs a rank's device. */
 #pragma once
 
 #include "config/config.h"

@@ -41,11 +41,11 @@ const tr_optim_row *tr_optim_row_of(tr_optim_kind kind);
 tr_optim_kind tr_optim_kind_for(tr_optim_kind kind, const tr_param *param);
 /* Returns how many states an optimizer keeps for each parameter that it steps. */
 int tr_optim_states(tr_optim_kind kind);
-/* Returns the numbers of state k of a parameter of which this rank updates `own` elements: as many,
- * but ADAFACTOR, which updates all of them, has state 0 of the rows in memory, and state 1 of the
- * columns. */
+/* Returns how many numbers state k of a parameter has on a rank that updates `own` of its elements:
+ * `own`; but ADAFACTOR, which updates all elements, has one number for each row in memory (state 0)
+ * and for each column (state 1). */
 int64_t tr_optim_state_count(tr_optim_kind kind, const tr_param *param, int k, int64_t own);
-/* Returns the numbers of all states of a whole tensor. */
+/* Returns how many numbers all states of a whole tensor have. */
 int64_t tr_optim_state_total(tr_optim_kind kind, const tr_global *tensor);
 
 /* What a run keeps of its optimizer. */

@@ -314,7 +314,8 @@ static tr_status plan_all(const planning *x, bool fits, bool sketch) {
     return complete_sketch(x);
 }
 
-/* Sets what a plan of so many ranks takes from the config and the device. */
+/* Sets the fields of a plan with this number of ranks that follow from the config and the
+ * device. */
 static void take_plane(planning *x, int ranks) {
     x->receive_units = tr_world_expected_units(x->device, tr_request_plane(x->c), ranks);
     if (x->receive_units > 0 || is_elsewhere_by_nccl(x->c, x->device, ranks))

@@ -38,10 +38,11 @@ typedef struct tr_run_plan {
 /* Plans every rank of the config's layout, which all share this machine. When the fastest cut of
  * the layers does not fit, and parallel.cut is auto, takes the fastest of those found that do, or
  * the one that needs least.
- * Prepares their operators on the device one by one, and allocates no device memory. With the same
- * device and number of threads as in training, the bytes are exactly those that training takes.
- * Fails with TR_ERR_CONFIG when training would refuse the config. A plan over the limit is not an
- * error. The caller releases *out with tr_run_plan_destroy. */
+ *
+ * Prepares the ranks' operators on the device one by one, and allocates no device memory. With the
+ * same device and number of threads as in training, the bytes are exactly those that training
+ * takes. Fails with TR_ERR_CONFIG when training would refuse the config. A plan over the limit is
+ * not an error. The caller releases *out with tr_run_plan_destroy. */
 tr_status tr_run_plan_make(const tr_config *config, tr_device *device, tr_run_plan **out);
 /* The same with a limit other than the config's (tr_request_memory). */
 tr_status tr_run_plan_make_within(const tr_config *config, tr_device *device, size_t limit,

@@ -1,5 +1,5 @@
-/* The search over layouts: how to divide a model among so many ranks that a step is short and each
- * rank's part fits its memory. */
+/* The search over layouts: how to divide a model among a given number of ranks so that every rank's
+ * part fits its memory and a step is as short as possible. */
 #pragma once
 
 #include "config/config.h"
@@ -73,21 +73,23 @@ typedef struct tr_search {
  * shortest estimate first, except those that cannot fit, and those with a longer step than the best
  * one of their mesh or than the TR_SEARCH_MOST-th best; completes the plans of those that it keeps.
  * Bytes and seconds of a layout are those of its plan, and a mesh has no layout only if none of its
- * layouts fits: an estimate never has more bytes than a plan. When none fits at all, plans on until
- * no other layout can take less.
+ * layouts fits: an estimate never has more bytes than a plan. When no layout fits at all, continues
+ * until no other one can take less.
  *
  * Messages and sums of gradients only make a step longer than its estimate; unequal stages may
  * shorten its bubble, by half at most, as the search assumes. The first plan of an order and a
  * micro-batch on a mesh corrects the estimates of the same order with other recomputations, values
  * of zero and of sequence. These are assumptions: a mesh may have a layout that is a little better
- * (docs/layout.md has how often). Data ranks of several
- * hosts that divide something (parallel.zero) are also tried in runs, each as large as fits a host
- * with all of its tensor ranks. A layout that does not fit is tried with each of
- * tr_offload_choices, like another one. Activations are offloaded only on meshes where nothing fits
- * otherwise, when fewer than TR_SEARCH_MOST have a layout: of as few neighbouring stages as suffice
- * (tr_offload_narrow). Orders: 1f1b, interleaved, interleaved-zb, zb-h1 and zbv; with
+ * (docs/layout.md says how often).
+ *
+ * Data ranks of several hosts that divide something (parallel.zero) are also tried in runs, each as
+ * large as fits a host with all of its tensor ranks. A layout that does not fit is tried again with
+ * each of tr_offload_choices. Activations are offloaded only on meshes where nothing else fits, and
+ * only when fewer than TR_SEARCH_MOST meshes have a layout: those of as few neighbouring stages as
+ * suffice (tr_offload_narrow). Orders: 1f1b, interleaved, interleaved-zb, zb-h1 and zbv; with
  * parallel.zero 2 and 3 bfs. Depends only on the request. Fails with TR_ERR_CONFIG when there is no
- * layout at all, and for a parallel.cut that cannot be read, although the search takes none. */
+ * layout at all, and for a parallel.cut that cannot be read, although the search does not use
+ * it. */
 tr_status tr_search_make(const tr_search_request *request, tr_search *out);
 
 /* Sets the chosen keys. */

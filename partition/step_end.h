@@ -8,10 +8,10 @@
 #include "layers/placement.h"
 #include "partition/optim_row.h"
 
-/* Where the vector has squared norms of a parameter's gradient that the noise scale needs, of
- * `parts` parts in a row: of the step's first micro-batch, and of the whole batch. parts 0: the
- * noise scale leaves the parameter out, because no rank ever has its gradient of one micro-batch:
- * tensor ranks each have a summand. */
+/* The entries of the vector with the squared norms of a parameter's gradient that the noise scale
+ * needs, one for each of `parts` parts: from `part` on those of the step's first micro-batch, and
+ * from `whole` on those of the whole batch. parts 0: the noise scale leaves the parameter out,
+ * because no rank has its gradient of one micro-batch: each tensor rank has a summand. */
 typedef struct tr_step_end_noise {
     int64_t part, whole;
     int parts;
@@ -35,9 +35,9 @@ typedef struct tr_step_end_vector {
 tr_status tr_step_end_vector_make(const tr_model *model, const tr_mesh *mesh, int micro_batches,
                                   bool noise, tr_step_end_vector *out);
 void tr_step_end_vector_free(tr_step_end_vector *vector);
-/* Returns the losses, of all data ranks, of a step with this many micro-batches, at most those of
- * the vector. They are its last ones, so that all that follows keeps its place: they begin at entry
- * tr_step_end_first. */
+/* Return how many losses all data ranks write in a step with this many micro-batches, at most those
+ * of the vector, and the first one's entry. They are the last of the vector's losses, so that the
+ * entries after them have one place in all steps. */
 int64_t tr_step_end_count(const tr_step_end_vector *vector, const tr_mesh *mesh, int micro_batches);
 int64_t tr_step_end_first(const tr_step_end_vector *vector, const tr_mesh *mesh, int micro_batches);
 /* Returns the entry where this rank writes the loss of its micro-batch 0 in such a step, and the

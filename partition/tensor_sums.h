@@ -12,7 +12,7 @@ typedef struct tr_sum_times {
 } tr_sum_times;
 
 /* Adds up the sums that a pipeline rank's program makes with the model's layers, each over `link`,
- * in FLOPs. A sum is exposed, except the part of it that B hides behind other work of its own: work
- * needs the result of every other sum at once. A scatter or gather takes half the time of a sum. */
+ * in FLOPs. A sum is exposed, because the next work needs its result, except the part of it that B
+ * hides behind other work of its own. A scatter or gather takes half the time of a sum. */
 tr_sum_times tr_sum_times_of(const tr_model *model, const tr_placement *placement,
                              const tr_program *program, tr_link link);

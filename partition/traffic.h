@@ -1,5 +1,5 @@
-/* What travels between the ranks of a layout in a training step, and to their hosts, and the
- * optimizer's step, and how much longer they make the step, before anything runs. */
+/* Estimates, before anything runs, what the ranks of a layout send to each other and to their hosts
+ * in a training step, the work of the optimizer, and how much longer both make the step. */
 #pragma once
 
 #include "config/config.h"
@@ -37,7 +37,7 @@ typedef struct tr_traffic {
 
 typedef struct tr_step_traffic {
     tr_traffic of[TR_TRAFFIC_KINDS];
-    tr_optim_cost update; /* on the device of the rank that it takes longest */
+    tr_optim_cost update; /* on the device of the rank where it takes longest */
     double updating;      /* its time */
     double makespan;      /* of a step with all of it */
 } tr_step_traffic;
@@ -54,5 +54,5 @@ tr_status tr_traffic_of(const tr_config *config, const tr_layout *layout, double
 tr_status tr_traffic_step(const tr_config *config, const tr_layout *layout, double flops_per_s,
                           tr_step_traffic *out);
 
-/* Returns what the optimizer's steps on the host move of the rank that they take longest. */
+/* Returns what the optimizer's steps on the host move, for the rank where they take longest. */
 tr_offload_traffic tr_traffic_host_steps(const tr_config *config, const tr_layout *layout);

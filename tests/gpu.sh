@@ -113,7 +113,7 @@ check_nccl_two() {
         'NCCL_HOSTID=rank$OMPI_COMM_WORLD_RANK exec "$@"' sh "$programs/gpu_nccl" "$TRIREME_TEST_DEVICE" ||
         missing "experiment: two ranks on one GPU did not come together (code $?)"
 }
-# NCCL between GPUs, one rank on each: messages and collectives, and all layouts with so many ranks, which
+# NCCL between GPUs, one rank on each: messages and collectives, and all layouts with this many ranks, which
 # must give the bits of one GPU.
 between() { # COMMAND...: where there are two GPUs, with $ranks
     ranks=$(gpus "$build/trireme")

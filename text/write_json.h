@@ -17,7 +17,7 @@ typedef struct tr_special_text {
     int32_t id;
 } tr_special_text;
 
-/* What a tokenizer.json consists of besides its model. */
+/* The parts of a tokenizer.json except its model. */
 typedef struct tr_tokenizer_form {
     tr_pattern pattern;
     bool nfc;                       /* texts are normalized to NFC */

@@ -31,7 +31,7 @@ typedef struct tr_texts {
     bool no_special; /* a special token's text in a prompt is ordinary text */
     /* Gets prompt and text as they come, and the end of a line: for one prompt. NULL: nothing. */
     FILE *stream;
-    bool *full; /* becomes true when a text has filled the context; NULL: nobody asks */
+    bool *full; /* becomes true when a text has filled the context; NULL: not asked for */
     /* Receives each whole text, without its prompt, in the order of the prompts. NULL: no text is
      * kept. */
     tr_status (*made)(void *context, int prompt, const char *text, size_t length);

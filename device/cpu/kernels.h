@@ -24,8 +24,8 @@ typedef uint32_t tr_word __attribute__((may_alias));
  * and so is a value that is its own master. BF16 states and masters are rounded by a half-word of
  * each element, for uses 0 (M), 1 (V) and TR_UPDATE_USE_MASTER (tr_rounding_draw): drawn[], or with
  * `draws` those of Philox counters `first`, `high` and on, under `key`, of which `skipped` come
- * before the first element's. States of TR_U8 are blocks of
- * codes, of which only the last may be less than whole, and are rounded by drawn[]. */
+ * before the first element's. States of TR_U8 are blocks of codes, of which only the last may be
+ * less than whole, and are rounded by drawn[]. */
 typedef enum tr_cpu_step { TR_CPU_UPDATE, TR_CPU_DIRECTION, TR_CPU_DESCEND } tr_cpu_step;
 typedef struct tr_cpu_update {
     tr_cpu_step step;

@@ -5,8 +5,8 @@
 enum { CHUNK = TR_CODE8_BLOCK, CHUNK_SETS = CHUNK / (8 * PHILOX_COUNTERS), UPDATE_OUTPUTS = 5 };
 _Static_assert(CHUNK == CHUNK_SETS * 8 * PHILOX_COUNTERS, "a chunk uses all numbers of its sets");
 
-/* How many elements ahead each strip asks for the lines of its operands: hardware alone, which
- * prefetches within a page, is late with so many of them. */
+/* How many elements ahead each strip prefetches its operands: the hardware's own prefetches, which
+ * end at a page, come too late for this number of operands. */
 enum { UPDATE_AHEAD = 512 };
 
 /* Where the half-words come from that are drawn. */
@@ -116,8 +116,8 @@ static inline tr_code8 code_of(coding of, int state) {
     return state == 1 ? TR_CODE8_SQUARES : of == CODED_EVEN ? TR_CODE8_EVEN : TR_CODE8_SIGNED;
 }
 
-/* The states of a block in codes while it is stepped, and then while the next one is: they wait for
- * their block's scale. */
+/* The states of a block in codes, in FP32. They are kept while the next block is stepped, because
+ * they are encoded with the scale of the block, which is known only when all of it is stepped. */
 typedef struct coded_block {
     strips x[TR_UPDATE_STATES][CODE_STRIPS];
     float scale[TR_UPDATE_STATES], inverse[TR_UPDATE_STATES];
@@ -309,7 +309,7 @@ static void update_part(const tr_cpu_update *u, const drawing *d, int64_t begin,
 }
 
 static void update(const tr_cpu_update *u, int64_t n) {
-    drawing d; /* of which the key is large */
+    drawing d; /* not zeroed: the key is large */
     d.draws = u->draws, d.first = u->first, d.high = u->high;
     if (d.draws) d.key = philox_key_of(u->key);
     int64_t done = 0;

@@ -31,7 +31,7 @@ static tr_status run_step_finish(tr_op *op, const tr_op_args *args) {
     return TR_OK;
 }
 
-/* Elements that are stepped at a time: so many that a kernel's preparation costs little. */
+/* Elements that are stepped at a time: enough that a kernel's preparation costs little. */
 enum { STEPPED = 4096 };
 
 /* A step of a run: the operator, and its first elements. */

@@ -61,9 +61,9 @@ typedef struct tr_auto_rule {
                              and on the last; linear between them; 0: unlimited */
     bool guard;      /* a W waits when an F or I of the last micro-batch is nearer than a mean W */
     int admit;       /* most micro-batches on a rank */
-    int late;        /* W that may wait while F or I could start */
-    double gap;      /* following: a wait of this many W takes a W */
-    int tail, slope; /* following: tail + slope * rank actions at its end are chosen again */
+    int late;        /* most W that wait while an F or I can start */
+    double gap;      /* with `from`: a rank that would wait for this many mean W runs a W */
+    int tail, slope; /* with `from`: the last tail + slope * rank actions are chosen again */
 } tr_auto_rule;
 
 /* Makes an order by list scheduling with the shape's costs, in O(actions * chunks). from: NULL, or

@@ -32,8 +32,8 @@ tr_stage_cost tr_share_stage(const tr_stage_cost *share, int chunks);
  * when it has no backward. */
 const char *tr_schedule_name(int index, bool *trains);
 
-/* Returns the stages of a rank that the schedule of this name has; 0: any number, or there is none
- * of the name. */
+/* Returns how many stages a rank has in the schedule of this name; 0: any number, or no schedule
+ * has this name. */
 int tr_schedule_chunks(const char *name);
 
 /* Returns true when the schedule's definition limits what a rank holds. Its order depends on the

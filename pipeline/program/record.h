@@ -13,7 +13,7 @@ typedef struct tr_record_entry {
     int32_t stage, micro_batch; /* as in tr_action */
     int32_t peer, message;      /* RECV, SEND, WAIT_SENT; else -1 */
     int32_t gradient;           /* 0 or 1 */
-    int32_t goes_on;            /* 1: an action that has waited goes on: not its first part */
+    int32_t goes_on;            /* 1: a later part of an action that has waited */
     int64_t start_ns, end_ns;   /* CLOCK_MONOTONIC of this host */
 } tr_record_entry;
 

@@ -9,7 +9,8 @@ trireme=$1 scratch=$2
 source "$(dirname "$0")/common.sh"
 cd "$scratch"
 
-# slowly BYTES COMMAND...: with a disk on which every write of so many bytes takes a quarter of a second.
+# slowly BYTES COMMAND...: runs it with a disk on which every write of this many bytes or more takes a quarter of a
+# second.
 slowly() { LD_PRELOAD=$tools/libslow_disk.so SLOW_DISK_BYTES=$1 "${@:2}"; }
 
 # same_files RUN REFERENCE STEP: the shards must be the same bytes, and the tensors and the state of the index.
@@ -23,8 +24,8 @@ same_files() {
         <(h5dump -g /state "$(step_dir "$2" "$3")/index.h5" | tail -n +2) >/dev/null || fail "$1 and $2: state of step $3"
 }
 
-# both RUN RANKS BYTES SETTINGS...: saved in the background and at once, the same run, bits and files. Writes of so
-# many bytes are slow: those of the wte (32 KiB where a rank has all of it, otherwise 16 KiB) and of its moments,
+# both RUN RANKS BYTES SETTINGS...: saved in the background and at once, the same run, bits and files. Writes of this
+# many bytes or more are slow: those of the wte (32 KiB where a rank has all of it, otherwise 16 KiB) and of its moments,
 # while steps 11 to 20 change them.
 both() {
     local run=$1 ranks=$2 bytes=$3

@@ -53,7 +53,7 @@ export OMPI_MCA_btl_tcp_if_include=10.77.0.0/24 OMPI_MCA_oob_tcp_if_include=10.7
 
 on_first() { exec ip netns exec $first unshare -u bash -c 'hostname hosta; exec "$@"' on_first "$@"; }
 
-# hosts SLOTS: writes a hostfile with so many slots on each host.
+# hosts SLOTS: writes a hostfile with this many slots on each host.
 hosts() { printf '10.77.0.%d slots='"$1"'\n' 1 2 >"$scratch/hosts"; }
 
 # Ranks go to the first host until its slots are taken.

@@ -12,7 +12,7 @@ forever=(train.steps=100000 train.validate_every=0 checkpoint.every=0)
 long=(model.width=128 model.context=256 train.batch=4096)
 warming='now      warming up: step 1, micro-batch [0-9]+ of 4096, about [0-9.]+ (s|min) left'
 
-# slow BYTES: makes every disk access of at least so many bytes take 0.25 s; 0: none.
+# slow BYTES: makes every disk access of at least this many bytes take 0.25 s; 0: none.
 slow() {
     export SLOW_DISK_BYTES=$1 LD_PRELOAD=$tools/libslow_disk.so
     [[ $1 != 0 ]] || unset LD_PRELOAD

@@ -95,7 +95,7 @@ hostile() {
                 "train base.yaml --trace" "help" "run -n" "simulate --schedule"
             read -r -a words <<<"$word"
             words+=("$number")
-            # So many tokens are valid, too: the text ends with its first space.
+            # Any number of tokens is valid: the text ends with its first space.
             [[ $word != "sample good -n" ]] || words+=(--stop " ")
             ;;
     esac

@@ -74,7 +74,7 @@ static bool try_once(test_random *r, const mutation *m, int trial) {
     return good;
 }
 
-/* Tries it so many times; fails unless at least these shares of the programs ran and were
+/* Tries it this many times; fails unless at least these shares of the programs ran and were
  * refused. */
 static void try_all(uint64_t seed, const mutation *m, int trials, double ran, double refused) {
     test_random r = {tr_mix64(tr_test_seed(seed))};

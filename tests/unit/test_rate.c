@@ -40,7 +40,7 @@ static double measure(const char *text, tr_rate_time_fn time) {
     return rate;
 }
 
-/* Returns the rate for steps that take so many seconds. */
+/* Returns the rate for steps that take this many seconds. */
 static double rate_of(double one, double two) {
     taken[0] = one, taken[1] = two;
     return measure("", fake_time);

@@ -14,7 +14,7 @@
 
 static const char remedy[] = ": make room, or choose another directory";
 
-/* Writes a path of so many bytes, made of a character of one to four bytes. */
+/* Writes a path of `bytes` bytes, made of a character of one to four bytes. */
 static void write_path(char *path, size_t bytes, const char *character) {
     const size_t width = strlen(character);
     size_t used = 1 + (bytes - 1) % width;

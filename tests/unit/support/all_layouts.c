@@ -19,7 +19,7 @@ static void each_share(const visitor *v, tr_layout_choice x) {
         }
 }
 
-/* Returns true when data ranks in so many runs divide something inside hosts, and larger runs do
+/* Returns true when data ranks in this many runs divide something inside hosts, and larger runs do
  * not fit a host. */
 static bool follows_hosts(const visitor *v, const tr_layout_choice *x, int ranks, int64_t runs) {
     const int64_t host = v->config->device.host_ranks;

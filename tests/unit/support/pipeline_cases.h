@@ -49,7 +49,7 @@ typedef struct test_order {
 tr_schedule *test_schedule_random(test_random *r, const tr_stage_table *t, int ranks,
                                   int micro_batches);
 
-/* Makes the order of a named schedule for at most so many ranks, with all choices at random. */
+/* Makes the order of a named schedule for at most this many ranks, with all choices at random. */
 tr_schedule *test_schedule_named(test_random *r, int ranks);
 
 /* Adds the actions of a row such as "0F0,3F0,0F1&3B0" to a rank; & joins an overlapped pair.
