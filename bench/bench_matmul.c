@@ -57,17 +57,6 @@ typedef struct timing {
     size_t best_scratch;
 } timing;
 
-typedef struct running {
-    tr_op *op;
-    tr_stream *stream;
-    tr_op_args args;
-} running;
-
-static tr_status run_op(void *context) {
-    const running *r = context;
-    return tr_op_run(r->op, r->stream, &r->args);
-}
-
 /* Prepares a product and its epilogue as separate operators, also where the library has one plan
  * for both. */
 static tr_status prepare_parts(const tr_op_context *context, const tr_op_desc *desc, tr_op **out) {
@@ -81,7 +70,7 @@ typedef tr_status (*prepare_fn)(const tr_op_context *context, const tr_op_desc *
 /* Times every plan. Skips a plan that the library then refuses to run. */
 static tr_status time_plans(bench *b, prepare_fn prepare, const tr_op_desc *desc,
                             const tr_op_args *args, size_t workspace, timing *out) {
-    running r = {.stream = tr_device_compute(b->device), .args = *args};
+    bench_run r = {.stream = tr_device_compute(b->device), .args = *args};
     *out = (timing){.plans = 1};
     const tr_op_context context = {.device = b->device, .workspace = workspace};
     for (choice.index = 0; choice.index < out->plans; choice.index++) {
@@ -89,7 +78,8 @@ static tr_status time_plans(bench *b, prepare_fn prepare, const tr_op_desc *desc
         TR_TRY(prepare(&context, desc, &r.op));
         if (choice.index == 0) out->plans = choice.found;
         const size_t scratch = r.op->scratch_bytes;
-        tr_status status = out->plans ? bench_time(b->device, run_op, &r, 0.02, &seconds) : TR_OK;
+        tr_status status =
+            out->plans ? bench_time(b->device, bench_run_op, &r, 0.02, &seconds) : TR_OK;
         tr_op_release(r.op);
         if (out->plans == 0) return TR_OK;
         if (status != TR_OK) continue;

@@ -79,21 +79,10 @@ static void fill(bench *b, const bench_case *c, int index, const tr_tensor *t, i
     check(bench_fill(b->device, t->data, bytes, from));
 }
 
-typedef struct running {
-    tr_op *op;
-    tr_stream *stream;
-    tr_op_args args;
-} running;
-
-static tr_status run_op(void *context) {
-    const running *r = context;
-    return tr_op_run(r->op, r->stream, &r->args);
-}
-
 /* Returns the median seconds of one run, and sets how the device runs it. Gradients of parameters
  * are added to, as in every micro-batch of a step except the first. */
 static double time_case(bench *b, const bench_case *c, int64_t limit, tr_op_way *way) {
-    running r = {.args = {.state = b->at, .adds = true}, .stream = tr_device_compute(b->device)};
+    bench_run r = {.args = {.state = b->at, .adds = true}, .stream = tr_device_compute(b->device)};
     double seconds = 0;
     memcpy(b->other, &b->state, sizeof b->state);
     check(tr_stream_copy(r.stream, b->at, b->other, sizeof b->state));
@@ -108,7 +97,7 @@ static double time_case(bench *b, const bench_case *c, int64_t limit, tr_op_way 
         fill(b, c, i, t, limit);
     }
     check(tr_device_alloc(b->device, TR_MEMORY_DATA, r.op->scratch_bytes + 1, &r.args.scratch));
-    check(bench_time(b->device, run_op, &r, 0.2, &seconds));
+    check(bench_time(b->device, bench_run_op, &r, 0.2, &seconds));
     for (int i = 0; i < TR_OP_MAX_TENSORS; i++) tr_device_free(b->device, r.args.t[i].data);
     tr_device_free(b->device, r.args.scratch);
     tr_op_release(r.op);
@@ -217,9 +206,29 @@ static void llama(bench *b, const shapes *s, tr_dtype t) {
     }
 }
 
+/* Returns the bytes that an embedding moves: only the tokens' rows of its table are read. */
+static int64_t touched_rows(const tr_embed_desc *d, bool gradient) {
+    const int64_t size = (int64_t)tr_dtype_size(d->dtype);
+    return d->rows * d->width * (gradient ? size + 2 * (int64_t)sizeof(float) : 2 * size);
+}
+
+/* Sets the bytes that a case moves, and which operands are positive. */
+static bench_case complete(bench_case one) {
+    switch (one.desc.kind) {
+    case TR_OP_EMBED: one.touched = touched_rows(&one.desc.embed, false); break;
+    case TR_OP_EMBED_WGRAD: one.touched = touched_rows(&one.desc.embed, true); break;
+    case TR_OP_UPDATE: one.positive = 1u << TR_UPDATE_V; break;
+    case TR_OP_ATTENTION_DGRAD: one.positive = 1u << TR_ATTENTION_DGRAD_LSE; break;
+    case TR_OP_XENT_SUM:
+    case TR_OP_XENT_LOSS:
+    case TR_OP_XENT_DGRAD: one.positive = 1u << TR_XENT_MAX | 1u << TR_XENT_SUMS; break;
+    default: break;
+    }
+    return one;
+}
+
 static void others(bench *b, const shapes *s, tr_dtype t) {
-    const int64_t e = (int64_t)tr_dtype_size(t), rows = s->batch * s->seq, c = s->width;
-    const int64_t x = rows * c * e, vocab = s->vocab, params = 12 * c * c;
+    const int64_t rows = s->batch * s->seq, c = s->width, vocab = s->vocab, params = 12 * c * c;
     const tr_layernorm_desc norm = {.rows = rows, .width = c, .eps = 1e-5f, .dtype = t};
     const tr_rows_desc narrow = {.rows = rows, .width = c, .dtype = t, .to = TR_F32};
     const tr_rows_desc wide = {.rows = rows, .width = 4 * c, .dtype = t};
@@ -274,14 +283,7 @@ static void others(bench *b, const shapes *s, tr_dtype t) {
 #undef CASE
     for (int k = 0; k < TR_STEP_TEXTS; k++) b->state.position[k] = s->seq - 1;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        bench_case one = cases[i]; /* only the tokens' rows of the embedding table are read */
-        if (one.desc.kind == TR_OP_EMBED) one.touched = 2 * x;
-        if (one.desc.kind == TR_OP_EMBED_WGRAD)
-            one.touched = x + 2 * rows * c * (int64_t)sizeof(float);
-        if (one.desc.kind == TR_OP_UPDATE) one.positive = 1u << TR_UPDATE_V;
-        if (one.desc.kind == TR_OP_ATTENTION_DGRAD) one.positive = 1u << TR_ATTENTION_DGRAD_LSE;
-        if (one.desc.kind >= TR_OP_XENT_SUM && one.desc.kind <= TR_OP_XENT_DGRAD)
-            one.positive = 1u << TR_XENT_MAX | 1u << TR_XENT_SUMS;
+        const bench_case one = complete(cases[i]);
         report(b, &one, vocab);
     }
 }

@@ -23,6 +23,19 @@ static inline double bench_median(double *x, int n) {
     return n % 2 ? x[n / 2] : (x[n / 2 - 1] + x[n / 2]) / 2;
 }
 
+/* A run of a prepared operator. */
+typedef struct bench_run {
+    tr_op *op;
+    tr_stream *stream;
+    tr_op_args args;
+} bench_run;
+
+/* Runs it: a call for bench_time, with a bench_run as context. */
+static inline tr_status bench_run_op(void *context) {
+    const bench_run *r = context;
+    return tr_op_run(r->op, r->stream, &r->args);
+}
+
 /* Measures the seconds of one of n calls, which are enqueued together. */
 static inline tr_status bench_time_calls(tr_device *device, tr_status (*call)(void *),
                                          void *context, int n, double *out) {
