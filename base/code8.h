@@ -54,7 +54,7 @@ TR_HOSTDEVICE static inline float tr_code8_power(int32_t exponent) {
 }
 
 /* Returns the scale of a block with this largest size: the smallest power of two, from 2^-100 to
- * 2^126, of which it is at most 1.875; 0 of a block of zeros. */
+ * 2^126, such that the size is at most 1.875 scales; 0 for a block of zeros. */
 TR_HOSTDEVICE static inline float tr_code8_scale(float largest) {
     const uint32_t bits = tr_code8_bits(largest);
     int32_t exponent = (int32_t)(bits >> 23) - 127 + ((bits & 0x7fffffu) > 0x700000u);

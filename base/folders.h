@@ -10,6 +10,6 @@
 int tr_folders_make(const char *path, size_t *made, size_t *at);
 /* Removes the folders that tr_folders_make made, the innermost first, as far as they are empty. */
 void tr_folders_remove(const char *path, size_t made);
-/* Syncs a folder, unless its file system cannot, as some of networks, which fail with EINVAL.
- * Returns 0, or the cause as in errno. */
+/* Syncs a folder. Returns 0, or the cause as in errno. Where the file system cannot sync folders
+ * (EINVAL, as on some network file systems), it does nothing and returns 0. */
 int tr_folders_sync(const char *path);

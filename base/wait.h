@@ -1,5 +1,5 @@
-/* Waits of threads that end at a moment. That of a condition variable is one of the steady clock
- * (tr_now_ns), which is never set. */
+/* Waits of threads with an end: for a condition variable a moment of the steady clock (tr_now_ns),
+ * which is never set. */
 #pragma once
 
 #include "base/clock.h"
@@ -26,8 +26,9 @@ static inline bool tr_cond_wait_until(pthread_cond_t *cond, pthread_mutex_t *loc
     return pthread_cond_timedwait(cond, lock, &until) == 0;
 }
 
-/* Takes the lock, and returns true, or gives up after ns. By the clock of the day, so ns are few:
- * ThreadSanitizer sees no lock that is taken until a moment of another. */
+/* Takes the lock and returns true, or gives up after ns and returns false. Uses the clock of the
+ * day, because ThreadSanitizer does not see a lock that is taken with another clock. That clock may
+ * be set during the wait, so ns should be short. */
 static inline bool tr_lock_within(pthread_mutex_t *lock, int64_t ns) {
     const struct timespec until = tr_timespec(tr_clock_ns(CLOCK_REALTIME) + ns);
     return pthread_mutex_timedlock(lock, &until) == 0;

@@ -35,8 +35,8 @@ static void check(tr_status status) {
     exit((int)status);
 }
 
-/* Returns memory for the elements in this type, filled with 1s, of which every type has bits that
- * are no subnormal numbers. */
+/* Returns memory for the elements in this type, filled with 1s, which every type has as bits that
+ * are not subnormal. */
 static char *memory_of(tr_device *device, tr_dtype dtype) {
     void *memory;
     const size_t bytes = dtype == TR_U8 ? tr_code8_bytes((int64_t)SIDE * SIDE)

@@ -116,7 +116,7 @@ tr_status tr_llmc_open(const char *path, tr_weights *w, tr_model_config *model) 
     if (r.at != w->file[file].size)
         return TR_FAIL(TR_ERR_DATA,
                        "%s has %" PRId64 " bytes, but its header describes %" PRId64
-                       ": it is no model file",
+                       ": it is not a model file",
                        path, w->file[file].size, r.at);
     return tr_weights_sort(w);
 }

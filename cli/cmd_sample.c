@@ -162,7 +162,9 @@ static tr_status write_json(void *context, int index, const char *text, size_t l
 static tr_status make_from_prompts(const tr_generation *s, bool writes, tr_texts *texts) {
     bool full = false;
     texts->full = &full;
-    TR_TRY(tr_texts_make(texts));
+    const tr_status status = tr_texts_make(texts);
+    texts->full = NULL;
+    TR_TRY(status);
     if (full && writes)
         (void)fprintf(
             stderr,

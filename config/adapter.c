@@ -31,7 +31,7 @@ static tr_status check_features(const cJSON *root, const char *where) {
         {"modules_to_save", "modules that are trained whole"},
         {"layers_to_transform", "updates of some layers only"},
         {"layer_replication", "copies of layers"},
-        {"target_parameters", "updates of parameters that are no linear layer"},
+        {"target_parameters", "updates of parameters outside linear layers"},
         {"exclude_modules", "modules that are left out of the targets"},
         {"trainable_token_indices", "single tokens that are trained"},
         {"lora_bias", "a bias in the update"},

@@ -42,8 +42,8 @@ double tr_config_sequences(const tr_config *config, int64_t first, int64_t last)
         if (first > size[k].until) continue;
         const int64_t end = last < size[k].until ? last : size[k].until;
         sum += (double)(end - first + 1) * (double)size[k].batch;
+        if (end == last) break; /* it may be INT64_MAX */
         first = end + 1;
-        if (end == last) break;
     }
     return sum;
 }

@@ -12,7 +12,7 @@ typedef struct tr_batch_size {
 } tr_batch_size;
 
 /* Parses pairs "BATCH UNTIL BATCH UNTIL" of whole numbers above 0, in which both ascend, to
- * size[TR_CONFIG_WARMUPS]. Returns how many there are, or -1 when the text is no such list. */
+ * size[TR_CONFIG_WARMUPS]. Returns how many there are, or -1 when the text is not such a list. */
 int tr_config_warmup(const char *text, tr_batch_size *size);
 
 /* Lists the sizes of a run's batch in size[TR_CONFIG_BATCHES], the smallest first; the last one is

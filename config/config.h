@@ -154,7 +154,7 @@ void tr_config_keep(tr_config *config, const tr_config *saved);
 tr_status tr_config_check(const tr_config *config, int world_size);
 /* Checks the keys that only a command that reads the data needs. Fails with TR_ERR_CONFIG when
  * data.path is missing, its format has more tokens than the vocabulary, or data.document_end is
- * missing or no token. */
+ * missing or not a token. */
 tr_status tr_config_check_data(const tr_config *config);
 /* Fails with TR_ERR_CONFIG when the vocabulary is too small for bytes as tokens, which they are
  * where there is no tokenizer. */

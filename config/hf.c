@@ -382,7 +382,8 @@ static tr_status find_family(reader *r) {
     char known[128] = "", quoted[64];
     TR_TRY(take_text(r, r->root, "model_type", &name));
     if (!*name)
-        return TR_FAIL(TR_ERR_DATA, "%s: \"model_type\" is missing: this is no config of a model",
+        return TR_FAIL(TR_ERR_DATA,
+                       "%s: \"model_type\" is missing: this is not the config of a model",
                        r->where);
     for (int i = 0; i < tr_hf_family_count; i++) {
         if (!strcmp(tr_hf_families[i].name, name)) r->family = &tr_hf_families[i];

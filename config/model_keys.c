@@ -161,7 +161,7 @@ static tr_status read_adapter(tr_config *c) {
     if (!tr_adapter_is(c->init_from)) {
         if (!c->lora_base[0]) return TR_OK;
         REFUSE("model.lora.base",
-               "model.lora.base is set, but model.init_from '%.200s' is no adapter (it has no "
+               "model.lora.base is set, but model.init_from '%.200s' is not an adapter (it has no "
                "adapter_config.json): leave model.lora.base out",
                c->init_from);
     }

@@ -58,8 +58,8 @@ bool tr_key_takes(const tr_key *key, tr_yaml_kind kind);
 /* Parses `value` and stores it in the config. Fails with TR_ERR_CONFIG on a wrong value; the
  * sentence begins with the key's name and does not say where it was set. */
 tr_status tr_key_set(const tr_key *key, const char *value, tr_config *config);
-/* Returns true when the text is a number, a value of TR_KEY_SHARE that is no path, and sets *share
- * to it. */
+/* Returns true when the text is a number, a value of TR_KEY_SHARE that is not a path, and sets
+ * *share to it. */
 bool tr_key_share(const char *text, double *share);
 /* Writes the key's value as YAML to *text; the caller frees it with free(). */
 tr_status tr_key_text(const tr_key *key, const tr_config *config, char **text);

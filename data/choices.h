@@ -39,8 +39,8 @@ typedef struct tr_choices {
 } tr_choices;
 
 typedef struct tr_choices_options {
-    const tr_tokenizer *tokenizer; /* of JSON lines; NULL: */
-    bool bytes;                    /* a text's bytes are its tokens */
+    const tr_tokenizer *tokenizer; /* of JSON lines; NULL: none */
+    bool bytes;                    /* without a tokenizer, a text's bytes are its tokens */
     int64_t vocab, context;        /* of the model */
 } tr_choices_options;
 
@@ -48,9 +48,9 @@ typedef struct tr_choices_options {
  * llm.c's number. */
 bool tr_choices_is_file(const char *path);
 /* Reads all questions. Fails with TR_ERR_NOFILE when there is no such file, with TR_ERR_DATA
- * and line or byte when it is damaged, a label is no choice, or a choice is longer than the
- * context, and with TR_ERR_CONFIG when text is to be tokenized without a tokenizer or a token of
- * the file is vocab or above. The caller releases *out with tr_choices_free, also after a
+ * and line or byte when it is damaged, a label is not that of a choice, or a choice is longer than
+ * the context, and with TR_ERR_CONFIG when text is to be tokenized without a tokenizer or a token
+ * of the file is vocab or above. The caller releases *out with tr_choices_free, also after a
  * failure. */
 tr_status tr_choices_open(const char *path, const tr_choices_options *options, tr_choices *out);
 void tr_choices_free(tr_choices *choices);

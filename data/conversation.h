@@ -31,7 +31,7 @@ typedef struct tr_conversation {
 } tr_conversation;
 
 /* Reads a line. Fails with TR_ERR_DATA and a sentence that begins with the byte of the line when it
- * is no such object. */
+ * is not such an object. */
 tr_status tr_conversation_read(const char *line, size_t length, tr_conversation *out);
 void tr_conversation_free(tr_conversation *conversation);
 /* Returns "system", "user" or "assistant". */

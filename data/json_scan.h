@@ -17,8 +17,8 @@ bool tr_scan_wrong(tr_scan *scan, const char *what);
 /* Returns the byte at this place; -1 at the end. */
 int tr_scan_peek(const tr_scan *scan);
 void tr_scan_space(tr_scan *scan);
-/* Passes over white space and the byte `want`. The rest return false after a fault, as this does
- * when another byte is there. */
+/* Passes over white space and the byte `want`. Notes a fault, `what`, when another byte is there.
+ * This and the functions below return false after a fault. */
 bool tr_scan_take(tr_scan *scan, char want, const char *what);
 /* Reads a string to `to` (NULL: passes over it), in UTF-8: never more bytes than it has in the
  * line. A lone surrogate becomes U+FFFD. Sets *length (may be NULL). */

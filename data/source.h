@@ -60,8 +60,8 @@ typedef struct tr_source {
 } tr_source;
 
 /* Opens a file of that format. Fails with TR_ERR_NOFILE when the file does not exist, with
- * TR_ERR_DATA, file and position when it is no file, is empty or damaged, or only one of a pair is
- * there, and with TR_ERR_CONFIG on an unknown format. The caller releases *out with
+ * TR_ERR_DATA, file and position when it is not a file, is empty or damaged, or only one of a pair
+ * is there, and with TR_ERR_CONFIG on an unknown format. The caller releases *out with
  * tr_source_close, also after a failure. */
 tr_status tr_source_open(const char *path, const tr_source_options *options, tr_source *out);
 void tr_source_close(tr_source *source);

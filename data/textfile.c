@@ -71,10 +71,11 @@ static tr_status check_name(const tr_textfile *in) {
     const size_t n = strlen(in->path);
     const bool gz = ends_with(in->path, n, ".gz");
     if (in->kind != PLAIN || (!gz && !ends_with(in->path, n, ".zst"))) return TR_OK;
-    return TR_FAIL(TR_ERR_DATA,
-                   "'%s' does not begin as a file of %s does: it was cut off or is no such file; "
-                   "if it is plain text, give it another name",
-                   in->path, gz ? "gzip" : "zstd");
+    return TR_FAIL(
+        TR_ERR_DATA,
+        "'%s' does not begin as a file of %s does: it was cut off or is not such a file; "
+        "if it is plain text, give it another name",
+        in->path, gz ? "gzip" : "zstd");
 }
 
 static tr_status begin(tr_textfile *in) {

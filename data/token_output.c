@@ -147,7 +147,7 @@ static tr_status open_files(tr_token_output *o, tr_token_place *place) {
     o->owned = true;
     TR_TRY(open_part(o, ".idx.part", &o->lengths));
     TR_TRY(read_state(o, place));
-    /* Without the parts that the state speaks of, the work begins again. */
+    /* Without the parts that the state names, the work begins again. */
     if (is_shorter(o->tokens, place->tokens * o->width) ||
         is_shorter(o->lengths, 4 * place->documents))
         *place = (tr_token_place){0};

@@ -104,9 +104,9 @@ tr_stream *tr_device_compute(tr_device *device);
 
 /* Starts a worker thread that issues everything enqueued on the compute stream. Functions passed to
  * tr_stream_call run on it, in order, and may block (on other ranks, for instance) or call the
- * device. The enqueuing thread does not wait. The next tr_stream_sync returns an error; until then
- * later work is skipped. A second call does nothing; on a host device the caller stays the compute
- * stream. */
+ * device. The enqueuing thread does not wait. After a failure later work is skipped, until
+ * tr_stream_sync returns the failure. A second call does nothing; on a host device the caller stays
+ * the compute stream. */
 tr_status tr_device_start_queue(tr_device *device);
 
 /* Creates another stream. Destroying a stream waits for its queued work. */

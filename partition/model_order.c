@@ -228,6 +228,8 @@ static tr_status make_auto(const tr_config *c, tr_model *model, tr_schedule_requ
                                       known * (double)c->device.memory, request, out)
                          : tr_schedule_make(request, out);
     described_close(&context);
+    request->describe = NULL;
+    request->context = NULL;
     return status;
 }
 

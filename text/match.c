@@ -108,7 +108,7 @@ static tr_status translate_property(const char *p, bool in_class, tr_byte_list *
 }
 
 /* Translates \w, and \W outside of a class. Oniguruma's \w has the alphabetic characters, marks,
- * digits and connectors; outside of a class also the Latin-1 numbers that are no digits. */
+ * digits and connectors; outside of a class also the Latin-1 numbers that are not digits. */
 static tr_status translate_word(char letter, bool in_class, tr_byte_list *out) {
     static const char word[] = "\\p{Alphabetic}\\p{L}\\p{M}\\p{Nd}\\p{Nl}\\p{Pc}",
                       latin_1[] = "\\x{B2}\\x{B3}\\x{B9}\\x{BC}-\\x{BE}]";

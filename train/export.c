@@ -84,7 +84,7 @@ static tr_status choose_sources(export *e) {
                           .model = &e->config.model};
     if (e->count > 0) return TR_OK;
     return TR_FAIL(TR_ERR_DATA,
-                   "'%s' has no low-rank updates (model.lora.rank is 0), so it is no adapter: "
+                   "'%s' has no low-rank updates (model.lora.rank is 0), so it is not an adapter: "
                    "export it without --adapter",
                    e->options->run);
 }

@@ -13,7 +13,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* The file that is locked: a folder without it is no export's. */
+/* The file that is locked: a folder without it is not from an export. */
 #define LOCK "/.trireme-export"
 
 enum { TRIES = 100 };

@@ -43,7 +43,7 @@ expect 64 "trireme: unknown command or key 'xyzzy'; \`trireme help\` lists both"
 expect 64 "trireme: unknown command or key 'ends'; \`trireme help\` lists both" help ends
 expect 64 "trireme: doctor takes no arguments; usage: trireme doctor" doctor now
 expect 64 "trireme: unknown option --fast; usage: trireme train CONFIG [--resume[=auto]] [--time-limit T] [--trace N] [--debug-nan] [key=value ...]" train x.yaml --fast
-# A word that is no option is named, also as the last one, where its value would be missing.
+# A word that is not an option is named, also as the last one, where its value would be missing.
 for command in "eval run" "train x.yaml" "plan x.yaml" "ckpt ls run" "ckpt verify run" "ckpt import a b" "ckpt export a b" "data tokenize a" \
     "data train-bpe a" "schedule gpipe" "simulate" "run" "sample run"; do
     # shellcheck disable=SC2086 # words
@@ -56,7 +56,7 @@ expect 64 "trireme: unknown option --temprature; did you mean --temperature?" sa
 expect 64 "trireme: unknown option --temp; did you mean --temperature?" sample run --temp 0
 expect 64 "trireme: unknown option --tensor-model-parallel-size; did you mean the key parallel.tp?" train x.yaml --tensor-model-parallel-size 2
 expect 64 "trireme: --train.steps is a key: write it with its value, as train.steps=VALUE" train x.yaml --train.steps 5
-# The value of an option may follow a '='. What is no option stays a key, a value of another option, or a file.
+# The value of an option may follow a '='. What is not an option stays a key, a value of another option, or a file.
 expect 64 "trireme: --seed takes a whole number from 0 to 9223372036854775807, not 'x'; usage: $("$trireme" help sample | sed -n 1p)" sample run --seed=x
 expect 66 "trireme: the config file 'none.yaml' cannot be opened: No such file or directory" plan none.yaml --search=4 --rate=3 --train.steps=5
 expect 66 "trireme: the config file 'none.yaml' cannot be opened: No such file or directory" run -np 2 train none.yaml --time-limit=5s

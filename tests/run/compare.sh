@@ -20,7 +20,7 @@ bash "$here/compare.sh" --every=12 "$trireme" "$trireme" >same.out 2>&1 || fail 
 grep -Eqx '[0-9]+ cases, 0 differ, [0-9]+ s' same.out || fail "the program and itself: $(tail -n 1 same.out)"
 for option in "" --near; do
     code=0
-    # shellcheck disable=SC2086 # no option is no argument
+    # shellcheck disable=SC2086 # without an option there is no argument
     bash "$here/compare.sh" $option --every=99 "$trireme" ./other >other.out 2>&1 || code=$?
     [[ $code == 1 ]] || fail "another learning rate $option: exit code $code, not 1: $(<other.out)"
 done

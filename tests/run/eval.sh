@@ -186,7 +186,7 @@ evaluate 1 of_adapter adapter --data some.txt --json train.micro_batch=1 train.t
 close_to "$(number of_adapter loss)" "$(number of_low loss)" 1e-14 || fail "another loss of the adapter: $(<of_adapter), not $(<of_low)"
 for model in low adapter; do "$trireme" sample $model -p "The man" -n 8 --temperature 0 >"text.$model"; done
 cmp text.low text.adapter || fail "another text of the adapter"
-# The first token is no label.
+# The first token is not a label.
 (($(number of_run bytes) >= 1990 && $(number of_run bytes) <= 2000 && $(number of_run tokens) < 1900)) || fail "bytes of $(<of_run)"
 evaluate 1 held tokens --json
 [[ $(number held loss) == [0-9]* ]] || fail "no loss: $(<held)"

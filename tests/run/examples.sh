@@ -62,7 +62,7 @@ sed -n 's/.* val \([0-9.]*\) .*/\1/p' finetune_lora.out | awk 'NR == 1 { first =
     fail "LoRA: the validation loss does not fall"
 "$trireme" ckpt export runs/lora build/finetune/adapter --adapter >/dev/null || fail "LoRA: no export"
 (($(stat -c %s build/finetune/adapter/adapter_model.safetensors) * 10 < $(stat -c %s build/finetune/base/model.safetensors))) ||
-    fail "LoRA: the adapter is no tenth of the model"
+    fail "LoRA: the adapter is more than a tenth of the model"
 
 tune() { timeout 120 "$trireme" train "$root/examples/finetune.yaml" data.path="$root/examples/finetune.txt" parallel.pp=1 "$@"; }
 tune --resume train.steps=61 train.freeze='*.layers.0.*' >finetune_more.out 2>&1 || fail "frozen otherwise: $(tail -n 1 finetune_more.out)"

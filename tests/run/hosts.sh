@@ -203,7 +203,7 @@ over none 77
 grep -q 'no answer from 10.77.0.2: the job does not start again, because the others have 1 slots, and no smaller parallel.dp' \
     "$scratch/none.err" || fail "none: $(<"$scratch/none.err")"
 
-# A host that cannot be reached from the start is no lost rank.
+# A host that cannot be reached from the start is not a lost rank.
 code=0
 trireme_on 2 train "$scratch/base.yaml" log.dir="$scratch/unreached" parallel.pp=2 2>"$scratch/unreached.err" || code=$?
 [[ $code == 69 ]] && grep -q 'mpirun ended with 255 before the job began; see why with: mpirun ' "$scratch/unreached.err" ||

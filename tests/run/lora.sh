@@ -170,7 +170,7 @@ refused 78 "did you mean 'q_proj'" train lora.yaml log.dir=no model.lora.targets
 refused 78 "names 'c_attn'" train lora.yaml log.dir=no model.lora.targets=c_attn
 refused 78 "model.lora.rank 9 is above 8, the smaller side of self_attn.v_proj" train lora.yaml log.dir=no model.lora.rank=9
 refused 78 "model.lora.rank is not" train lora.yaml log.dir=no model.lora.rank=0
-refused 78 "is no adapter" train lora.yaml log.dir=no model.lora.base=base
+refused 78 "is not an adapter" train lora.yaml log.dir=no model.lora.base=base
 refused 78 "model.init_from is not set" train base.yaml log.dir=no model.lora.base=base
 refused 78 "has rank 3" train again.yaml log.dir=no model.lora.rank=4
 "$trireme" plan again.yaml model.lora.targets='down_proj gate_proj o_proj q_proj v_proj' >out 2>err ||
@@ -192,7 +192,7 @@ refused 66 "nowhere/ckpt" train lora.yaml log.dir=no model.init_from=nowhere/ckp
 mkfifo pipe
 refused 65 "'pipe' is not a folder: name one with config.json" train lora.yaml log.dir=no model.init_from=pipe
 refused 66 "set model.lora.base" train again.yaml log.dir=no model.lora.base=gone
-refused 65 "it is no adapter" ckpt export born no --adapter
+refused 65 "it is not an adapter" ckpt export born no --adapter
 # bad FROM TO CODE TEXT: a copy of the adapter, with a part of its config replaced, is refused.
 bad() {
     mkdir -p bad

@@ -85,7 +85,7 @@ cp -r folder astray && ln -s nowhere astray/tokenizer.json
 refused 65 "astray/tokenizer.json' cannot be opened: it is a link to a file that does not exist" ckpt import astray no-tokenizer
 refused 65 "astray/tokenizer.json' cannot be opened: it is a link to a file that does not exist" sample astray -p A
 [[ ! -e no-tokenizer/ckpt ]] || fail "an import that was refused left $(ls no-tokenizer)"
-# Weights that are no numbers.
+# Weights that are not numbers.
 header=$((8 + $(od -An -tu8 -N8 folder/model.safetensors)))
 cp -r folder damaged
 {
@@ -94,9 +94,9 @@ cp -r folder damaged
 } >damaged/model.safetensors
 code=0
 "$trireme" sample damaged -n 2 >out 2>err || code=$?
-[[ $code == 65 ]] || fail "sample of weights that are no numbers: exit code $code"
+[[ $code == 65 ]] || fail "sample of weights that are not numbers: exit code $code"
 grep -q "the model's logits are not finite: its parameters are damaged; choose an earlier checkpoint (--step), or another copy of the model" err ||
-    fail "sample of weights that are no numbers: $(<err)"
+    fail "sample of weights that are not numbers: $(<err)"
 refused 65 "the loss of sequence 0 is not finite: the model's parameters are damaged" eval damaged --data "$text"
 refused 66 "step-00000007: there is no checkpoint of step 7 here; the newest valid step is 2" ckpt export born no-step --step 7
 refused 65 "'born/config.yaml' is not a folder: name a new folder" ckpt export born born/config.yaml
@@ -112,7 +112,7 @@ else
 fi
 [[ ! -e new && -z $(ls -d -- *.tmp-* empty/*.tmp-* 2>/dev/null) ]] || fail "a refused export left folders: $(ls)"
 "$trireme" ckpt export born link >out 2>err || fail "a link to an empty folder: $(<err)"
-[[ -L link && -f linked/config.json ]] || fail "the link is no link to the export: $(ls -l)"
+[[ -L link && -f linked/config.json ]] || fail "the link is not a link to the export: $(ls -l)"
 "$trireme" ckpt export born deep/path// >out 2>err || fail "slashes at the end: $(<err)"
 [[ -f deep/path/config.json ]] || fail "no deep/path: $(ls deep)"
 

@@ -68,5 +68,5 @@ case $code in
         ;;
     *) fail "run: exit code $code: $(<run.err)" ;;
 esac
-! grep -v "^trireme: " run.err || fail "run: said what is no sentence of its own: $(<run.err)"
+! grep -v "^trireme: " run.err || fail "run: said what is not a sentence of its own: $(<run.err)"
 goes_on run

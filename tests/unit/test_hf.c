@@ -482,7 +482,7 @@ static void imports_keep_the_users_files(void **state) {
     memset(longest, 'x', sizeof longest - 1);
     for (int i = 0; i < 1290; i += 100) longest[i] = '/';
     longest[sizeof longest - 1] = '\0';
-    /* A refusal leaves not even a lock, and the model's own folder is no run. */
+    /* A refusal leaves not even a lock, and the model's own folder is not a run. */
     assert_int_equal(mkdir(path_of("run"), 0777), 0);
     write_file(path_of("run/config.yaml"), "mine", 4);
     refused(import(1, golden("qwen3"), path_of("run")), TR_ERR_USAGE, "name a new folder");

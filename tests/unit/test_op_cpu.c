@@ -534,7 +534,7 @@ static void test_rounding_kernels(void **state) {
 }
 
 /* One product of integers, of which every sum is exact in any order: `set` must give the bits of
- * the base kernels. A lies in rows or transposed; words of B past its depth are no numbers. */
+ * the base kernels. A lies in rows or transposed; words of B past its depth are NaN. */
 static void check_tiles(const tr_cpu_kernels *set, int64_t rows, int64_t panels, int64_t depth,
                         bool transposed, bool accumulate) {
     enum { MOST = 300, PANELS = 9 };

@@ -227,7 +227,7 @@ static void numbers_are_there(void **state) {
     const tr_timeline *const timelines[] = {timeline};
     use_directory("num <b> & bers");
     write_lines("{\"step\":1,\"loss\":5.5,\"grad_norm\":2.5,\"lr\":0.001,\"tokens_per_s\":1000}\n"
-                "what is no record\n\n[1]\n{\"loss\":9}\n"
+                "what is not a record\n\n[1]\n{\"loss\":9}\n"
                 "{\"step\":2,\"loss\":null,\"grad_norm\":null,\"lr\":0.002,\"tokens_per_s\":4000}\n"
                 "{\"step\":3,\"loss\":3.25,\"grad_norm\":1.5,\"lr\":0.003,\"tokens_per_s\":3000,"
                 "\"val_loss\":3.125}\n{\"step\":4,\"lo");
