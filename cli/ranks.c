@@ -3,11 +3,11 @@
 #include <string.h>
 #include <xxhash.h>
 
-tr_status cli_on_ranks(cli_context *cli, bool speaks, cli_rank_command command, int argc,
+tr_status cli_on_ranks(cli_context *cli, bool prints, cli_rank_command command, int argc,
                        char **argv) {
     tr_world *world = NULL;
     tr_rank_process *process = NULL;
-    tr_status status = tr_rank_process_enter(speaks, &process);
+    tr_status status = tr_rank_process_enter(prints, &process);
     if (status == TR_OK) status = tr_world_open_mpi(&world);
     if (status != TR_OK) {
         (void)tr_rank_process_end(process, status, cli->backtrace, &(bool){false});

@@ -10,8 +10,8 @@ typedef tr_status (*cli_rank_command)(cli_context *cli, tr_rank_process *process
                                       int argc, char **argv);
 
 /* Makes this process a rank of its job, opens the world, runs the command and closes the world.
- * speaks: as in tr_rank_process_enter. */
-tr_status cli_on_ranks(cli_context *cli, bool speaks, cli_rank_command command, int argc,
+ * prints: as in tr_rank_process_enter. */
+tr_status cli_on_ranks(cli_context *cli, bool prints, cli_rank_command command, int argc,
                        char **argv);
 
 /* Fails with TR_ERR_USAGE when a rank has other arguments than rank 0, except for train.threads and

@@ -42,7 +42,7 @@ typedef struct job {
     pid_t mpirun;
     tr_relay *output[2]; /* of mpirun: its stdout and stderr */
     bool lost;           /* output that cannot be written */
-    bool spoke;          /* the job's message was printed, by this process or by a rank */
+    bool printed;        /* the job's message was printed, by this process or by a rank */
     bool refreshes;      /* the ranks' progress line is refreshed on a terminal */
     int wait_status;
     bool stopping;     /* the ranks were asked to stop */
@@ -62,7 +62,7 @@ __attribute__((format(printf, 2, 3))) static void say_once(job *j, const char *f
     va_end(args);
     if (!tr_board_claim_report(j->board)) return;
     tr_signal_say(text, j->refreshes);
-    j->spoke = true;
+    j->printed = true;
 }
 
 /* --- watching --------------------------------------------------------------------------------- */
@@ -334,7 +334,7 @@ static void drain(job *j, const sigset_t *handled) {
             else if (signal > 0 && signal != SIGCHLD && signal != SIGWINCH) return;
         }
         if (i == 0) j->lost = tr_relay_lost(j->output[0]);
-        else j->spoke = j->spoke || tr_relay_spoke(j->output[1]);
+        else j->printed = j->printed || tr_relay_printed(j->output[1]);
         tr_relay_close(j->output[i]);
         j->output[i] = NULL;
     }
@@ -345,7 +345,7 @@ static void drain(job *j, const sigset_t *handled) {
 static void say_what_was_dropped(const job *j) {
     tr_rank_view v;
     int rank;
-    if (!j->board || j->spoke || j->output[1]) return;
+    if (!j->board || j->printed || j->output[1]) return;
     if (!tr_board_first_failure(j->board, &rank, NULL)) return;
     tr_board_read(j->board, rank, &v);
     if (v.message[0]) tr_signal_say(v.message, j->refreshes);

@@ -84,11 +84,11 @@ static void forget_mpirun_settings(void) {
     for (size_t i = 0; i < sizeof name / sizeof *name; i++) (void)unsetenv(name[i]);
 }
 
-tr_status tr_rank_process_enter(bool speaks, tr_rank_process **out) {
+tr_status tr_rank_process_enter(bool prints, tr_rank_process **out) {
     *out = NULL;
     tr_rank_process *process;
     forget_mpirun_settings();
-    tr_signals_take(getenv(TR_BOARD_VARIABLE), speaks); /* the launcher may signal soon */
+    tr_signals_take(getenv(TR_BOARD_VARIABLE), prints); /* the launcher may signal soon */
     TR_TRY(tr_calloc(1, sizeof *process, &process));
     process->peer = -1;
     enter_board(process);

@@ -13,9 +13,9 @@ typedef struct tr_rank_process tr_rank_process;
 /* Attaches to the launcher's board if `trireme run` started this process, and starts the watchdog,
  * so that a rank lost while MPI starts is noticed too. A failure here happens again in
  * tr_rank_process_begin, which reports it. From now on signals that ask to stop do not end the
- * process (job/signals.h). speaks: without a launcher, this rank prints what a signal does. Call it
+ * process (job/signals.h). prints: without a launcher, this rank prints what a signal does. Call it
  * once per process. */
-tr_status tr_rank_process_enter(bool speaks, tr_rank_process **out);
+tr_status tr_rank_process_enter(bool prints, tr_rank_process **out);
 /* Attaches to the launcher's board (TRIREME_BOARD) or, under plain mpirun and for a single process,
  * to a board of this job. Starts the watchdog. Makes the world show its waits on the board, and
  * fail a wait that takes more than deadline_s (0: no deadline). Passes requests to stop to the

@@ -24,7 +24,7 @@ struct tr_relay {
     atomic_bool ended, writing;
     atomic_bool open_line;   /* the last byte copied was not a newline */
     atomic_bool lost;        /* bytes could not be written */
-    atomic_bool spoke;       /* a sentence of this program was copied */
+    atomic_bool printed;     /* a sentence of this program was copied */
     _Atomic int64_t read_ns; /* when bytes came last */
     char chunk[CHUNK];
 };
@@ -112,7 +112,7 @@ static void *copy(void *argument) {
         size_t left = drop_beginnings(r->chunk, (size_t)n);
         for (size_t i = 0; i < sizeof reports / sizeof *reports; i++)
             left = drop_lines(r->chunk, left, reports[i]);
-        if (memmem(r->chunk, left, "trireme: ", 9)) atomic_store(&r->spoke, true);
+        if (memmem(r->chunk, left, "trireme: ", 9)) atomic_store(&r->printed, true);
         if (left > 0) {
             if (r->line_of) let_line_end(r);
             if (!put(r->to, r->chunk, left)) atomic_store(&r->lost, true);
@@ -166,8 +166,8 @@ bool tr_relay_lost(const tr_relay *r) {
     return r && atomic_load(&r->lost);
 }
 
-bool tr_relay_spoke(const tr_relay *r) {
-    return r && atomic_load(&r->spoke);
+bool tr_relay_printed(const tr_relay *r) {
+    return r && atomic_load(&r->printed);
 }
 
 void tr_relay_close(tr_relay *r) {

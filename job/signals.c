@@ -18,7 +18,7 @@ static struct {
     tr_board *board;                         /* by the lock */
     bool asked;                              /* by the lock */
     int64_t urgent_ns;                       /* the first urgent signal; 0: none yet */
-    bool launched, speaks, refreshes, waits; /* waits: the thread that takes signals runs */
+    bool launched, prints, refreshes, waits; /* waits: the thread that takes signals runs */
 } self = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 bool tr_signal_is_urgent(int signal) {
@@ -86,7 +86,7 @@ static bool ask(int signal, tr_board *board) {
     }
     tr_board_request_stop(board);
     /* When a rank has failed, mpirun signals the others, which are ending too. */
-    return !again && self.speaks && !(board && tr_board_first_failure(board, NULL, NULL));
+    return !again && self.prints && !(board && tr_board_first_failure(board, NULL, NULL));
 }
 
 static void on_signal(int signal) {
@@ -111,9 +111,9 @@ static void start_waiting(void) {
     self.waits = true;
 }
 
-void tr_signals_take(bool launched, bool speaks) {
+void tr_signals_take(bool launched, bool prints) {
     self.launched = launched;
-    self.speaks = speaks && !launched;
+    self.prints = prints && !launched;
     self.refreshes = tr_signal_refreshes();
     (void)sigemptyset(&self.asks);
     const int asks[] = {SIGTERM, SIGINT, SIGHUP, SIGUSR1};

@@ -17,11 +17,11 @@
 #define TR_SECOND_SIGNAL_S 0.5
 
 /* Makes signals ask this rank to stop, and ignores SIGPIPE. launched: a launcher handles the
- * terminal's signals, and a second signal. speaks: without a launcher, this rank prints what a
+ * terminal's signals, and a second signal. prints: without a launcher, this rank prints what a
  * signal does. Call it once per process, before it has another thread: every thread inherits that
  * the signals are blocked. Where no thread can be started for them now, tr_signals_use starts
  * it. */
-void tr_signals_take(bool launched, bool speaks);
+void tr_signals_take(bool launched, bool prints);
 /* Sends requests to this board from now on, including one that came earlier. NULL: to no board; the
  * previous one may then be closed. Fails (TR_ERR_DEVICE) where no thread takes the signals and none
  * can be started. */
