@@ -44,11 +44,14 @@ static tr_status parse_time_limit(int argc, char **argv, int *at, request *r) {
     return cli_usage("train", "%s", tr_error_message());
 }
 
-/* Returns the seconds that the run has taken: since the launcher began if it is on this host, else
- * since this process began. */
+/* Returns the seconds that the run has taken, with the jobs before a restart: since the launcher
+ * began if it is on this host; else since this process began, and what the launcher says of the
+ * time before mpirun. */
 static double age_s(tr_board *board) {
     pid_t launcher = tr_board_launcher(board);
-    return tr_process_age_s(launcher ? launcher : getpid());
+    const char *elapsed = getenv(TR_ELAPSED_VARIABLE);
+    if (launcher) return tr_process_age_s(launcher);
+    return tr_process_age_s(getpid()) + (elapsed ? strtod(elapsed, NULL) : 0);
 }
 
 static tr_status parse(int argc, char **argv, request *r) {

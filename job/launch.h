@@ -7,6 +7,9 @@
 
 /* Set for the ranks of a restart: the name of the board of the job that was started first. */
 #define TR_RESTART_VARIABLE "TRIREME_RESTARTED"
+/* Set for every rank: the seconds from the launcher's start to that of mpirun. A rank on another
+ * host cannot see the launcher's process. */
+#define TR_ELAPSED_VARIABLE "TRIREME_ELAPSED"
 
 typedef struct tr_launch {
     int ranks;

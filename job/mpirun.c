@@ -28,23 +28,33 @@ static void set_environment(const char *board, const char *first) {
     (void)setenv("OMPI_MCA_rmaps_base_oversubscribe", "1", 0);
     (void)setenv("OMPI_MCA_mpi_yield_when_idle", "1", 0);
     (void)setenv(TR_BOARD_VARIABLE, board, 1);
-    char columns[16];
-    (void)snprintf(columns, sizeof columns, "%d", tr_terminal_columns(stdout));
-    (void)setenv(TR_TERMINAL_VARIABLE, columns, 1);
+    char text[32];
+    (void)snprintf(text, sizeof text, "%d", tr_terminal_columns(stdout));
+    (void)setenv(TR_TERMINAL_VARIABLE, text, 1);
+    (void)snprintf(text, sizeof text, "%.3f", tr_process_age_s(getpid()));
+    (void)setenv(TR_ELAPSED_VARIABLE, text, 1);
 }
 
 /* Sets *out to mpirun's arguments; the caller frees the list, not the words. */
 static tr_status make_arguments(const tr_launch *launch, const char *exe, char *count,
                                 size_t count_size, char ***out) {
-    size_t n = 18, used = 0;
+    size_t n = 20, used = 0;
     for (char **o = launch->mpirun_options; *o; o++) n++;
     for (char **c = launch->command; *c; c++) n++;
     char **argv;
     TR_TRY(tr_calloc(n, sizeof *argv, &argv));
     (void)snprintf(count, count_size, "%d", launch->ranks);
-    char *const fixed[] = {
-        "mpirun", "--bind-to",         "none", "-n", count, "-x", TR_BOARD_VARIABLE,
-        "-x",     TR_TERMINAL_VARIABLE};
+    char *const fixed[] = {"mpirun",
+                           "--bind-to",
+                           "none",
+                           "-n",
+                           count,
+                           "-x",
+                           TR_BOARD_VARIABLE,
+                           "-x",
+                           TR_TERMINAL_VARIABLE,
+                           "-x",
+                           TR_ELAPSED_VARIABLE};
     char *const restart[] = {"-x", TR_RESTART_VARIABLE};
     for (size_t i = 0; i < sizeof fixed / sizeof *fixed; i++) argv[used++] = fixed[i];
     for (size_t i = 0; i < 2 && launch->first; i++) argv[used++] = restart[i];

@@ -197,6 +197,35 @@ grep -q 'no answer from 10.77.0.2: the job goes on without it, with parallel.dp=
 grep -q 'parallel: *{.*dp: 1\|dp: 1' "$scratch/fewer/config.yaml" || fail "fewer: $(grep dp "$scratch/fewer/config.yaml")"
 rm "$scratch/dead"
 
+# --time-limit counts from the start of the first job also for ranks that are on another host than the launcher: a job
+# that starts again after the limit takes a step.
+past_limit() { (($(ps -o etimes= -p "$job") > limit)); }
+for limit in 6 40; do # on a busy machine the first limit may end the job before it is held
+    rm -rf "$scratch/away"
+    echo "10.77.0.2 slots=2" >"$scratch/hosts"
+    launcher=(--restarts 1)
+    trireme_on 2 train "$scratch/base.yaml" log.dir="$scratch/away" train.steps=1000000 train.validate_every=0 \
+        checkpoint.every=0 parallel.dp=2 --time-limit $limit >"$scratch/away.out" 2>"$scratch/away.err" &
+    job=$!
+    launcher=()
+    until_true 60 past away 1 || fail "away: $(<"$scratch/away.err")"
+    lost=$(rank_on $second 1)
+    held=$(hold "$job"; ip netns pids $second)
+    # shellcheck disable=SC2086 # a word for each process
+    kill -STOP $held
+    [[ -z $lost ]] || break
+done
+until_true 60 past_limit || fail "away: not held"
+kill -KILL "$lost"
+# shellcheck disable=SC2086 # a word for each process
+kill -CONT $held
+over away 75
+grep -q "stopped by --time-limit $limit after step [0-9]*, which is saved" "$scratch/away.err" || fail "away: $(<"$scratch/away.err")"
+# What the second job took; the first one was held within the limit.
+[[ $(sed -n '/starts again/,$p' "$scratch/away.err" | sed -n 's/.*after step \([0-9]*\), .*/\1/p') == 1 ]] ||
+    fail "away: the limit began again: $(<"$scratch/away.err")"
+
+hosts 1
 again none 2 parallel.pp=2
 die
 over none 77
