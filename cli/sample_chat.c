@@ -57,7 +57,7 @@ static tr_status read_some(chat *c) {
     TR_TRY(tr_grow(&c->typed, &c->capacity, c->length + 4096, 1));
     const ssize_t count = read(STDIN_FILENO, c->typed + c->length, 4096);
     if (count > 0) c->length += (size_t)count;
-    else if (count == 0 || errno != EINTR) c->ended = true;
+    else if (count == 0 || (errno != EINTR && errno != EAGAIN)) c->ended = true;
     return TR_OK;
 }
 

@@ -7,6 +7,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
@@ -104,10 +105,12 @@ static void become_mpirun(char **argv, pid_t parent, int input, const int output
 /* Copies this process's stdin to the pipe, until stdin ends or the process exits. */
 static void *copy_input(void *pipe) {
     const int to = *(int *)pipe;
+    struct pollfd in = {.fd = STDIN_FILENO, .events = POLLIN};
     char bytes[4096];
     ssize_t count;
     while ((count = read(STDIN_FILENO, bytes, sizeof bytes)) != 0) {
-        if (count < 0 && errno != EINTR) break;
+        if (count < 0 && errno == EAGAIN) (void)poll(&in, 1, -1); /* another process made it so */
+        else if (count < 0 && errno != EINTR) break;
         for (ssize_t at = 0, wrote; at < count; at += wrote) {
             wrote = write(to, bytes + at, (size_t)(count - at));
             if (wrote > 0) continue;

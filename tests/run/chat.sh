@@ -138,4 +138,17 @@ wait $job || code=$?
 [[ $code == 75 ]] || fail "SIGTERM: exit code $code"
 grep -q 'stopping on a signal' term.err || fail "SIGTERM: $(<term.err)"
 ! grep -q 'finishing this step' term.err || fail "SIGTERM: $(<term.err)"
+
+# A stdin that another program has made non-blocking is waited for (dd leaves it so).
+exec {in}<lines
+dd iflag=nonblock count=0 status=none <&"$in"
+"$trireme" run -n 2 sample bytes --interactive --temperature 0 -n 8 <&"$in" {typed}>&- >nonblocking 2>nonblocking.err &
+job=$! code=0
+first_rank() { [[ -n $(rank_process 0) ]]; }
+until_true 60 first_rank || fail "non-blocking: no rank: $(<nonblocking.err)"
+printf 'The \nand he\n' >&"$typed"
+exec {typed}>&-
+wait $job || code=$?
+[[ $code == 0 ]] || fail "non-blocking: exit code $code: $(<nonblocking.err)"
+cmp plain nonblocking || fail "non-blocking: other answers: '$(<nonblocking)', not '$(<plain)'"
 finish
