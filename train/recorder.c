@@ -245,8 +245,12 @@ void tr_recorder_start(tr_recorder *r, tr_device *device, int64_t done, bool res
     const long long steps = (long long)r->config->train.steps;
     print_device(r, device);
     if (resumed)
-        tr_recorder_say(r, "resumed  after step %lld of %lld%s", (long long)done, steps,
-                        done < steps ? "" : ": no step is left; a larger train.steps continues");
+        tr_recorder_say(
+            r, "resumed  after step %lld of %lld%s", (long long)done, steps,
+            done < steps
+                ? ""
+                : ": no step is left; train.steps counts those before, too: set it higher to "
+                  "continue");
     tr_progress_start(&r->progress, done, tr_now_s());
 }
 

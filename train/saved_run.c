@@ -9,13 +9,14 @@
 #include <string.h>
 
 /* Keeps the horizon of the saved run's learning rate, unless this run sets one: more steps alone do
- * not move the curve. */
-static void keep_horizon(tr_config *config, const tr_config *then, tr_saved_run *out) {
+ * not move the curve. goes_on: steps are left, so that it changes a learning rate. */
+static void keep_horizon(tr_config *config, const tr_config *then, bool goes_on,
+                         tr_saved_run *out) {
     const int64_t horizon = tr_config_horizon(then);
     if (config->optim.horizon != 0 || horizon == config->train.steps) return;
     config->optim.horizon = horizon;
     const tr_lr lr = tr_lr_of(config);
-    out->kept_horizon = tr_lr_has_horizon(&lr);
+    out->kept_horizon = goes_on && tr_lr_has_horizon(&lr);
 }
 
 /* Returns the shape in which tensor rank 0 has the model. */
@@ -126,7 +127,7 @@ static tr_status compare(tr_ckpt_state *state, const char *root, const tr_config
     TR_TRY(compare_frozen(config, then, &out->unfrozen, &more));
     /* At step 0 there are imported weights, and no run that chose a schedule or optimizer. */
     if (state->step == 0) return TR_OK;
-    keep_horizon(config, then, out);
+    keep_horizon(config, then, state->step < config->train.steps, out);
     note_narrowed(config, then, out);
     TR_TRY(compare_blocks(config, then, &out->reblocked));
     out->narrowed_frozen = narrows_frozen(config, then, more);

@@ -27,6 +27,11 @@ says more "warning: the learning rate's schedule ends at step 4, .* optim.horizo
 train 0 1 more "${linear[@]}" train.steps=8 optim.horizon=12 --resume
 rates more 0.002 0.004 0.002 0 0 0 0 0.0016
 [[ ! -s more.err ]] || fail "a horizon that is set: said '$(<more.err)'"
+# A run that has no step left is told that, and not what its schedule does.
+train 0 1 more "${linear[@]}" train.steps=6 --resume
+[[ ! -s more.err ]] || fail "no step left: said '$(<more.err)'"
+grep -q "^resumed  after step 8 of 6: no step is left; train.steps counts those before, too: set it higher to continue$" more.out ||
+    fail "no step left: $(grep ^resumed more.out)"
 
 train 0 1 again "${options[@]}" optim.schedule=constant optim.restarts='3' train.steps=6
 rates again 0.002 0.004 0.004 0.002 0.004 0.004
