@@ -195,7 +195,8 @@ const char *tr_config_dp_text(const tr_config *config, char *text, size_t size);
 enum { TR_CONFIG_MESH = 192 };
 /* Writes the ranks with what they divide and how gradients travel, "pp 2 x tp 2 (sequence) x dp 2x4
  * (zero 1, reduce bf16)", without the defaults, to text[size], of which TR_CONFIG_MESH suffice;
- * returns text. It says so when parallel.sequence or parallel.zero divides nothing. */
+ * returns text. It says so when parallel.sequence or parallel.zero divides nothing, and when
+ * parallel.reduce has no sums. */
 const char *tr_config_mesh_text(const tr_config *config, char *text, size_t size);
 /* Returns how many neighbouring data ranks divide what parallel.zero says and sum first. */
 int tr_config_near(const tr_config *config);

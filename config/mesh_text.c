@@ -26,7 +26,8 @@ static const char *zero_text(const tr_config *c) {
 
 static const char *reduce_text(const tr_config *c) {
     const bool sums = c->parallel.dp > 1 || c->parallel.tp > 1;
-    return sums && strcmp(c->parallel.reduce, "fp32") != 0 ? "reduce bf16" : "";
+    if (strcmp(c->parallel.reduce, "fp32") == 0) return "";
+    return sums ? "reduce bf16" : "reduce sums nothing with tp 1 and dp 1";
 }
 
 const char *tr_config_mesh_text(const tr_config *c, char *text, size_t size) {

@@ -506,7 +506,9 @@ static void ranks_have_a_text(void **state) {
     static const struct {
         const char *keys, *text;
     } mesh[] = {{"{pp: 2}", "pp 2 x tp 1 x dp 1"},
-                {"{pp: 2, reduce: bf16}", "pp 2 x tp 1 x dp 1"},
+                {"{pp: 2, reduce: bf16}",
+                 "pp 2 x tp 1 x dp 1 (reduce sums nothing with tp 1 and dp 1)"},
+                {"{tp: 2, reduce: bf16}", "pp 1 x tp 2 x dp 1 (reduce bf16)"},
                 {"{tp: 2, sequence: true, dp: 2x4, zero: 1, reduce: bf16}",
                  "pp 1 x tp 2 (sequence) x dp 2x4 (zero 1, reduce bf16)"},
                 {"{dp: 4, reduce: bf16}", "pp 1 x tp 1 x dp 4 (reduce bf16)"},
