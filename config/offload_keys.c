@@ -4,6 +4,7 @@
 #include "base/digits.h"
 #include "base/text.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -55,7 +56,15 @@ bool tr_config_on_host(const tr_config *c) {
 
 tr_status tr_config_check_offload(const tr_config *c) {
     tr_config_offloads offload;
-    if (!tr_config_offload(c, &offload))
+    const bool good = tr_config_offload(c, &offload);
+    if (!good && offload.first > 0 && offload.stages <= 0) {
+        const int64_t last = offload.first + offload.stages - 1;
+        REFUSE("device.offload",
+               "device.offload activations:%" PRId64 "-%" PRId64
+               " runs backwards: write activations:%" PRId64 "-%" PRId64,
+               offload.first, last, last, offload.first);
+    }
+    if (!good)
         REFUSE("device.offload",
                "device.offload must be none, optimizer, activations, activations:FIRST-LAST with "
                "numbers of stages, or a list of both, not '%.80s'",

@@ -112,8 +112,12 @@ static void checks_name_place_and_remedy(void **state) {
          "of "
          "line: set it (for example 6), or leave guard.action out"},
         {"device: {name: cuda, offload: [optimizer, activations:2-1]}\n", 1,
+         "x.yaml:2:31: device.offload activations:2-1 runs backwards: write activations:1-2"},
+        {"device: {name: cuda, offload: \"activations:3-0,optimizer\"}\n", 1,
+         "x.yaml:2:31: device.offload activations:3-0 runs backwards: write activations:0-3"},
+        {"device: {name: cuda, offload: [optimizer, activations:2x1]}\n", 1,
          "x.yaml:2:31: device.offload must be none, optimizer, activations, activations:FIRST-LAST "
-         "with numbers of stages, or a list of both, not 'optimizer activations:2-1'"},
+         "with numbers of stages, or a list of both, not 'optimizer activations:2x1'"},
         {"device: {name: cuda, offload: activations:0-9223372036854775807}\n", 1,
          "x.yaml:2:31: device.offload must be none, optimizer, activations, activations:FIRST-LAST "
          "with numbers of stages, or a list of both, not 'activations:0-9223372036854775807'"},
