@@ -89,6 +89,8 @@ cmp wanted stopped || fail "the stop string '$stop' gave '$(<stopped)'"
 refuses 78 "model.window is 4, but the run 'gpt2' says 0: leave the key out" 1 gpt2 model.window=4
 refuses 78 "model.preset is gpt2-124m, but the run 'gpt2' says tiny: leave the key out" 1 gpt2 model.preset=gpt2-124m
 refuses 78 "model.lora.rank is 4, but the run 'gpt2' says 0: leave the key out" 2 gpt2 model.lora.rank=4
+refuses 78 "model.context is 16, but the run 'gpt2' says 32: leave the key out" 1 gpt2 model.context=16
+sample 1 shorter llama -p 'The ' -n 8 model.context=16 # its positions have no parameters
 sample 1 whole gpt2 -p 'The ' -n 8 model.window=0 model.dropout=0.3
 refuses 78 "parallel.dp is 2, but a text is decoded without data ranks" 2 gpt2 parallel.dp=2
 refuses 78 "parallel.pp is 8, but the model has only 6 layers" 8 gpt2
