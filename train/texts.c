@@ -131,7 +131,8 @@ typedef struct row {
     const char *prompt;
     tr_textout out;
     tr_byte_list made; /* what was drawn, if it is kept, */
-    FILE *stream;      /* else where it goes */
+    FILE *stream;      /* else where it goes, after the prompt */
+    bool shown;        /* the prompt was written */
     int64_t left;      /* tokens to draw */
 } row;
 
@@ -142,6 +143,13 @@ static tr_status write_piece(void *context, const char *text, size_t length) {
     if (fflush(r->stream) != 0)
         return TR_FAIL(TR_ERR_IO, "the text cannot be written: %s", strerror(errno));
     return TR_OK;
+}
+
+/* Writes the prompt, once there is something to follow it: a failure writes no part of a text. */
+static tr_status show_prompt(row *r) {
+    if (!r->stream || r->shown) return TR_OK;
+    r->shown = true;
+    return write_piece(r, r->prompt, strlen(r->prompt));
 }
 
 static tr_status discard(void *context, const char *text, size_t length) {
@@ -163,7 +171,6 @@ static tr_status begin_row(const tr_texts *texts, tr_sampler *sampler, int index
     if (status == TR_OK) status = tr_sampler_append(sampler, index, list.id, (int64_t)list.count);
     free(list.id);
     TR_TRY(status);
-    if (r->stream) TR_TRY(write_piece(r, r->prompt, strlen(r->prompt)));
     if (r->left == 0) tr_sampler_end(sampler, index);
     return TR_OK;
 }
@@ -172,6 +179,7 @@ static tr_status begin_row(const tr_texts *texts, tr_sampler *sampler, int index
 static tr_status take(const tr_texts *texts, row *r, int32_t token, bool *live) {
     tr_byte_list bytes = {0};
     *live = false;
+    TR_TRY(show_prompt(r));
     if (tr_texts_token_ends(texts->tokenizer, token)) return TR_OK;
     tr_status status = tr_texts_decode(texts->tokenizer, token, &bytes);
     if (status == TR_OK) status = tr_textout_add(&r->out, bytes.byte, bytes.count);
@@ -186,6 +194,7 @@ static tr_status end_rows(const tr_texts *texts, const tr_sampler *sampler, int 
                           int count) {
     for (int i = 0; i < count; i++) {
         if (texts->full && tr_sampler_forgotten(sampler, i) > 0) *texts->full = true;
+        TR_TRY(show_prompt(&rows[i]));
         TR_TRY(tr_textout_end(&rows[i].out));
         if (texts->stream) TR_TRY(write_piece(&rows[i], "\n", 1));
         if (texts->made)

@@ -107,6 +107,14 @@ sample 1 whole gpt2 -p "$(tail -c 33 long)" -n 1
 : >empty
 refuses 65 "the file of prompts 'empty' is empty" 1 gpt2 --prompts empty
 
+# Of damaged parameters no part of a text is written, not even the prompt; the end of the file becomes NaN.
+"$trireme" ckpt export gpt2 damaged >/dev/null
+bytes=$(stat -c %s damaged/model.safetensors)
+printf '\377%.0s' {1..4096} | dd of=damaged/model.safetensors bs=1 seek=$((bytes - 4096)) conv=notrunc status=none
+for prompt in $'\n' 'The '; do
+    refuses 65 "the model's logits are not finite: its parameters are damaged; " 1 damaged -p "$prompt"
+done
+
 printf 'good\nbad \377\n' >bad
 refuses 65 "bad:2: the prompt is not UTF-8" 1 gpt2 --prompts bad
 refuses 64 "the prompt is not UTF-8" 1 gpt2 -p $'bad \377'
