@@ -2,6 +2,7 @@
 
 #include "base/clock.h"
 #include "base/memory.h"
+#include "base/output.h"
 #include "base/text.h"
 #include "job/board.h"
 #include "job/sweep.h"
@@ -71,9 +72,9 @@ tr_status tr_hosts_write(const tr_hosts *hosts, char *path, size_t size) {
         if (host->slots) (void)fprintf(f, " slots=%d", host->slots);
         (void)fprintf(f, "\n");
     }
-    if (fclose(f) == 0) return TR_OK;
-    (void)unlink(path);
-    return TR_FAIL(TR_ERR_IO, "'%s' cannot be written: %s", path, strerror(errno));
+    tr_status status = tr_output_close(path, f, TR_OK);
+    if (status != TR_OK) (void)unlink(path);
+    return status;
 }
 
 /* --- asking ----------------------------------------------------------------------------------- */

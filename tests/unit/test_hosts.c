@@ -1,15 +1,28 @@
 /* Tests the reading and writing of hostfiles, and the question which hosts answer. */
 #include "job/hosts.h"
 
+#include <errno.h>
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <cmocka.h>
+
+int __real_unlink(const char *path);
+int __wrap_unlink(const char *path);
+
+/* A successful call may change errno. */
+int __wrap_unlink(const char *path) {
+    const int result = __real_unlink(path);
+    if (result == 0) errno = ENOTTY;
+    return result;
+}
 
 static tr_hosts read_text(const char *text) {
     char path[] = "/tmp/trireme-test-XXXXXX";
@@ -106,10 +119,28 @@ static void hosts_are_asked_apart(void **state) {
     tr_hosts_free(&hosts);
 }
 
+/* A file system that is full: the sentence has the write's cause, not that of removing the file. */
+static void a_full_disk_is_said(void **state) {
+    (void)state;
+    struct rlimit before;
+    char path[4096];
+    tr_hosts hosts = read_text("a slots=4\n");
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &before), 0);
+    void (*handler)(int) = signal(SIGXFSZ, SIG_IGN);
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &(struct rlimit){1, before.rlim_max}), 0);
+    const tr_status status = tr_hosts_write(&hosts, path, sizeof path);
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &before), 0);
+    (void)signal(SIGXFSZ, handler);
+    assert_int_equal(status, TR_ERR_IO);
+    assert_non_null(strstr(tr_error_message(), " cannot be written: File too large"));
+    assert_int_equal(access(path, F_OK), -1);
+    tr_hosts_free(&hosts);
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(reads_names_and_slots),
-                                       cmocka_unit_test(those_that_answer_are_written),
-                                       cmocka_unit_test(missing_and_endless_lines_are_refused),
-                                       cmocka_unit_test(hosts_are_asked_apart)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(reads_names_and_slots), cmocka_unit_test(those_that_answer_are_written),
+        cmocka_unit_test(missing_and_endless_lines_are_refused),
+        cmocka_unit_test(a_full_disk_is_said), cmocka_unit_test(hosts_are_asked_apart)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
