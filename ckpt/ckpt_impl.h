@@ -18,6 +18,10 @@ enum {
     TR_UUID_SIZE = 33,       /* 32 hexadecimal digits */
 };
 
+/* What ends the sentence about a checkpoint of a later format: its remedy, after which no other is
+ * named. */
+#define TR_COMMIT_LATER ": use a newer build"
+
 /* Payload is stored little-endian and moved without conversion. */
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "checkpoints need a little-endian host");
 

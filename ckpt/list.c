@@ -248,6 +248,11 @@ tr_status tr_ckpt_none(const char *root) {
                    root);
 }
 
+/* Returns what ends a message with this cause, if no valid step is left. */
+static const char *last_remedy(const char *cause) {
+    return strstr(cause, TR_COMMIT_LATER) ? "" : "start again with another log.dir";
+}
+
 tr_status tr_ckpt_newest(const char *root, int64_t below, int64_t *step, char *skipped_why) {
     bool unread;
     TR_TRY(newest_valid(root, below, step, skipped_why, &unread));
@@ -258,10 +263,9 @@ tr_status tr_ckpt_newest(const char *root, int64_t below, int64_t *step, char *s
                        "no checkpoint under %s is valid and can be read; the newest: %s; look "
                        "after the file system, and try again",
                        root, skipped_why);
-    return TR_FAIL(TR_ERR_DATA,
-                   "no checkpoint under %s is valid; the newest: %s; start again with another "
-                   "log.dir",
-                   root, skipped_why);
+    const char *remedy = last_remedy(skipped_why);
+    return TR_FAIL(TR_ERR_DATA, "no checkpoint under %s is valid; the newest: %s%s%s", root,
+                   skipped_why, *remedy ? "; " : "", remedy);
 }
 
 tr_status tr_ckpt_step_find(const char *root, int64_t step, int64_t *found, tr_path *dir) {
@@ -291,9 +295,10 @@ tr_status tr_ckpt_step_advise(const char *root, int64_t step, tr_status status) 
     (void)tr_text_fit(cause, sizeof cause, tr_error_message());
     if (newest_valid(root, step, &older, why, &unread) != TR_OK)
         return TR_FAIL(status, "%s", cause);
+    const char *remedy = last_remedy(cause);
     if (older < 0)
-        return TR_FAIL(TR_ERR_DATA, "%s; no valid step before it: start again with another log.dir",
-                       cause);
+        return TR_FAIL(TR_ERR_DATA, "%s; no valid step before it%s%s", cause, *remedy ? ": " : "",
+                       remedy);
     return TR_FAIL(TR_ERR_DATA, "%s; the newest valid step before it is %" PRId64, cause, older);
 }
 

@@ -65,7 +65,7 @@ tr_status tr_commit_parse(const char *text, size_t bytes, const char *path, tr_c
     if (bytes < TR_COMMIT_SIZE && sscanf(text, "trireme checkpoint\nformat=%9d", &format) == 1 &&
         format > TR_CKPT_FORMAT)
         return TR_FAIL(TR_ERR_DATA,
-                       "%s was written by format %d, this build reads up to %d: use a newer build",
+                       "%s was written by format %d, this build reads up to %d" TR_COMMIT_LATER,
                        path, format, TR_CKPT_FORMAT);
     tr_commit commit = {0};
     char again[TR_COMMIT_SIZE];

@@ -128,7 +128,9 @@ grep -q "^step 20: all blocks of all shards are intact$" gone.out || fail "gone:
 # Checkpoints of a later format are not read by this build, and stay as they are.
 sed -i 's/^format=1$/format=2/' gone/ckpt/*/COMMIT
 train 65 2 gone "${options[@]}" --resume train.steps=30
-says gone "no checkpoint under .*/gone/ckpt is valid; .*/COMMIT was written by format 2, this build reads up to 1: use a newer build; .*"
+says gone "no checkpoint under .*/gone/ckpt is valid; .*/COMMIT was written by format 2, this build reads up to 1: use a newer build$"
+refused 65 "/COMMIT was written by format 2, this build reads up to 1: use a newer build" sample gone --step 20
+[[ $(<refused.err) != *"start again"* ]] || fail "gone: two remedies: $(<refused.err)"
 unmarked gone
 
 # A rank that does not see rank 0's files blames no checkpoint: it has another folder, as on a host without the shared
