@@ -74,7 +74,12 @@ void tr_request_costs(const tr_config *c, char *text, size_t size) {
     if (size > 0) text[0] = '\0';
     const tr_dtype dtype = tr_config_dtype(c);
     if (!tr_config_on_gpu(c)) {
-        if (dtype == TR_F16)
+        if (!strcmp(c->device.name, "ref") && tr_dtype_size(dtype) < sizeof(float))
+            (void)snprintf(text, size,
+                           "train.precision is %s: device ref stores it and computes in fp64, "
+                           "which saves memory but not time",
+                           c->train.precision);
+        else if (dtype == TR_F16)
             (void)snprintf(text, size,
                            "train.precision is fp16: CPUs store it and multiply in fp32, which "
                            "saves memory but not time");

@@ -210,6 +210,11 @@ doctor=$("$trireme" doctor) || true
 grep -q '^slow ' "$scratch/here.out" "$scratch/elsewhere.out" && fail "a line names a cost that does not exist"
 DNNL_MAX_CPU_ISA=AVX2 plan 0 widened device.memory=1GiB train.precision=bf16
 grep -qx "$widened" "$scratch/widened.out" || fail "no line says what bf16 costs without its instructions"
+for precision in bf16 fp16; do
+    plan 0 ref device.memory=1GiB device.name=ref train.precision=$precision
+    [[ $(grep '^slow ' "$scratch/ref.out") == "slow     train.precision is $precision: device ref stores it and computes in fp64, "* ]] ||
+        fail "ref: $(grep '^slow ' "$scratch/ref.out")"
+done
 plan 0 host device.memory=1GiB
 grep -q '^model .*, fp32' "$scratch/host.out" || fail "the defaults of the cpu device have changed"
 code=0
