@@ -27,6 +27,10 @@ typedef struct schedule_args {
     bool comms;
 } schedule_args;
 
+static bool is_stdout(const char *path) {
+    return path && (!strcmp(path, "-") || !strcmp(path, "/dev/stdout"));
+}
+
 /* Reads options and names from argv[first] on. */
 static tr_status parse(int argc, char **argv, int first, bool show, schedule_args *a) {
     *a = (schedule_args){0};
@@ -52,6 +56,9 @@ static tr_status parse(int argc, char **argv, int first, bool show, schedule_arg
         else a->name[a->names++] = argv[i];
     }
     if (!a->names) return cli_usage("schedule", "no schedule was named");
+    if (is_stdout(a->output)) a->output = NULL;
+    if (is_stdout(a->svg) && is_stdout(a->trace))
+        return cli_usage("schedule", "--svg and --trace both write to stdout: name a file for one");
     return TR_OK;
 }
 
@@ -62,21 +69,32 @@ typedef struct output {
     FILE *file;
 } output;
 
-/* A link, a pipe and a device are written in place. */
+/* Stdout, a link, a pipe and a device are written in place, and also a file next to which no other
+ * one can be made. */
 static tr_status open_output(const char *path, output *out) {
     struct stat info;
-    const bool whole = lstat(path, &info) == 0 ? S_ISREG(info.st_mode) : errno == ENOENT;
-    out->path = path;
-    if (whole)
-        (void)snprintf(out->opened, sizeof out->opened, "%s.partial-%ld", path, (long)getpid());
-    else (void)snprintf(out->opened, sizeof out->opened, "%s", path);
-    out->file = fopen(out->opened, "w");
+    const bool exists = lstat(path, &info) == 0, is_new = !exists && errno == ENOENT;
+    *out = (output){.path = path, .file = is_stdout(path) ? stdout : NULL};
     if (out->file) return TR_OK;
+    bool in_place = !is_new;
+    if (is_new || (exists && S_ISREG(info.st_mode))) {
+        (void)snprintf(out->opened, sizeof out->opened, "%s.partial-%ld", path, (long)getpid());
+        out->file = fopen(out->opened, "w");
+        in_place = exists && (errno == EACCES || errno == EPERM || errno == ENAMETOOLONG);
+    }
+    if (!out->file && in_place) {
+        (void)snprintf(out->opened, sizeof out->opened, "%s", path);
+        out->file = fopen(path, "w"); /* waits for the reader of a pipe */
+    }
+    if (out->file) return TR_OK;
+    if (errno == EISDIR) return TR_FAIL(TR_ERR_DATA, "'%s' is a directory: name a file", path);
     return TR_FAIL(TR_ERR_IO, "'%s' cannot be written: %s", path, strerror(errno));
 }
 
-/* A failure leaves the old file, or none, unless it is written in place. */
+/* A failure leaves the old file, or none, unless it is written in place. The error of stdout is
+ * seen at the end of the command. */
 static tr_status close_output(output *out, tr_status status) {
+    if (out->file == stdout) return status;
     if (strcmp(out->opened, out->path) == 0) return tr_output_close(out->path, out->file, status);
     return tr_output_replace(out->opened, out->path, out->file, status);
 }
@@ -196,12 +214,13 @@ static tr_status show(int argc, char **argv) {
     tr_timeline *timelines[MOST_SHOWN] = {NULL};
     tr_status status = TR_OK;
     TR_TRY(parse(argc, argv, 2, true, &a));
+    const bool draws = !is_stdout(a.svg) && !is_stdout(a.trace); /* which is for a file then */
     const tr_timeline *const *drawn = (const tr_timeline *const *)timelines;
     tr_draw_text_options options = terminal();
     for (int k = 0; k < a.names; k++) TR_TRY_OUT(plan(&a, a.name[k], &timelines[k]));
     TR_TRY_OUT(draw_to(a.svg, drawn, a.names, draw_svg));
     TR_TRY_OUT(draw_to(a.trace, drawn, a.names, tr_draw_trace));
-    for (int k = 0; k < a.names; k++) {
+    for (int k = 0; k < a.names && draws; k++) {
         if (k) (void)putchar('\n');
         TR_TRY_OUT(tr_draw_text(timelines[k], &options, stdout));
     }

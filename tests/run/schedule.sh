@@ -48,6 +48,23 @@ NO_COLOR=1 "$trireme" schedule show 1f1b zbv -p 2 -m 2 --svg s.svg --trace t.jso
 grep -q '^rank 0   F0F1' out || fail "show: no drawing: $(<out)"
 grep -q $'\033' out && fail "show: colours off a terminal"
 [[ $(head -c 4 s.svg) == '<svg' && $(head -c 1 t.json) == '{' ]] || fail "show: no SVG or trace"
+# A file - is stdout, and so is /dev/stdout, which keeps what a file has before it; a drawing is then for a file.
+for name in - /dev/stdout; do
+    { echo before; "$trireme" schedule 1f1b -p 2 -m 3 -o $name; } >stdout.csv
+    cmp <(sed 1d stdout.csv) 1f1b.csv && [[ $(head -n 1 stdout.csv) == before ]] || fail "-o $name: $(<stdout.csv)"
+    "$trireme" schedule show 1f1b zbv -p 2 -m 2 --svg $name >stdout.svg
+    cmp stdout.svg s.svg || fail "--svg $name: $(head -c 200 stdout.svg)"
+done
+[[ ! -e ./- ]] || fail "a file named -"
+"$trireme" schedule auto -p 4 -m 8 -o - >auto-stdout.csv 2>auto.err || fail "auto -o -: $(<auto.err)"
+"$trireme" schedule check auto-stdout.csv >out || fail "auto -o -: $(<auto-stdout.csv)"
+refused 64 "--svg and --trace both write to stdout: name a file for one" schedule show 1f1b -p 2 -m 2 --svg - --trace -
+refused 65 "'.' is a directory: name a file" schedule 1f1b -p 2 -m 3 -o .
+# A file next to which no other one can be made is written in place.
+long=$(printf 'x%.0s' {1..250})
+: >"$long"
+"$trireme" schedule 1f1b -p 2 -m 3 -o "$long" 2>long.err || fail "a long name: $(<long.err)"
+cmp "$long" 1f1b.csv || fail "a long name: $(<"$long")"
 
 # The search prints the distance from the bound, in addition to the order.
 prints 'auto: makespan 24.75, 0.00% above the lower bound 24.75; 4 stages a rank, made for these costs' \
