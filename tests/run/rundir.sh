@@ -168,6 +168,39 @@ for options in "" "--hostfile hosts"; do
     grep -q "^trireme: 'first' contains another run: " late.err || fail "late: said '$(<late.err)'"
 done
 
+# restarting CONFIG: starts a job that may start again once, until its step 20.
+restarting() {
+    rm -rf again
+    timeout 120 "$trireme" run -n 2 --hostfile hosts --restarts 1 train "$1" parallel.dp=2 log.dir=again train.steps=100000 \
+        train.validate_every=0 checkpoint.every=10 >again.out 2>again.err &
+    job=$!
+    until_true 60 past again 20 || fail "again: $(<again.err)"
+}
+again='the job starts again (restart 1 of 1)'
+
+# A killed rank that does not end, as when its disk does not answer, may still write to log.dir: the job starts again once
+# the rank has ended.
+restarting base.yaml
+"$tools/hold_exit" "$(rank_process 1)" >holder.out &
+holder=$!
+until_true 10 test -s holder.out || fail "holder: is silent"
+if [[ $(<holder.out) == ready ]]; then
+    kill -KILL "$(rank_process 1)"
+    until_true 60 grep -q '^trireme: lost rank 1 ' again.err || fail "held rank: $(<again.err)"
+    sleep 8 # longer than the launcher gives mpirun
+    ! grep -qF "$again" again.err || fail "the job starts again although a rank has not ended"
+    kill -KILL $holder
+    until_true 60 grep -qF "$again" again.err || fail "held rank: no restart: $(<again.err)"
+    until_true 60 grep -q '^resumed ' again.out || fail "held rank: not resumed: $(<again.err)"
+else
+    echo "no rank is held: $(<holder.out)"
+    kill -KILL "$(rank_process 1)"
+    until_true 60 grep -qF "$again" again.err || fail "no restart: $(<again.err)"
+fi
+{ wait $holder || true; } 2>/dev/null # Killed
+kill -TERM "$job"
+wait "$job" || true
+
 # A job that is refused for another reason leaves no directory.
 train 66 1 nothing data.path=missing.txt
 [[ ! -e nothing ]] || fail "nothing: $(ls -A nothing)"
