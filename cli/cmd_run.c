@@ -80,9 +80,16 @@ static bool fit(void *context, int slots, int *ranks, char *text, size_t size) {
     if (slots >= a->ranks) return true;
     char **train = a->command + !strcmp(a->command[0], "--backtrace");
     while (train[words]) words++;
-    (void)snprintf(text, size,
-                   "the slots of the others are not known: say slots=N in the hostfile");
-    if (slots <= 0 || cli_train_config(words, train, &config) != TR_OK) return false;
+    if (slots <= 0) {
+        (void)snprintf(text, size,
+                       "the slots of the others are not known: say slots=N in the hostfile");
+        return false;
+    }
+    if (cli_train_config(words, train, &config) != TR_OK) {
+        (void)snprintf(text, size, "%s", tr_error_message());
+        tr_error_clear();
+        return false;
+    }
     const int64_t line = config.parallel.pp * config.parallel.tp;
     const int64_t unit = config.parallel.copies > 1 ? tr_config_near(&config) : 1;
     char given[48], dp[48];

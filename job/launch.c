@@ -415,7 +415,7 @@ static int run_once(const tr_launch *launch, const sigset_t *handled, bool *ends
  * job. */
 static bool find_hosts(const tr_launch *launch, tr_launch *next, char *path, size_t size) {
     tr_hosts hosts;
-    char lost[512], change[256] = "", text[1024];
+    char lost[512], change[1024] = "", text[2048];
     path[0] = '\0';
     next->ranks = launch->ranks;
     next->hostfile = launch->hostfile;

@@ -201,6 +201,18 @@ fi
 kill -TERM "$job"
 wait "$job" || true
 
+# When a host is lost, the config is read again for its layout: what is wrong with it by then is said.
+cp base.yaml own.yaml
+restarting own.yaml
+printf 'localhost slots=1\nnowhere.invalid slots=1\n' >hosts
+echo 'stepz: 1' >>own.yaml
+kill -KILL "$(rank_process 1)"
+code=0
+wait "$job" || code=$?
+[[ $code == 77 ]] || fail "a config that cannot be read: ended with $code, not 77"
+grep -q "^trireme: no answer from nowhere.invalid: the job does not start again, because own.yaml:[0-9]*:1: unknown key 'stepz'" again.err ||
+    fail "a config that cannot be read: $(<again.err)"
+
 # A job that is refused for another reason leaves no directory.
 train 66 1 nothing data.path=missing.txt
 [[ ! -e nothing ]] || fail "nothing: $(ls -A nothing)"
