@@ -7,6 +7,11 @@
 #include <unistd.h>
 
 static tr_status cannot(const char *path, int cause) {
+    if (cause == EISDIR)
+        return TR_FAIL(TR_ERR_DATA,
+                       "'%s' cannot be written, because it is a directory: remove it, or choose "
+                       "another place",
+                       path);
     return TR_FAIL(TR_ERR_IO, "'%s' cannot be written: %s", path, strerror(cause));
 }
 

@@ -6,7 +6,8 @@
 #include <stdio.h>
 
 /* Creates or empties a file for writing. Does not block when the path is a FIFO. Fails with
- * TR_ERR_IO; the message has the path and the cause. */
+ * TR_ERR_IO, or with TR_ERR_DATA where a directory has the name; the message has the path and the
+ * cause. */
 tr_status tr_output_open(const char *path, FILE **out);
 /* Closes the file. Returns `status` if it is a failure. Fails with TR_ERR_IO, path and cause, when
  * a part of the text could not be written. */

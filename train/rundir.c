@@ -183,6 +183,9 @@ static tr_status open_lock(const tr_rundir *dir, const char *path, int *fd) {
     if (*fd >= 0) return TR_OK;
     if (errno == ENOENT || errno == ENOTDIR)
         return TR_FAIL(TR_ERR_NOFILE, "there is no directory '%s'%s", dir->path, key_of(dir));
+    if (errno == EISDIR)
+        return TR_FAIL(TR_ERR_DATA, "'%s' is a directory: remove it, or choose another directory%s",
+                       path, key_of(dir));
     return TR_FAIL(TR_ERR_IO, "'%s' cannot be opened: %s%s", path, strerror(errno), key_of(dir));
 }
 

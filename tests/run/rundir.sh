@@ -213,6 +213,13 @@ wait "$job" || code=$?
 grep -q "^trireme: no answer from nowhere.invalid: the job does not start again, because own.yaml:[0-9]*:1: unknown key 'stepz'" again.err ||
     fail "a config that cannot be read: $(<again.err)"
 
+# A name that the run needs is taken by a directory.
+mkdir -p taken/config.yaml locked/lock
+train 65 1 taken
+says taken "'.*/taken/config.yaml' cannot be written, because it is a directory: remove it, or choose another place"
+train 65 1 locked
+says locked "'.*/locked/lock' is a directory: remove it, or choose another directory"
+
 # A job that is refused for another reason leaves no directory.
 train 66 1 nothing data.path=missing.txt
 [[ ! -e nothing ]] || fail "nothing: $(ls -A nothing)"

@@ -404,7 +404,7 @@ static void it_is_written_whole_or_not_at_all(void **state) {
         assert_int_not_equal(access(temporary, F_OK), 0);
     }
     assert_int_equal(mkdir(temporary, 0755), 0);
-    assert_int_equal(tr_report_write(&report), TR_ERR_IO);
+    assert_int_equal(tr_report_write(&report), TR_ERR_DATA);
     assert_non_null(strstr(tr_error_message(), path));
     char *after = read_page();
     assert_string_equal(before, after);
@@ -413,7 +413,7 @@ static void it_is_written_whole_or_not_at_all(void **state) {
     assert_int_equal(rmdir(temporary), 0);
     assert_int_equal(unlink(path), 0);
     assert_int_equal(mkdir(path, 0755), 0);
-    assert_int_equal(tr_report_write(&report), TR_ERR_IO);
+    assert_int_equal(tr_report_write(&report), TR_ERR_DATA);
     assert_int_not_equal(access(temporary, F_OK), 0);
 }
 
