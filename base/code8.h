@@ -63,18 +63,18 @@ TR_HOSTDEVICE static inline float tr_code8_scale(float largest) {
     return tr_code8_power(exponent);
 }
 
-/* The exponent, in scales, of the smallest numbers with a step in proportion to their size; in the
- * even code, that of a bound which no number reaches. */
+/* Returns the exponent, in scales, of the smallest numbers with a step in proportion to their size;
+ * in the even code, that of a bound which no number reaches. */
 TR_HOSTDEVICE static inline int32_t tr_code8_low(tr_code8 code) {
     return code == TR_CODE8_SQUARES ? -30 : code == TR_CODE8_SIGNED ? -14 : 1;
 }
 
-/* The bits of a number's fraction. */
+/* Returns the bits of a number's fraction. */
 TR_HOSTDEVICE static inline int32_t tr_code8_fraction(tr_code8 code) {
     return code == TR_CODE8_EVEN ? 7 : 3;
 }
 
-/* The code of 1.875 scales, the largest number. */
+/* Returns the code of 1.875 scales, the largest number. */
 TR_HOSTDEVICE static inline uint8_t tr_code8_largest(tr_code8 code) {
     return code == TR_CODE8_SQUARES ? 255 : code == TR_CODE8_SIGNED ? 127 : 120;
 }
@@ -93,7 +93,7 @@ TR_HOSTDEVICE static inline float tr_code8_mean(float half, tr_code8 code) {
     return half + (half > half_low ? half : half_low);
 }
 
-/* The bits of tr_code8_mean of 0. */
+/* Returns the bits of tr_code8_mean of 0. */
 TR_HOSTDEVICE static inline uint32_t tr_code8_zero(tr_code8 code) {
     return (uint32_t)(tr_code8_low(code) - 1 + 127) << 23;
 }

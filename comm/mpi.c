@@ -183,7 +183,7 @@ static bool can_copy_between_processes(void) {
     return process_vm_readv(getpid(), &local, 1, &remote, 1, 0) == 1;
 }
 
-/* Whether Open MPI's launcher started all ranks on this host. */
+/* Returns true when Open MPI's launcher started all ranks on this host. */
 static bool is_one_host(void) {
     const char *here = getenv("OMPI_COMM_WORLD_LOCAL_SIZE"), *all = getenv("OMPI_COMM_WORLD_SIZE");
     return here && all && strcmp(here, all) == 0;

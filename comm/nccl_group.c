@@ -56,7 +56,7 @@ static tr_status nccl_start(tr_group *group, tr_stream *stream, void *buffer, in
     return tr_nccl_leave(&g->comm, ticket);
 }
 
-/* One call of NCCL for all ranges. A sum that several members get goes to all. */
+/* Makes one call of NCCL for all ranges. A sum that several members get goes to all. */
 static tr_status reduce_ranges(nccl_group *g, const tr_scatter_range *range, int count,
                                tr_dtype dtype) {
     const ncclDataType_t type = type_of(dtype);

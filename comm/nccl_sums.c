@@ -370,7 +370,7 @@ static tr_status cast_gathered(gather_walk w, bool own) {
     return TR_OK;
 }
 
-/* One call of NCCL for all pieces of a round. */
+/* Makes one call of NCCL for all pieces of a round. */
 static tr_status broadcast_gathered(gather_walk *w) {
     tr_nccl_comm *comm = w->sums->comm;
     gather_piece p;

@@ -77,8 +77,8 @@ tr_status tr_op_choose_plan(tr_op **op);
 
 /* Returns true when at most a bias is fused. */
 bool tr_matmul_is_plain(const tr_matmul_desc *desc);
-/* Whether at most a bias and a residual are fused: what host devices fuse, so that BF16 rounds
- * once. */
+/* Returns true when at most a bias and a residual are fused: what host devices fuse, so that BF16
+ * rounds once. */
 bool tr_matmul_only_sums(const tr_matmul_desc *desc);
 
 /* Compares a run's operands with those that the description implies. Fails with TR_ERR_INTERNAL and

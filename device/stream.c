@@ -8,7 +8,7 @@
 
 #include <stdio.h>
 
-/* The queue for this caller: NULL for the worker thread, which issues at once. */
+/* Returns the queue for this caller: NULL for the worker thread, which issues at once. */
 static tr_queue *queue_before(const tr_stream *stream) {
     return stream->queue && !tr_queue_is_caller(stream->queue) ? stream->queue : NULL;
 }
@@ -158,7 +158,7 @@ static tr_status hand_wait(const tr_work *work) {
     return work->stream->device->ops->stream_wait(work->stream, work->event);
 }
 
-/* Until the device has been told to record it. */
+/* Waits until the device has been told to record the event. */
 static tr_status wait_recorded(tr_event *event) {
     tr_queue *queue = queue_of(event->device);
     if (queue) tr_queue_wait(queue, atomic_load(&event->ticket));

@@ -84,7 +84,7 @@ static bool rebuilds(const tr_attention_part *a) {
     return a->q_norm.gamma && a->layer->recompute == TR_RECOMPUTE_SELECTIVE;
 }
 
-/* Rotary positions of `heads` heads of every row. */
+/* Describes the rotary positions of `heads` heads of every row. */
 static tr_rope_desc rope_of(const tr_attention_part *a, int64_t heads) {
     const tr_model_shape *shape = &a->layer->shape;
     return (tr_rope_desc){.rows = shape->rows,
@@ -257,7 +257,7 @@ static tr_status rotate(const tr_attention_part *a, const tr_layer_op *rope, con
     return tr_layer_op_run(rope, io, args);
 }
 
-/* Query and key heads of every row: norms and positions, or positions alone, or neither. */
+/* Applies norms and positions, positions alone, or neither, to query and key heads of every row. */
 static tr_status position_forward(const tr_attention_part *a, const tr_layer_io *io,
                                   tr_tensor qkv) {
     if (!a->q_norm.gamma) return a->desc.rotary ? rotate(a, &a->rope, io, qkv) : TR_OK;
@@ -304,7 +304,7 @@ static tr_status norm_grad_input(const tr_attention_part *a, const tr_head_norm 
     return tr_layer_op_run(&n->grad_input, io, args);
 }
 
-/* The gradient through what position_forward did, in place. */
+/* Computes the gradient through what position_forward did, in place. */
 static tr_status position_grad_input(const tr_attention_part *a, const tr_layer_io *io,
                                      tr_tensor dqkv) {
     if (!a->q_norm.gamma) return a->desc.rotary ? rotate(a, &a->rope_back, io, dqkv) : TR_OK;

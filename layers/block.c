@@ -231,7 +231,7 @@ static tr_status grad_input(tr_layer *layer, const tr_layer_io *io) {
     return norm_1_grad_input(b, io);
 }
 
-/* W apart from I: gathers again the gradient of a part's output, while a slice of it is kept. */
+/* In W apart from I: gathers the gradient of a part's output again, while a slice of it is kept. */
 static tr_status gather_dy_again(const block *b, const tr_layer_io *io, const tr_linear *reader,
                                  tr_tensor dy) {
     return tr_linear_has_grads(reader) ? tr_built_gather(&b->built, io, b->dy, dy) : TR_OK;

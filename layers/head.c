@@ -136,7 +136,8 @@ static void describe_chunk(head *h, chunk *c) {
     describe_xent(h, &c->dgrad, alone ? TR_OP_XENT : TR_OP_XENT_DGRAD, c->rows);
 }
 
-/* Maximum and sums of every chunk's rows, and the gradient of the norm's output. */
+/* Declares the sums over tensor ranks: maximum and sums of every chunk's rows, and the gradient of
+ * the norm's output. */
 static void describe_sums(head *h) {
     const tr_model_shape *shape = &h->built.shape;
     const tr_dtype acc = tr_dtype_acc(shape->dtype);

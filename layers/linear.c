@@ -105,7 +105,8 @@ static bool fuses_bias(const tr_linear *l) {
     return l->bias && (l->split != TR_SPLIT_ROWS || l->adds_residual);
 }
 
-/* The activations on both sides of the layer, which are not fused with an update in between. */
+/* Describes the activations on both sides of the layer, which are not fused when an update comes
+ * between. */
 static void describe_activations(tr_linear *l) {
     const tr_model_shape *shape = &l->layer->shape;
     tr_rows_desc rows = {
@@ -119,7 +120,8 @@ static void describe_activations(tr_linear *l) {
                     (tr_op_desc){.kind = TR_OP_ACTIVATION_DGRAD, .rows = rows});
 }
 
-/* x' dy, or dy' x if the weight is [out, in], with the bias's gradient fused; or that alone. */
+/* Describes x' dy, or dy' x if the weight is [out, in], with the bias's gradient fused; or that
+ * alone. */
 static void describe_grad_weight(tr_linear *l) {
     const int64_t rows = l->layer->shape.rows;
     const tr_dtype dtype = l->layer->shape.dtype;
@@ -224,7 +226,7 @@ tr_status tr_linear_grad_input(const tr_linear *l, const tr_layer_io *io, tr_ten
     return TR_OK;
 }
 
-/* The gradients of weight and bias. */
+/* Computes the gradients of weight and bias. */
 static tr_status base_grad_weight(const tr_linear *l, const tr_layer_io *io, tr_tensor x,
                                   tr_tensor dy) {
     const tr_dtype acc = tr_dtype_acc(l->layer->shape.dtype);

@@ -176,7 +176,7 @@ static tr_status find_trade(tr_config *c, tr_device *device, bool *fits) {
     return TR_OK;
 }
 
-/* Each of these gives a key back the value that was asked for. */
+/* Each of these sets a key to the value that was asked for. */
 static void undo_zero(tr_config *c, const tr_config *asked) {
     c->parallel.zero = asked->parallel.zero;
     c->parallel.virtual_stages = asked->parallel.virtual_stages;
@@ -223,7 +223,7 @@ static tr_status gather_keys(tr_config *c, tr_device *device, bool *fits) {
 
 typedef void (*undo_fn)(tr_config *c, const tr_config *asked);
 
-/* Gives back each of these keys that a change which fits does not need. */
+/* Resets each of these keys that a change which fits does not need. */
 static tr_status give_back(tr_config *c, const tr_config *asked, tr_device *device) {
     static const undo_fn undo[] = {undo_offload, undo_recompute, undo_zero, undo_micro_batch};
     tr_config *before;

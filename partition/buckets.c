@@ -44,8 +44,8 @@ static int64_t sent_by(const bucketing *b, const tr_layer *layer, int place) {
     return sent;
 }
 
-/* Measures the gather of a layer. The data rank that sends most is one from which a portion is
- * larger than before, or the first one. */
+/* Measures the gather of a layer. The data rank that sends most is the first one, or one with
+ * a larger portion than the rank before it. */
 static void fill_gather(const bucketing *b, const tr_layer *layer, tr_bucket *bucket) {
     int64_t most;
     if (!b->value) return;

@@ -51,7 +51,7 @@ tr_offload_traffic tr_offload_traffic_of(const tr_param_memory *memory, tr_dtype
     const double grad =
         memory->updates * (double)tr_dtype_size(tr_optim_grad_dtype(optimizer, dtype));
     const bool steps_value = tr_memory_steps_values(optimizer, dtype);
-    /* A direction returns, and comes again with what is stepped. */
+    /* A direction goes to the device, and comes back with the value that is stepped, if any. */
     const double direction = memory->directed * acc_size;
     const double again = memory->directed * (steps_value ? value_size : 0);
     const double norms = steps_value ? 0 : direction; /* of masters, which are the host's */

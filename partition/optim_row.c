@@ -14,10 +14,11 @@ static const tr_optim_row rows[TR_OPTIM_KINDS] = {
     [TR_OPTIM_LION] = {"lion", TR_UPDATE_LION, .state = {"lion_m"}},
     [TR_OPTIM_LAMB] = {"lamb", TR_UPDATE_ADAMW, .by_tensor = true, .state = {"adam_m", "adam_v"},
                        .code = {[1] = TR_CODE8_SQUARES}},
-    /* Its direction is that of a whole matrix, of which small elements need no small errors. */
+    /* Its direction depends on the matrix as a whole, so small elements need no small errors. */
     [TR_OPTIM_MUON] = {"muon", TR_UPDATE_MOMENTUM, .by_tensor = true, .whole = true,
                        .decays_last = true, .state = {"muon_m"}, .code = {TR_CODE8_EVEN}},
-    /* A matrix' second moments are not of its elements, so the rule only takes the gradient. */
+    /* A matrix has second moments of rows and columns only, so the rule takes the gradient as it
+       is. */
     [TR_OPTIM_ADAFACTOR] = {"adafactor", TR_UPDATE_SGD, .by_tensor = true, .whole = true,
                             .decays_last = true, .state = {"factor_r", "factor_c"}},
     [TR_OPTIM_ADAFACTOR_VECTOR] = {"adafactor", TR_UPDATE_ROOT, .by_tensor = true, .whole = true,

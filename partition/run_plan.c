@@ -70,7 +70,8 @@ static tr_status plan_line(tr_run_plan *p, const tr_layout *l, tr_device *device
     return TR_OK;
 }
 
-/* Plans the ranks of the tensor index of `mesh` with the layout of a rank alike. */
+/* Plans the ranks of the tensor index of `mesh` with the layout of a rank that has the same
+ * programs. */
 static tr_status plan_ranks(tr_run_plan *p, const tr_layout *l, tr_device *device, tr_mesh mesh) {
     bool *differs;
     tr_status status = TR_OK;
@@ -188,8 +189,8 @@ static size_t most_of(const tr_run_plan *p, int pp_rank) {
     return most;
 }
 
-/* A search for a cut that fits: what ranks need by the measure of the room, the most that they take
- * besides in any plan so far, and the room that this leaves. */
+/* A search for a cut that fits: what ranks need (tr_layout_needs), the most that they took beyond
+ * that in any plan so far, and the room that this leaves. */
 typedef struct fitting {
     double *need, *others, *room; /* [pipeline ranks] */
 } fitting;

@@ -18,9 +18,9 @@ enum { MOST_MICRO_BATCH = 8, MOST_CHUNKS = 8 };
 /* Estimates are of equal stages, and without messages and sums of gradients. Because unequal stages
  * may suit an order, a step may lack this part of its estimate's bubble. */
 static const double BUBBLE = 0.5;
-/* The first plan of an order and a micro-batch on a mesh says by how much the step exceeds its
- * estimate; with other recomputations, values of zero and of sequence it is this part of it or
- * more. */
+/* The first plan of an order and a micro-batch on a mesh says by how much its step exceeds the
+ * estimate. With other recomputations, or other values of zero and sequence, a step exceeds its
+ * estimate by at least this part of that. */
 static const double EXCESS = 0.5;
 static const char *const key_names[TR_SEARCH_KEYS] = {[TR_SEARCH_PP] = "parallel.pp",
                                                       [TR_SEARCH_TP] = "parallel.tp",
@@ -100,7 +100,7 @@ static void keep_refusal(search *s) {
     if (!s->refusal[0]) (void)snprintf(s->refusal, sizeof s->refusal, "%s", tr_error_message());
 }
 
-/* Of two layouts with equal estimates the one that was made first is the first. */
+/* Of two layouts with equal estimates the one that was made first comes first. */
 static int compare_candidates(const void *a, const void *b) {
     const candidate *x = a, *y = b;
     const double a_seconds = fmax(x->estimate.seconds, x->estimate.within);
@@ -236,7 +236,8 @@ static tr_status add_kept_order(search *s, tr_layout_choice x) {
 }
 
 static tr_status add_orders(search *s, tr_layout_choice x) {
-    /* Those that are not searched for themselves, and not gpipe, which holds more than 1f1b. */
+    /* Of several pipeline ranks, in addition to 1f1b and bfs. Without gpipe, which holds more than
+     * 1f1b. */
     static const struct {
         const char *name;
         bool chunks; /* it takes any number of stages a rank */

@@ -44,7 +44,8 @@ typedef struct order {
     tr_layout_choice of;
     double makespan, work, waits; /* FLOPs; of a rank */
     bool known;                   /* as a plan has it */
-    /* If it is known; offloading: of it, what ranks hold at least that offload all activations. */
+    /* If it is known: what its ranks hold, and what they hold at least when all activations are
+     * offloaded. */
     tr_held held, offloading;
 } order;
 
@@ -276,7 +277,7 @@ static tr_status estimate_order(tr_layout_estimator *e, const tr_layout_choice *
 
 /* --- the limit of memory ---------------------------------------------------------------------- */
 
-/* Returns what both measure: the layers' parameters and what they keep. */
+/* Joins two measurements of the layers: of their parameters, and of what they keep. */
 static tr_least_memory join(const tr_least_memory *state, const tr_least_memory *kept) {
     tr_least_memory both = *state;
     both.action = kept->action;

@@ -290,7 +290,7 @@ static tr_status make_orthogonal(const tr_directions *d, int i, tr_stream *strea
               [TR_RESCALE_NORMS] =
                   tr_tensor_matrix(d->slot[i].norms, TR_F64, slot->layout.parts, 2)},
         .scratch = scratch};
-    /* Products need aligned memory, which a direction has not that is joined to another. */
+    /* Products need aligned memory; a direction that is joined to another one may be unaligned. */
     TR_TRY(tr_stream_copy(stream, d->part[0], slot->direction, bytes));
     TR_TRY(tr_op_run(d->slot[i].rescale, stream, &rescale));
     for (int k = 0; k < TR_MUON_STEPS; k++)

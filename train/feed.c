@@ -93,7 +93,7 @@ static tr_status fetch(tr_feed *f, const tr_feed_batch *from, int side) {
     return TR_OK;
 }
 
-/* The thread's work: the next training step's samples, to the side that no step uses. */
+/* Does the thread's work: reads the next training step's samples, to the side that no step uses. */
 static tr_status read_ahead(void *context, int64_t first) {
     tr_feed *f = context;
     tr_feed_batch from = f->ahead;

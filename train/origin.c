@@ -77,7 +77,8 @@ static bool same_folder(const char *a, const char *b) {
 static tr_status keep_settings(const char *from, const char *to) {
     char path[PATH_MAX];
     (void)snprintf(path, sizeof path, "%.3900s/tokenizer_config.json", from);
-    if (access(path, F_OK) == 0) { /* it may have the template, which a file would go before */
+    /* It may have the template, over which a file of its own would take precedence. */
+    if (access(path, F_OK) == 0) {
         (void)snprintf(path, sizeof path, "%.3900s/chat_template.jinja", to);
         (void)unlink(path);
     }

@@ -134,7 +134,7 @@ static tr_status choose_recompute(tr_session *s) {
     return status;
 }
 
-/* The part of the set-up that needs no other rank; its failures are agreed on afterwards. */
+/* Does the part of the set-up that needs no other rank; its failures are agreed on afterwards. */
 static tr_status open_local(tr_session *s) {
     const tr_config *c = s->config;
     TR_TRY(tr_config_check(c, tr_world_size(s->world)));

@@ -52,8 +52,8 @@ static head_shape shape_of(const tr_device *device, const tr_attention_desc *d) 
                         .scale = tr_attention_scale(d)};
 }
 
-/* Element of position 0 of one head of packed QKV: query heads, then key heads, then value
- * heads. */
+/* Returns the element of position 0 of one head of packed QKV: query heads, then key heads, then
+ * value heads. */
 static int64_t qkv_offset(const tr_attention_desc *d, int64_t batch, int64_t head) {
     return batch * d->seq * tr_attention_row(d) + head * d->head_size;
 }
@@ -475,7 +475,7 @@ static void head_decode(const tr_op *op, const tr_op_args *args, int64_t batch, 
     tr_row_store(d->dtype, args->t[TR_DECODE_Y].data, at, d->head_size, y);
 }
 
-/* One head of several tokens of a sequence: as in training, with keys and values from the
+/* Computes one head of several tokens of a sequence: as in training, with keys and values from the
  * caches. */
 static void head_decode_several(const tr_op *op, const tr_op_args *args, int64_t batch,
                                 int64_t head, const forward_work *w) {

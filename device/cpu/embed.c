@@ -19,7 +19,7 @@ static tr_status run_embed(tr_op *op, const tr_op_args *args) {
     return TR_OK;
 }
 
-/* A gradient that is not added to: zeros before rows are added, since some entries have none. */
+/* Zeros a gradient that is not added to, before rows are added, since some entries have none. */
 static void begin_table(const tr_op *op, const tr_op_args *args, float *table, int64_t entries) {
     const int64_t width = op->desc.embed.width;
     if (args->adds) return;

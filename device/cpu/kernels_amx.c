@@ -10,8 +10,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* The registers: four tiles of C; the tiles of A and B; the last ones of a depth that is no
- * multiple of 16 words, or in a product of two by two tiles the second ones of A and B. Macros,
+/* The registers: four tiles of C; the tiles of A and B; the last ones of a depth that is not
+ * a multiple of 16 words, or in a product of two by two tiles the second ones of A and B. Macros,
  * because the intrinsics paste their numbers into the instruction. */
 #define C0        0
 #define C1        1

@@ -95,7 +95,7 @@ static tr_status run_xent_dgrad(tr_op *op, const tr_op_args *args) {
     return TR_OK;
 }
 
-/* Scratch of one thread: a row of exponentials. */
+/* Returns the scratch of one thread: a row of exponentials. */
 static size_t kept_bytes(const tr_xent_desc *d) {
     return tr_align_up((size_t)d->vocab * sizeof(float));
 }

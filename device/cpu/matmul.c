@@ -47,7 +47,7 @@ typedef struct cpu_matmul {
     product product[PRODUCTS];
 } cpu_matmul;
 
-/* Whether the description has operand i: bias and residual are optional. */
+/* Returns true when the description has operand i: bias and residual are optional. */
 static bool has(const cpu_matmul *op, int i) {
     const tr_fusion *fused = &op->host.base.desc.matmul.fused;
     return i < BIAS || (i == BIAS ? fused->bias : fused->residual);
@@ -77,7 +77,7 @@ static tr_status describe(const matrix *x, dnnl_memory_desc_t *out) {
     return TR_OK;
 }
 
-/* Whether the processor is Intel's. */
+/* Returns true when the processor is Intel's. */
 static bool is_intel(void) {
 #if defined __x86_64__
     return __builtin_cpu_is("intel");
@@ -91,12 +91,12 @@ static bool has_amx(void) {
     return (dnnl_get_effective_cpu_isa() & amx) == amx;
 }
 
-/* Whether oneDNN's implementation on top of its GEMM is faster than the one that it offers first.
- * With BF16 instructions it is for deep sums (bench_op; not yet at k = 3072). Without AMX also by a
- * tenth and more for weight gradients, which are FP32, and by 2 to 8 % for products of many rows
- * with a B that is not transposed. For FP32 on Intel's processors it is by 3 to 20 %, and twice as
- * fast where rows of B lie a multiple of 4,096 bytes apart. Shape and processor alone decide, so
- * that every run has the same bits. */
+/* Returns true when oneDNN's implementation on top of its GEMM is faster than the one that it
+ * offers first. With BF16 instructions it is for deep sums (bench_op; not yet at k = 3072). Without
+ * AMX also by a tenth and more for weight gradients, which are FP32, and by 2 to 8 % for products
+ * of many rows with a B that is not transposed. For FP32 on Intel's processors it is by 3 to 20 %,
+ * and twice as fast where rows of B lie a multiple of 4,096 bytes apart. Shape and processor alone
+ * decide, so that every run has the same bits. */
 static bool prefers_gemm(const cpu_matmul *op, const char *first) {
     enum { DEEP = 4096, ROWS = 1024, TERMS = 512 };
     const operand *x = op->operands;
@@ -116,8 +116,9 @@ static const char *name_of(const_dnnl_primitive_desc_t found) {
     return name;
 }
 
-/* Whether the implementation is optimised and right. With a depth of 64 i - 1, oneDNN 2.6.3's
- * product by AMX tiles computes wrong rows of C in some shapes, or ends the process with SIGILL. */
+/* Returns true when the implementation is optimised and right. With a depth of 64 i - 1,
+ * oneDNN 2.6.3's product by AMX tiles computes wrong rows of C in some shapes, or ends the process
+ * with SIGILL. */
 static bool is_usable(const cpu_matmul *op, const char *name) {
     const bool amx = strcmp(name, "brg:avx512_core_amx_bf16") == 0;
     return strncmp(name, "ref", 3) != 0 && !(amx && op->operands[SRC].used.columns % 64 == 63);
@@ -210,8 +211,8 @@ static void destroy_found(dnnl_primitive_desc_t found[PRODUCTS]) {
     }
 }
 
-/* All primitives that the description needs, for the operands as `used`, by name or as proposed;
- * *all is false when there is none for one of them. */
+/* Finds all primitives that the description needs, for the operands as `used`, by name or as
+ * proposed; *all is false when there is none for one of them. */
 static tr_status find_primitives(const cpu_matmul *op, dnnl_engine_t engine, const char *name,
                                  dnnl_primitive_desc_t found[PRODUCTS], bool *all) {
     *all = true;

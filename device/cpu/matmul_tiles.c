@@ -47,7 +47,7 @@ static int64_t ceil_div(int64_t a, int64_t b) {
     return (a + b - 1) / b;
 }
 
-/* Part i of n of `total` rows or columns, in whole units. */
+/* Returns part i of n of `total` rows or columns, in whole units. */
 static range part_of(int64_t total, int64_t unit, int i, int n) {
     const int64_t units = ceil_div(total, unit);
     return (range){units * i / n * unit, tr_min_i64(total, units * (i + 1) / n * unit)};
@@ -102,7 +102,7 @@ static void pack_left(const tiled_matmul *op, const void *a, range rows, range d
     clear_ends(high, op->left_step, words, tr_panel_up(words), 1, out);
 }
 
-/* to[n] = from, with stores that bypass the caches where the address is aligned. */
+/* Copies n numbers, with stores that bypass the caches where the address is aligned. */
 static void stream_row(int64_t n, const float *from, float *to) {
     int64_t i = 0;
 #ifdef __AVX__
@@ -141,7 +141,7 @@ typedef struct left_rows {
     int64_t step;
 } left_rows;
 
-/* The product of rows of A and a packed block of B, `words` deep. */
+/* Computes the product of rows of A and a packed block of B, `words` deep. */
 static void multiply_packed(const tiled_matmul *op, const tr_op_args *args, bool adds, range rows,
                             range columns, int64_t words, left_rows left, const tr_word *right) {
     const tr_matmul_desc *d = &op->host.base.desc.matmul;

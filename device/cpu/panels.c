@@ -10,7 +10,7 @@ static const void *row_of(const tr_stored_rows *x, int64_t r) {
     return (const char *)x->base + (size_t)(x->offset + r * x->step) * tr_dtype_size(x->dtype);
 }
 
-/* Asks for the row that is packed soon. Rows lie further apart than the processor looks ahead. */
+/* Prefetches the row that is packed next. Rows lie further apart than the processor looks ahead. */
 static void expect_row(const tr_stored_rows *x, int64_t r, int64_t rows, int64_t width) {
     enum { AHEAD = 16, LINE = 64 };
     if (r + AHEAD >= rows) return;
@@ -44,7 +44,8 @@ static void panel_row(const tr_word *row, int64_t n, tr_word *out) {
     for (int64_t i = n; i < TR_PANEL; i++) out[i] = 0;
 }
 
-/* Two rows of `width` BF16 as words, in panels `panel_step` words apart; zeros past the width. */
+/* Packs two rows of `width` BF16 as words, in panels `panel_step` words apart; zeros past the
+ * width. */
 static void pair_rows(const tr_cpu_kernels *kernels, const uint16_t *first, const uint16_t *second,
                       int64_t width, tr_word *out, int64_t panel_step) {
     const int64_t panels = width / TR_PANEL, rest = width % TR_PANEL, whole = width - rest;

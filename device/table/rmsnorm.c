@@ -1,6 +1,6 @@
 #include "device/op_table.h"
 
-/* What is wrong with rows that begin as ld says. */
+/* Returns what is wrong with rows that begin as ld says, or NULL. */
 static const char *ld_fault(const tr_rmsnorm_desc *d, int64_t ld) {
     if (ld == 0) return NULL;
     if (d->group < 1 || d->rows % d->group) return "rows must be whole groups";

@@ -107,7 +107,7 @@ static bool has_room(const lister *x, const list_rank *r, const progress *at, in
     return tr_auto_fits(x->s, 0, whole + r->kept);
 }
 
-/* Most F of a rank's first chunk without their I. */
+/* Returns the most F of a rank's first chunk that may be without their I. */
 static double ahead_of(const lister *x, int rank) {
     const double *ahead = x->rule.ahead;
     int last = x->s->ranks - 1;

@@ -28,7 +28,7 @@ typedef struct block {
     int between[WAYS][PERIOD][PERIOD];
 } block;
 
-/* All ways to place the four without overlap. */
+/* Lists all ways to place the four without overlap. */
 static void list_places(block *b) {
     for (int code = 0; code < CODES; code++) {
         places p = {.code = code};
@@ -45,7 +45,7 @@ static void list_places(block *b) {
     }
 }
 
-/* From the start of one action to the start of the next, at their places. */
+/* Returns the time from the start of one action to the start of the next, at their places. */
 static int hop(const block *b, int way, int from, int to) {
     int length = b->length[way];
     return length + ((to - from - length) % PERIOD + PERIOD) % PERIOD;
@@ -71,7 +71,8 @@ static int cost_of_turns(const block *b, const places *p) {
            penalty(b, I_DOWN, hop(b, I_DOWN, p->at[I_DOWN], p->at[I_UP]));
 }
 
-/* A cost with the places that it comes from: of equal costs the first places are the least. */
+/* Returns a cost with the places that it comes from: of equal costs the first places are the
+ * least. */
 static int64_t key_of(int64_t cost, int from) {
     return cost * MOST_PLACES + from;
 }
@@ -96,8 +97,8 @@ static void step_to_next(const block *b, int64_t key[CODES]) {
         }
 }
 
-/* The shortest path over the ranks; chosen[ranks]. Places of the first rank start with its F at
- * 0. */
+/* Finds the shortest path over the ranks: the places of rank r are chosen[r]. Those of the first
+ * rank start with its F at 0. */
 static void find_path(block *b, int *chosen) {
     const int64_t none = INT64_MAX / 2;
     int ranks = b->s->ranks, best = 0;
@@ -127,7 +128,7 @@ static void find_path(block *b, int *chosen) {
     }
 }
 
-/* Start of micro-batch 0's actions: start[rank * STREAMS + stream]. */
+/* Sets start[rank * STREAMS + stream] to the starts of micro-batch 0's actions. */
 static void find_starts(const block *b, const int *chosen, int *start) {
     int ranks = b->s->ranks, now = 0;
     for (int way = 0; way < WAYS; way++)
@@ -146,7 +147,8 @@ static void find_starts(const block *b, const int *chosen, int *start) {
         }
 }
 
-/* The two W of a rank in the places that are left: the first that comes behind their I. */
+/* Places the two W of a rank in what is left of the period, each as early after its I as
+ * possible. */
 static void place_weights(const places *p, int *start) {
     bool used[PERIOD] = {false};
     for (int way = 0; way < WAYS; way++) used[p->at[way]] = true;
@@ -194,7 +196,7 @@ static int end_of(const squeezer *x, int rank, int stream, int k) {
     return *place_of(x, rank, stream, k) + length_of(x->b, stream);
 }
 
-/* The first slot that the action's inputs, and the one before it of its kind, allow. */
+/* Returns the first slot that the action's inputs, and the action of its kind before it, allow. */
 static int earliest(const squeezer *x, int rank, int stream, int k) {
     int last = x->b->s->ranks - 1, from = k ? end_of(x, rank, stream, k - 1) : 0, other = 0;
     bool down = stream == F_DOWN || stream == I_DOWN;
@@ -209,7 +211,8 @@ static int earliest(const squeezer *x, int rank, int stream, int k) {
     return other > from ? other : from;
 }
 
-/* What a rank holds more from the start, and from the end, of the stream's actions on. */
+/* Return by how much a rank holds more from the start, and from the end, of the stream's actions
+ * on. */
 static double takes(const squeezer *x, int stream) {
     return stream <= F_UP ? x->share->m_b / 2 : 0;
 }
@@ -279,7 +282,7 @@ static int starting(const squeezer *x, int rank, int slot) {
     return -1;
 }
 
-/* Every action, by its time in the periodic order, to the first free slot. */
+/* Moves every action, in the order of their times in the periodic order, to the first free slot. */
 static void squeeze_all(squeezer *x) {
     for (int slot = 0; slot < x->slots; slot++)
         for (int r = 0; r < x->b->s->ranks; r++) {
@@ -288,7 +291,7 @@ static void squeeze_all(squeezer *x) {
         }
 }
 
-/* A rank's actions by their slots. */
+/* Adds a rank's actions to the schedule, in the order of their slots. */
 static tr_status add_rank(const squeezer *x, int rank) {
     static const tr_action_type types[STREAMS] = {TR_ACTION_F, TR_ACTION_F, TR_ACTION_I,
                                                   TR_ACTION_I, TR_ACTION_W, TR_ACTION_W};

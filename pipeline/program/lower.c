@@ -132,8 +132,8 @@ static tr_status push_sends(builder *b, int rank, tr_action a) {
     return TR_OK;
 }
 
-/* True when an earlier action of the stage has written the gradients that this one makes; this one
- * counts as earlier from now on. */
+/* Returns true when an earlier action of the stage has written the gradients that this one makes;
+ * this one counts as earlier from now on. */
 static bool adds(builder *b, tr_action a) {
     if (a.type != TR_ACTION_F && a.type != TR_ACTION_W && a.type != TR_ACTION_B) return false;
     bool *begun = &b->begun[2 * a.stage + (a.type == TR_ACTION_F ? 0 : 1)], before = *begun;
