@@ -112,7 +112,13 @@ static tr_status name_file(const char *out, char *path, size_t size) {
                    !folder ? ""
                    : slash ? "tokenizer.json"
                            : "/tokenizer.json");
-    if (access(path, F_OK) != 0) return TR_OK;
+    if (!strcmp(out, "-"))
+        return TR_FAIL(TR_ERR_USAGE,
+                       "data train-bpe prints its progress to stdout: name a file or a folder, "
+                       "not -");
+    if (stat(path, &info) != 0) return TR_OK;
+    if (!S_ISREG(info.st_mode))
+        return TR_FAIL(TR_ERR_USAGE, "'%s' is not a regular file: choose another -o", path);
     return TR_FAIL(TR_ERR_USAGE, "'%s' exists: remove it, or choose another -o", path);
 }
 
