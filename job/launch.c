@@ -1,6 +1,7 @@
 #include "job/launch.h"
 
 #include "base/clock.h"
+#include "base/text.h"
 #include "job/hosts.h"
 #include "job/mpirun.h"
 #include "job/mpirun_log.h"
@@ -55,7 +56,7 @@ typedef struct job {
 
 /* Prints the job's one message, unless a rank has printed it. */
 __attribute__((format(printf, 2, 3))) static void say_once(job *j, const char *format, ...) {
-    char text[2 * PATH_MAX];
+    char text[3 * PATH_MAX];
     va_list args;
     va_start(args, format);
     (void)vsnprintf(text, sizeof text, format, args);
@@ -249,9 +250,22 @@ static bool ranks_ended(const job *j, int *code) {
     return true;
 }
 
+/* Writes a command of mpirun that shows why it did not start this job: with the job's options, for
+ * a program that has little to do. */
+static const char *trial(const job *j, const char *program, char *text, size_t size) {
+    const tr_launch *l = j->launch;
+    (void)snprintf(text, size, "mpirun%s -n %d", geteuid() == 0 ? " --allow-run-as-root" : "",
+                   l->ranks);
+    if (l->hostfile) tr_text_add(text, size, " --hostfile %s", l->hostfile);
+    for (char **o = l->mpirun_options; *o; o++) tr_text_add(text, size, " %s", *o);
+    tr_text_add(text, size, " %s", program);
+    return text;
+}
+
 /* Returns the job's code by mpirun's exit status, when no rank has failed according to the
  * board. */
 static int code_of_mpirun(job *j) {
+    char command[PATH_MAX];
     int status = j->wait_status, ranks_code;
     if (WIFSIGNALED(status)) {
         char remedy[64];
@@ -268,21 +282,20 @@ static int code_of_mpirun(job *j) {
     /* mpirun ends with 1 when it has not learned that a rank leaves MPI, as when mpirun itself does
      * not run for some seconds: MPI_Finalize does not wait longer for its answer. */
     if (ranks_ended(j, &ranks_code)) return ranks_code;
-    say_once(
-        j, "mpirun ended with %d before the job began; see why with: mpirun%s -n %d%s%s hostname",
-        code, geteuid() == 0 ? " --allow-run-as-root" : "", j->launch->ranks,
-        j->launch->hostfile ? " --hostfile " : "", j->launch->hostfile ? j->launch->hostfile : "");
+    say_once(j, "mpirun ended with %d before the job began; see why with: %s", code,
+             trial(j, "hostname", command, sizeof command));
     return TR_ERR_DEVICE;
 }
 
 /* Returns true when MPI itself ended a rank, which then leaves with a small code instead of by a
  * signal, and reports that. */
 static bool mpi_did_not_start(job *j) {
+    char doctor[sizeof j->exe + 16], command[sizeof doctor + PATH_MAX];
     int status = j->wait_status;
     if (!WIFEXITED(status) || WEXITSTATUS(status) == 0 || WEXITSTATUS(status) > 128) return false;
     if (tr_watch_gone_with_mpi(j->board) < 0 || tr_board_ending(j->board)) return false;
-    say_once(j, "MPI could not start; see why with: mpirun%s -n %d %s doctor",
-             geteuid() == 0 ? " --allow-run-as-root" : "", j->launch->ranks, j->exe);
+    (void)snprintf(doctor, sizeof doctor, "%s doctor", j->exe);
+    say_once(j, "MPI could not start; see why with: %s", trial(j, doctor, command, sizeof command));
     tr_board_end_all(j->board, TR_ERR_DEVICE);
     return true;
 }
