@@ -175,7 +175,8 @@ static void say_named_by_mpirun(job *j) {
         (void)snprintf(lost, sizeof lost, "rank %d (host %s): before it began", rank, j->log.node);
     else (void)tr_board_describe(j->board, rank, lost, sizeof lost);
     tr_watch_say_lost(j->board, lost, why, text, sizeof text);
-    say_once(j, "%s", text);
+    /* Ranks that are all on other hosts have said it by a board of their own. */
+    if (!tr_relay_printed_loss(j->output[1])) say_once(j, "%s", text);
     begin_end(j, TR_ERR_RANK);
 }
 

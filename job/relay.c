@@ -22,10 +22,11 @@ struct tr_relay {
     pthread_t thread;
     const tr_relay *line_of; /* to the same terminal; may be NULL */
     atomic_bool ended, writing;
-    atomic_bool open_line;   /* the last byte copied was not a newline */
-    atomic_bool lost;        /* bytes could not be written */
-    atomic_bool printed;     /* a sentence of this program was copied */
-    _Atomic int64_t read_ns; /* when bytes came last */
+    atomic_bool open_line;    /* the last byte copied was not a newline */
+    atomic_bool lost;         /* bytes could not be written */
+    atomic_bool printed;      /* a sentence of this program was copied */
+    atomic_bool printed_loss; /* one that names a lost rank or host */
+    _Atomic int64_t read_ns;  /* when bytes came last */
     char chunk[CHUNK];
 };
 
@@ -113,6 +114,7 @@ static void *copy(void *argument) {
         for (size_t i = 0; i < sizeof reports / sizeof *reports; i++)
             left = drop_lines(r->chunk, left, reports[i]);
         if (memmem(r->chunk, left, "trireme: ", 9)) atomic_store(&r->printed, true);
+        if (memmem(r->chunk, left, "trireme: lost ", 14)) atomic_store(&r->printed_loss, true);
         if (left > 0) {
             if (r->line_of) let_line_end(r);
             if (!put(r->to, r->chunk, left)) atomic_store(&r->lost, true);
@@ -164,6 +166,10 @@ bool tr_relay_ended(const tr_relay *r) {
 
 bool tr_relay_lost(const tr_relay *r) {
     return r && atomic_load(&r->lost);
+}
+
+bool tr_relay_printed_loss(const tr_relay *r) {
+    return r && atomic_load(&r->printed_loss);
 }
 
 bool tr_relay_printed(const tr_relay *r) {

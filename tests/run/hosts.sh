@@ -221,6 +221,7 @@ kill -KILL "$lost"
 kill -CONT $held
 over away 75
 grep -q "stopped by --time-limit $limit after step [0-9]*, which is saved" "$scratch/away.err" || fail "away: $(<"$scratch/away.err")"
+[[ $(grep -c '^trireme: lost ' "$scratch/away.err") == 1 ]] || fail "away: the loss is not said once: $(<"$scratch/away.err")"
 # What the second job took; the first one was held within the limit.
 [[ $(sed -n '/starts again/,$p' "$scratch/away.err" | sed -n 's/.*after step \([0-9]*\), .*/\1/p') == 1 ]] ||
     fail "away: the limit began again: $(<"$scratch/away.err")"
