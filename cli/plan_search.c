@@ -183,6 +183,8 @@ tr_status cli_plan_search(const tr_config *c, tr_device *device, int ranks, unsi
     for (int k = 0; k < found.count; k++) print_row(c, kept, offload, &found.found[k]);
     write_keys(c, &found.found[0].choice, kept, keys, sizeof keys);
     if (tr_config_cut(c)) tr_text_add(keys, sizeof keys, " parallel.cut=%s", TR_LAYER_CUT_AUTO);
-    (void)printf("\nbest    %s\n", keys);
+    (void)printf("\n");
+    cli_plan_links(c, ranks);
+    (void)printf("best    %s\n", keys);
     return TR_OK;
 }

@@ -23,6 +23,13 @@ const char *cli_duration(double seconds, char *text, size_t size) {
     return text;
 }
 
+void cli_plan_links(const tr_config *c, int ranks) {
+    if (!tr_network_is_assumed(c, ranks)) return;
+    (void)printf("links    %.3g GB/s between ranks is assumed: set device.link, and device.network "
+                 "between hosts, to what yours reach (docs/layout.md)\n",
+                 tr_network_bytes(c, false) * 1e-9);
+}
+
 static double bytes_of(const tr_config *c, tr_reach over) {
     return over == TR_REACH_TO_HOST ? tr_network_host_bytes(c)
                                     : tr_network_bytes(c, over != TR_REACH_INSIDE_HOSTS);
@@ -104,6 +111,7 @@ tr_status cli_plan_traffic(const tr_config *c, const tr_run_plan *p, double rate
                            tr_step_traffic *out) {
     const tr_layout *l = p->layout;
     TR_TRY(tr_traffic_of(c, l, rate, out));
+    cli_plan_links(c, p->ranks);
     print_messages(c, &out->of[TR_TRAFFIC_MESSAGES], rate);
     print_sums(c, l, &out->of[TR_TRAFFIC_SUMS], rate);
     print_gathers(c, l, &out->of[TR_TRAFFIC_GATHERS], rate);

@@ -6,6 +6,9 @@
 #include "partition/run_plan.h"
 #include "partition/traffic.h"
 
+/* Prints a line that says which speed of the links between ranks is assumed, if one is. */
+void cli_plan_links(const tr_config *config, int ranks);
+
 /* Prints a line each for messages, sums of gradients, gathers of parameters, sums over tensor ranks
  * and copies of activations, where a plan has them: of the pipeline rank that waits longest, or
  * sends longest; and one for the optimizer's step on the device. rate: a rank's FLOP/s. */

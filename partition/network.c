@@ -36,6 +36,11 @@ double tr_network_bytes(const tr_config *c, bool far) {
     return tr_device_speed_of(c->device.name)->link_bytes;
 }
 
+bool tr_network_is_assumed(const tr_config *c, int ranks) {
+    const bool only_far = c->device.host_ranks == 1 && c->device.network > 0;
+    return ranks > 1 && c->device.link <= 0 && !only_far;
+}
+
 double tr_network_host_bytes(const tr_config *c) {
     const double usual = tr_device_speed_of(c->device.name)->link_bytes;
     return c->device.host_link > 0 ? c->device.host_link * 1e9

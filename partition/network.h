@@ -14,6 +14,9 @@ bool tr_network_is_far(const tr_config *config, const tr_mesh *mesh, tr_axis axi
 bool tr_network_near_is_far(const tr_config *config, const tr_mesh *mesh);
 /* Returns the bytes a second of a rank's link. */
 double tr_network_bytes(const tr_config *config, bool far);
+/* Returns true when some of this many ranks have a link without a key that says its bytes a second:
+ * tr_network_bytes then returns the device's usual ones. */
+bool tr_network_is_assumed(const tr_config *config, int ranks);
 /* Returns flops_per_s, or the device's usual rate if it is 0. */
 double tr_network_flops(const tr_config *config, double flops_per_s);
 /* Returns the bytes a second between a rank's device and its host's memory, each way: those of

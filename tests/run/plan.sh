@@ -233,6 +233,23 @@ diff <(sed -n 's/^reduce .*take \(.*\) at.*/\1/p' "$scratch/sums-1.out") <(sed -
 plan 0 alone --rate 20
 grep -Eq '^(reduce|tensor)' "$scratch/alone.out" && fail "alone: it sums nothing"
 
+# A link that is not set is assumed, which plan and search say; one rank has none.
+assumed='1 GB/s between ranks is assumed: set device.link, and device.network between hosts, to what yours reach (docs/layout.md)'
+# says_links NAME TEXT: TEXT is what follows "links" in a plan; '': there is no such line.
+says_links() { [[ $(sed -n 's/^links    //p' "$scratch/$1.out") == "$2" ]] || fail "$1: $(grep '^links' "$scratch/$1.out")"; }
+says_links alone ''
+says_links sums-1 "$assumed"
+plan 0 searched --search 2 --rate 20
+says_links searched "$assumed"
+plan 0 gpus --search 2 --rate 20 device.name=cuda device.memory=1GiB
+says_links gpus "10${assumed#1}"
+plan 0 set --search 2 --rate 20 device.link=2
+says_links set ''
+plan 0 between --rate 20 parallel.dp=2 device.host_ranks=1 device.network=2
+says_links between ''
+plan 0 some --rate 20 parallel.dp=2 parallel.pp=2 device.host_ranks=2 device.network=2
+says_links some "$assumed"
+
 # Hosts of two ranks: data ranks in two factors sum inside hosts and between them, and gather inside.
 plan 0 near --rate 20 parallel.dp=2x2 parallel.zero=1 train.batch=16 device.host_ranks=2 device.link=10 device.network=0.5
 grep -Eq '^reduce .* take .* at 10 and 0.5 GB/s, ' "$scratch/near.out" && grep -Eq '^gather .* take .* at 10 GB/s, ' "$scratch/near.out" ||
@@ -313,7 +330,7 @@ plan 0 near "${messages[@]}"
 plan 0 hosts "${messages[@]}" device.link=10 device.link_latency=1 device.network=0.5 device.network_latency=100 device.host_ranks=2
 [[ $(links hosts) == "0.1 MiB of activations and gradients in 24 messages take 1.32 ms at 0.5 GB/s, and make the step "*" ms longer" ]] ||
     fail "messages between hosts: $(links hosts)"
-diff <(grep -Ev '^(messages|in all)' "$scratch/near.out") <(grep -Ev '^(messages|in all)' "$scratch/hosts.out") || fail "links change more than messages"
+diff <(grep -Ev '^(links|messages|in all)' "$scratch/near.out") <(grep -Ev '^(messages|in all)' "$scratch/hosts.out") || fail "links change more than messages"
 plan 0 linked --rate 100 "${sums[@]}" device.link=4 device.link_latency=3
 awk -v bytes=$((12 * (18 * 4 * 16 * 64 + 12 * 16))) '{d = $5 * ($6 == "ms" ? 1e-3 : 1) - bytes / 4e9 - 240 * 6e-6} END {exit d > 1e-5 || d < -1e-5}' \
     <(sed -n 's/.* sums take \([0-9.]* m*s\) at 4 GB\/s.*/x x x x \1/p' "$scratch/linked.out") || fail "sums with a latency: $(grep ^tensor "$scratch/linked.out")"
