@@ -23,8 +23,9 @@ static bool read_activations(const char *word, size_t length, tr_config_offloads
     if (*at++ != ':' || !tr_digits_read(&at, most_stage, &out->first)) return false;
     last = out->first;
     if (at != end && (*at++ != '-' || !tr_digits_read(&at, most_stage, &last))) return false;
-    out->stages = last - out->first + 1;
-    return at == end && out->stages > 0;
+    if (at != end) return false;
+    out->stages = last - out->first + 1; /* below 1: the range runs backwards */
+    return out->stages > 0;
 }
 
 bool tr_config_offload(const tr_config *c, tr_config_offloads *out) {
