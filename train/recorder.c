@@ -242,15 +242,13 @@ tr_status tr_recorder_open_report(tr_recorder *r, tr_device *device, const tr_en
 }
 
 void tr_recorder_start(tr_recorder *r, tr_device *device, int64_t done, bool resumed) {
-    const long long steps = (long long)r->config->train.steps;
+    const long long steps = (long long)r->config->train.steps, last = (long long)done;
+    char remedy[96] = "";
     print_device(r, device);
-    if (resumed)
-        tr_recorder_say(
-            r, "resumed  after step %lld of %lld%s", (long long)done, steps,
-            done < steps
-                ? ""
-                : ": no step is left; train.steps counts those before, too: set it higher to "
-                  "continue");
+    if (last >= steps)
+        (void)snprintf(remedy, sizeof remedy,
+                       ": no step is left; to continue, set train.steps above %lld", last);
+    if (resumed) tr_recorder_say(r, "resumed  after step %lld of %lld%s", last, steps, remedy);
     tr_progress_start(&r->progress, done, tr_now_s());
 }
 

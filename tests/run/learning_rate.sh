@@ -30,7 +30,7 @@ rates more 0.002 0.004 0.002 0 0 0 0 0.0016
 # A run that has no step left is told that, and not what its schedule does.
 train 0 1 more "${linear[@]}" train.steps=6 --resume
 [[ ! -s more.err ]] || fail "no step left: said '$(<more.err)'"
-grep -q "^resumed  after step 8 of 6: no step is left; train.steps counts those before, too: set it higher to continue$" more.out ||
+grep -q "^resumed  after step 8 of 6: no step is left; to continue, set train.steps above 8$" more.out ||
     fail "no step left: $(grep ^resumed more.out)"
 
 train 0 1 again "${options[@]}" optim.schedule=constant optim.restarts='3' train.steps=6

@@ -90,7 +90,7 @@ same_curve auto whole
 same_tensors auto whole 40
 train 0 1 auto "${options[@]}" --resume=auto train.steps=40
 same_curve auto whole
-grep -q "^resumed  after step 40 of 40: no step is left; train.steps counts those before, too: set it higher to continue$" auto.out || fail "auto: $(grep ^resumed auto.out)"
+grep -q "^resumed  after step 40 of 40: no step is left; to continue, set train.steps above 40$" auto.out || fail "auto: $(grep ^resumed auto.out)"
 train 64 1 auto --resume=yes
 says auto "--resume takes =auto or nothing, not '=yes'; usage: "
 # Where every checkpoint is damaged, --resume=auto does not start the run again.
