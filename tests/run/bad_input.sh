@@ -25,10 +25,11 @@ command_fails() {
     says command "$pattern"
 }
 
-# The command that shows why mpirun does not start has the options that were passed to it.
+# The command that shows why mpirun does not start has the options that were passed to it. mpirun's own lines may come
+# before or after the sentence, because the launcher does not wait for them.
 code=0
 "$trireme" run -n 2 --mpi "--bogus 1" train base.yaml log.dir=bogus parallel.dp=2 >command.out 2>command.err || code=$?
-[[ $code == 69 ]] && tail -n 1 command.err | grep -q "^trireme: mpirun ended with 1 before the job began; see why with: mpirun .*-n 2 --bogus 1 hostname$" ||
+[[ $code == 69 ]] && grep -q "trireme: mpirun ended with 1 before the job began; see why with: mpirun .*-n 2 --bogus 1 hostname$" command.err ||
     fail "--mpi: exit code $code, said '$(<command.err)'"
 
 # --- files of the wrong kind ------------------------------------------------------------------------------
