@@ -84,8 +84,7 @@ static tr_status parse_words(int argc, char **argv, request *r) {
             r->overrides[r->model.overrides_count++] = word;
         } else if (word[0] != '-') {
             if (r->model.path)
-                return cli_usage("sample", "more than one run: %s (a prompt follows after -p)",
-                                 word);
+                return cli_usage("sample", "more than one run: %s (give a prompt with -p)", word);
             r->model.path = word;
         } else {
             if (i + 1 == argc) return cli_missing_value("sample", word);

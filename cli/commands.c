@@ -139,7 +139,8 @@ const cli_command cli_commands[] = {
                       "  -o FILE.csv              writes the schedule, one row a rank (to stdout)\n"
                       "  --svg FILE               writes the drawing as an image\n"
                       "  --trace FILE             writes the drawing for Perfetto\n"
-                      "A FILE - is stdout. docs/schedules.md explains the form of files.\n"},
+                      "-o -, --svg - and --trace - write to stdout. docs/schedules.md explains the\n"
+                      "form of files.\n"},
     {"simulate",
      "--schedule FILE|NAME [-p P -m M -v V -N GROUP] [--costs F=1,I=1,W=1,c=0] "
      "[--memory mB=1,mW=0,cap=P] [--json]",

@@ -95,7 +95,7 @@ sample 1 whole gpt2 -p 'The ' -n 8 model.window=0 model.dropout=0.3
 refuses 78 "parallel.dp is 2, but a text is decoded without data ranks" 2 gpt2 parallel.dp=2
 refuses 78 "parallel.pp is 8, but the model has only 6 layers" 8 gpt2
 refuses 78 "parallel.pp * parallel.tp is 2, but there are 3 ranks" 3 gpt2 parallel.tp=2
-refuses 64 "more than one run: The (a prompt follows after -p)" 1 gpt2 The
+refuses 64 "more than one run: The (give a prompt with -p)" 1 gpt2 The
 refuses 64 "-p and --prompts both give prompts" 1 gpt2 -p x --prompts prompts
 refuses 64 "--top-p must be above 0: 1 draws from all tokens" 1 gpt2 --top-p 0
 refuses 64 "a stop string is empty" 1 gpt2 --stop ''
