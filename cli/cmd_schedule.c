@@ -27,10 +27,6 @@ typedef struct schedule_args {
     bool comms;
 } schedule_args;
 
-static bool is_stdout(const char *path) {
-    return path && (!strcmp(path, "-") || !strcmp(path, "/dev/stdout"));
-}
-
 /* Reads options and names from argv[first] on. */
 static tr_status parse(int argc, char **argv, int first, bool show, schedule_args *a) {
     *a = (schedule_args){0};
@@ -56,8 +52,8 @@ static tr_status parse(int argc, char **argv, int first, bool show, schedule_arg
         else a->name[a->names++] = argv[i];
     }
     if (!a->names) return cli_usage("schedule", "no schedule was named");
-    if (is_stdout(a->output)) a->output = NULL;
-    if (is_stdout(a->svg) && is_stdout(a->trace))
+    if (cli_is_stdout(a->output)) a->output = NULL;
+    if (cli_is_stdout(a->svg) && cli_is_stdout(a->trace))
         return cli_usage("schedule", "--svg and --trace both write to stdout: name a file for one");
     return TR_OK;
 }
@@ -74,7 +70,7 @@ typedef struct output {
 static tr_status open_output(const char *path, output *out) {
     struct stat info;
     const bool exists = lstat(path, &info) == 0, is_new = !exists && errno == ENOENT;
-    *out = (output){.path = path, .file = is_stdout(path) ? stdout : NULL};
+    *out = (output){.path = path, .file = cli_is_stdout(path) ? stdout : NULL};
     if (out->file) return TR_OK;
     bool in_place = !is_new;
     if (is_new || (exists && S_ISREG(info.st_mode))) {
@@ -214,7 +210,7 @@ static tr_status show(int argc, char **argv) {
     tr_timeline *timelines[MOST_SHOWN] = {NULL};
     tr_status status = TR_OK;
     TR_TRY(parse(argc, argv, 2, true, &a));
-    const bool draws = !is_stdout(a.svg) && !is_stdout(a.trace); /* which is for a file then */
+    const bool draws = !cli_is_stdout(a.svg) && !cli_is_stdout(a.trace); /* which is for a file then */
     const tr_timeline *const *drawn = (const tr_timeline *const *)timelines;
     tr_draw_text_options options = terminal();
     for (int k = 0; k < a.names; k++) TR_TRY_OUT(plan(&a, a.name[k], &timelines[k]));

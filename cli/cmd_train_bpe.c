@@ -112,10 +112,11 @@ static tr_status name_file(const char *out, char *path, size_t size) {
                    !folder ? ""
                    : slash ? "tokenizer.json"
                            : "/tokenizer.json");
-    if (!strcmp(out, "-"))
+    if (cli_is_stdout(out))
         return TR_FAIL(TR_ERR_USAGE,
                        "data train-bpe prints its progress to stdout: name a file or a folder, "
-                       "not -");
+                       "not %s",
+                       out);
     if (stat(path, &info) != 0) return TR_OK;
     if (!S_ISREG(info.st_mode))
         return TR_FAIL(TR_ERR_USAGE, "'%s' is not a regular file: choose another -o", path);

@@ -31,6 +31,10 @@ bool cli_is_setting(const char *argument, bool first) {
     return !(first && access(argument, F_OK) == 0);
 }
 
+bool cli_is_stdout(const char *path) {
+    return path && (!strcmp(path, "-") || !strcmp(path, "/dev/stdout"));
+}
+
 bool cli_is_help(const char *word) {
     return !strcmp(word, "--help") || !strcmp(word, "-h");
 }

@@ -92,8 +92,10 @@ grep -q "'latin.txt' is not UTF-8: byte 8 of its text (0xe9) " err || fail "lati
 learn 66 no-such-file --vocab 600 -o b.json
 learn 74 "$text" --vocab 600 -o no/such/folder/b.json
 learn 74 "$text" --vocab 600 -o /proc/b.json
-learn 64 "$text" --vocab 600 -o -
-grep -q "prints its progress to stdout: name a file or a folder, not -" err && [[ ! -e ./- ]] || fail "-o -: $(<err)"
+for name in - /dev/stdout; do # stdout is a file
+    learn 64 "$text" --vocab 600 -o $name
+    grep -q "prints its progress to stdout: name a file or a folder, not $name$" err && [[ ! -e ./- ]] || fail "-o $name: $(<err)"
+done
 learn 64 "$text" --vocab 600 -o /dev/null
 grep -q "'/dev/null' is not a regular file: choose another -o" err || fail "-o /dev/null: $(<err)"
 [[ ! -e b.json && -z $(find . -name '*.partial*') ]] || fail "bad input left a file: $(ls)"
