@@ -14,5 +14,5 @@ tr_status tr_output_open(const char *path, FILE **out);
 tr_status tr_output_close(const char *path, FILE *out, tr_status status);
 /* Closes the file, which was opened at `temporary`, and gives it the name `path` once it is on the
  * disk, so that a crash leaves the old file or the whole new one. Removes it after a failure.
- * Returns like tr_output_close. */
+ * Fails like tr_output_close, and with TR_ERR_DATA where a directory has the name. */
 tr_status tr_output_replace(const char *temporary, const char *path, FILE *out, tr_status status);

@@ -44,9 +44,9 @@ static tr_status parse_time_limit(int argc, char **argv, int *at, request *r) {
     return cli_usage("train", "%s", tr_error_message());
 }
 
-/* Returns the seconds that the run has taken, with the jobs before a restart: since the launcher
- * began if it is on this host; else since this process began, and what the launcher says of the
- * time before mpirun. */
+/* Returns the seconds since the launcher began, so with the jobs before a restart; without a
+ * launcher, since this process began. A rank on another host adds the launcher's age at the start
+ * of mpirun to its own. */
 static double age_s(tr_board *board) {
     pid_t launcher = tr_board_launcher(board);
     const char *elapsed = getenv(TR_ELAPSED_VARIABLE);

@@ -135,12 +135,13 @@ const cli_command cli_commands[] = {
      "NAME|FILE [-p P -m M -v V -N GROUP] [--costs F=1,I=1,W=1,c=0] [--memory mB=1,mW=0,cap=P] "
      "[--comms] [-o FILE.csv] | check FILE.csv | show FILE|NAME ... [--svg FILE] [--trace FILE]",
      "makes, checks or draws a pipeline schedule", cli_schedule,
-     SCHEDULE_OPTIONS "  --comms                  adds every SEND and RECV\n"
-                      "  -o FILE.csv              writes the schedule, one row a rank (to stdout)\n"
-                      "  --svg FILE               writes the drawing as an image\n"
-                      "  --trace FILE             writes the drawing for Perfetto\n"
-                      "-o -, --svg - and --trace - write to stdout. docs/schedules.md explains the\n"
-                      "form of files.\n"},
+     SCHEDULE_OPTIONS
+     "  --comms                  adds every SEND and RECV\n"
+     "  -o FILE.csv              writes the schedule, one row a rank (to stdout)\n"
+     "  --svg FILE               writes the drawing as an image\n"
+     "  --trace FILE             writes the drawing for Perfetto\n"
+     "-o -, --svg - and --trace - write to stdout. docs/schedules.md explains the\n"
+     "form of files.\n"},
     {"simulate",
      "--schedule FILE|NAME [-p P -m M -v V -N GROUP] [--costs F=1,I=1,W=1,c=0] "
      "[--memory mB=1,mW=0,cap=P] [--json]",

@@ -175,7 +175,7 @@ static void say_named_by_mpirun(job *j) {
         (void)snprintf(lost, sizeof lost, "rank %d (host %s): before it began", rank, j->log.node);
     else (void)tr_board_describe(j->board, rank, lost, sizeof lost);
     tr_watch_say_lost(j->board, lost, why, text, sizeof text);
-    /* Ranks that are all on other hosts have said it by a board of their own. */
+    /* Ranks that are all on other hosts do not see this board, and have printed it themselves. */
     if (!tr_relay_printed_loss(j->output[1])) say_once(j, "%s", text);
     begin_end(j, TR_ERR_RANK);
 }
@@ -251,8 +251,8 @@ static bool ranks_ended(const job *j, int *code) {
     return true;
 }
 
-/* Writes a command of mpirun that shows why it did not start this job: with the job's options, for
- * a program that has little to do. */
+/* Writes the command that starts this program, which has little to do, with mpirun and the job's
+ * options, and so shows why mpirun did not start the job. */
 static const char *trial(const job *j, const char *program, char *text, size_t size) {
     const tr_launch *l = j->launch;
     (void)snprintf(text, size, "mpirun%s -n %d", geteuid() == 0 ? " --allow-run-as-root" : "",

@@ -25,7 +25,7 @@ bool tr_relay_ended(const tr_relay *relay);
 bool tr_relay_lost(const tr_relay *relay);
 /* Returns true when a sentence that begins with "trireme: " was copied; false for NULL. */
 bool tr_relay_printed(const tr_relay *relay);
-/* Returns true when such a sentence said that a rank or a host was lost; false for NULL. */
+/* Returns true when such a sentence named a lost rank or host; false for NULL. */
 bool tr_relay_printed_loss(const tr_relay *relay);
 /* What is said when that was the result of a command. */
 #define TR_STDOUT_LOST "stdout cannot be written: is the disk full or the pipe closed?"

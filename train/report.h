@@ -26,6 +26,5 @@ tr_status tr_report_plan(const tr_program_set *programs, const tr_stage_table *t
 /* Writes <log.dir>/report.html from <log.dir>/metrics.jsonl (all of it, so that a resumed run shows
  * its earlier steps; lines that are not records are skipped) and from *report: curves, memory,
  * waits, traffic, timelines with the ranks' bubbles. Timelines of very many actions are only
- * tables. The file is well-formed XML. After a failure (TR_ERR_IO) an earlier report is
- * unchanged. */
+ * tables. The file is well-formed XML. After a failure an earlier report is unchanged. */
 tr_status tr_report_write(const tr_report *report);

@@ -9,7 +9,7 @@
 #include <string.h>
 
 /* Keeps the horizon of the saved run's learning rate, unless this run sets one: more steps alone do
- * not move the curve. goes_on: steps are left, so that it changes a learning rate. */
+ * not move the curve. goes_on: steps are left, which the horizon concerns. */
 static void keep_horizon(tr_config *config, const tr_config *then, bool goes_on,
                          tr_saved_run *out) {
     const int64_t horizon = tr_config_horizon(then);

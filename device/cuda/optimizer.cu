@@ -46,8 +46,8 @@ template <typename F> cudaError_t dispatch_rule(tr_update_rule rule, F launch) {
     }
 }
 
-/* UPDATE, or without STEPS DIRECTION, of FP32: packs of N elements, then the last count % N. value
- * may be NULL, as m and v that the rule does not own; u may be grad. */
+/* Computes UPDATE (STEPS) or DIRECTION in FP32: packs of N elements, then the last count % N. value
+ * may be NULL, and so may m and v that the rule does not have; u may be grad. */
 template <typename T, int N, tr_update_rule RULE, bool STEPS>
 __global__ void update(tr_update_desc d, const tr_step_state *state, const float *grad,
                        float *master, float *m, float *v, T *value, float *u) {

@@ -1,5 +1,6 @@
 /* Holds a process at its end, as a file system that does not answer does: it is killed, but its
- * locks and files stay until this program ends. Prints "ready" when it would hold the process.
+ * locks and files stay until this program ends. Prints "ready" when it is ready to hold the
+ * process, or why it cannot.
  * usage: hold_exit PID */
 #include <errno.h>
 #include <signal.h>
