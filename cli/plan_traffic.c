@@ -25,8 +25,8 @@ const char *cli_duration(double seconds, char *text, size_t size) {
 
 void cli_plan_links(const tr_config *c, int ranks) {
     if (!tr_network_is_assumed(c, ranks)) return;
-    (void)printf("links    %.3g GB/s between ranks is assumed: set device.link, and device.network "
-                 "between hosts, to what yours reach (docs/layout.md)\n",
+    (void)printf("links    %.3g GB/s between ranks is assumed: set device.link, and for links "
+                 "between hosts device.network (docs/layout.md)\n",
                  tr_network_bytes(c, false) * 1e-9);
 }
 

@@ -234,7 +234,7 @@ plan 0 alone --rate 20
 grep -Eq '^(reduce|tensor)' "$scratch/alone.out" && fail "alone: it sums nothing"
 
 # A link that is not set is assumed, which plan and search say; one rank has none.
-assumed='1 GB/s between ranks is assumed: set device.link, and device.network between hosts, to what yours reach (docs/layout.md)'
+assumed='1 GB/s between ranks is assumed: set device.link, and for links between hosts device.network (docs/layout.md)'
 # says_links NAME TEXT: TEXT is what follows "links" in a plan; '': there is no such line.
 says_links() { [[ $(sed -n 's/^links    //p' "$scratch/$1.out") == "$2" ]] || fail "$1: $(grep '^links' "$scratch/$1.out")"; }
 says_links alone ''
