@@ -201,6 +201,79 @@ static void test_words(void **state) {
     compare_words(SPLIT("\\\\W+"), 0x49AD7117A0D4B961u);
 }
 
+#define MARK "\xE2\x96\x81" /* U+2581 */
+
+/* Opens a tokenizer of a few tokens with a Metaspace decoder and this post-processor. */
+static tr_tokenizer *open_small(const char *scheme, const char *post) {
+    char path[] = "small-XXXXXX";
+    int file = mkstemp(path);
+    tr_tokenizer *t;
+    assert_true(file >= 0);
+    (void)dprintf(file,
+                  "{\"added_tokens\": [{\"id\": 0, \"content\": \"<s>\", \"special\": true}, "
+                  "{\"id\": 1, \"content\": \"</s>\", \"special\": true}], \"pre_tokenizer\": "
+                  "{\"type\": \"Metaspace\", \"replacement\": \"" MARK "\", "
+                  "\"prepend_scheme\": \"first\", \"split\": true}, \"post_processor\": %s, "
+                  "\"decoder\": {\"type\": \"Metaspace\", \"replacement\": \"" MARK "\"%s}, "
+                  "\"model\": {\"type\": \"BPE\", \"vocab\": {\"<s>\": 0, \"</s>\": 1, "
+                  "\"" MARK "\": 2, \"a\": 3, \"b\": 4, \"" MARK "a\": 5, \"ab\": 6}, "
+                  "\"merges\": [\"" MARK " a\", \"a b\"]}}",
+                  post, scheme);
+    assert_int_equal(close(file), 0);
+    must(tr_tokenizer_open(path, &t));
+    assert_int_equal(remove(path), 0);
+    return t;
+}
+
+/* The texts are those of tokenizers 0.23.3. */
+static void test_metaspace_decoder(void **state) {
+    (void)state;
+    static const struct {
+        const char *scheme;
+        int32_t id[3];
+        size_t count;
+        const char *text;
+    } cases[] = {{", \"prepend_scheme\": \"always\"", {5, 4, 5}, 3, "ab a"},
+                 {", \"prepend_scheme\": \"first\"", {2, 2, 3}, 3, " a"},
+                 {", \"prepend_scheme\": \"first\"", {3, 5}, 2, "a a"},
+                 {", \"prepend_scheme\": \"never\"", {5, 4, 5}, 3, " ab a"},
+                 {", \"prepend_scheme\": \"never\"", {2, 2, 3}, 3, "  a"},
+                 {"", {5, 4, 5}, 3, "ab a"}};
+    for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
+        tr_tokenizer *t = open_small(cases[k].scheme, "null");
+        tr_byte_list back = {0};
+        must(tr_tokenizer_decode(t, cases[k].id, cases[k].count, 0, &back));
+        assert_int_equal(back.count, strlen(cases[k].text));
+        assert_memory_equal(back.byte, cases[k].text, back.count);
+        free(back.byte);
+        tr_tokenizer_close(t);
+    }
+}
+
+/* RobertaProcessing and BertProcessing put an id before and after a text. */
+static void test_frames(void **state) {
+    (void)state;
+    static const int32_t expected[] = {0, 5, 5, 4, 1};
+    static const char *const type[] = {"Roberta", "Bert"};
+    for (size_t k = 0; k < 2; k++) {
+        char post[160];
+        tr_encoder *encoder;
+        tr_token_list ids = {0};
+        (void)snprintf(post, sizeof post,
+                       "{\"type\": \"%sProcessing\", \"sep\": [\"</s>\", 1], \"cls\": [\"<s>\", "
+                       "0]}",
+                       type[k]);
+        tr_tokenizer *t = open_small("", post);
+        must(tr_encoder_open(t, &encoder));
+        must(tr_encoder_add(encoder, "a ab", 4, TR_ENCODE_TEMPLATE, &ids));
+        assert_int_equal(ids.count, 5);
+        assert_memory_equal(ids.id, expected, sizeof expected);
+        free(ids.id);
+        tr_encoder_close(encoder);
+        tr_tokenizer_close(t);
+    }
+}
+
 static void expect_same_json(const cJSON *a, const cJSON *b, const char *key) {
     const cJSON *x = tr_json_get(tr_json_get(a, "model"), key);
     const cJSON *y = tr_json_get(tr_json_get(b, "model"), key);
@@ -298,7 +371,8 @@ int main(void) {
         cmocka_unit_test(test_qwen),     cmocka_unit_test(test_o200k),
         cmocka_unit_test(test_prefix),   cmocka_unit_test(test_llama2),
         cmocka_unit_test(test_training), cmocka_unit_test(test_words),
-        cmocka_unit_test(test_cuts),
+        cmocka_unit_test(test_cuts),     cmocka_unit_test(test_metaspace_decoder),
+        cmocka_unit_test(test_frames),
     };
     return cmocka_run_group_tests(tests, load_pool, free_pool);
 }
