@@ -372,8 +372,9 @@ const tr_key tr_schema[] = {
              "norm is out of line; 0: never. Mean and deviation are those of about the last 100 "
              "steps, and none of the first 20 steps is out of line."},
     {"guard.skips", INT(guard.skips, 1, BIG), .fallback = "20",
-     .help = "Steps skipped in a row, or returns to the same checkpoint, after which the run ends "
-             "(exit code 65)."},
+     .help = "The run ends (exit code 65) with this many steps in a row that are skipped, or with "
+             "guard.action rollback with this many since the newest checkpoint that are out of "
+             "line."},
 
     {"log.dir", TR_KEY_TEXT, AT(log.dir), .example = "runs/first",
      .help = "Run directory: metrics, resolved config, checkpoints. Default: runs/ and the name of "

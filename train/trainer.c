@@ -100,22 +100,24 @@ static tr_status no_label(const tr_session *s, int64_t step) {
                    (long long)step, tr_save_text(s, saved, sizeof saved));
 }
 
-/* Writes what the guard has done before it ends the run: the steps that it has skipped in a row, or
- * its returns to the newest checkpoint. */
+/* Writes how many steps were skipped, or out of line, when guard.skips of them end the run, of
+ * which this step is the last; otherwise "". */
 static const char *steps_before(const tr_session *s, const tr_step_result *result, char *text,
                                 size_t size) {
     const tr_ckpt_guard *guard = &s->state->guard;
     const bool returns = tr_guard_goes_back(s->config, s->saved_step >= 0);
-    const int64_t skips = guard->overflows + (returns ? 0 : guard->skips);
-    /* A step that is out of line has been counted, and not gone back from. */
-    const int64_t backs = returns ? guard->skips - result->finite : 0;
+    const bool skipped = !returns || !result->finite;
+    const int64_t skips = returns ? 0 : guard->skips;
+    const int64_t steps = skipped ? skips + guard->overflows : guard->skips;
     text[0] = '\0';
-    if (skips > 0)
-        (void)snprintf(text, size, "%lld step%s skipped (guard.skips), and ", (long long)skips,
-                       skips == 1 ? " was" : "s in a row were");
-    else if (backs > 0)
-        (void)snprintf(text, size, "the run has gone back %lld time%s (guard.skips), and ",
-                       (long long)backs, backs == 1 ? "" : "s");
+    if (steps < s->config->guard.skips) return text;
+    if (skipped)
+        (void)snprintf(text, size, "%lld step%s skipped (guard.skips), and ", (long long)steps,
+                       steps == 1 ? " was" : "s in a row were");
+    else
+        (void)snprintf(text, size,
+                       "%lld step%s out of line since the newest checkpoint (guard.skips), and ",
+                       (long long)steps, steps == 1 ? " was" : "s were");
     return text;
 }
 

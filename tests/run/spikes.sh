@@ -89,8 +89,12 @@ grep -q 'the run goes back' "$scratch/rollback-3.err" || fail "rollback-3: $(hea
 
 # Returns to one checkpoint end, too.
 train 65 1 stuck guard.action=rollback guard.sigma=0.5 guard.skips=3
-grep -q 'diverged: the run has gone back 2 times (guard.skips), and at step [0-9]* the .* is more than 0.5 standard' "$scratch/stuck.err" ||
+grep -q 'diverged: 3 steps were out of line since the newest checkpoint (guard.skips), and at step [0-9]* the .* is more than 0.5 standard' "$scratch/stuck.err" ||
     fail "stuck: $(tail -n 1 "$scratch/stuck.err")"
+[[ $(grep -c 'warning: step .*; the run goes back' "$scratch/stuck.err") -ge 2 ]] || fail "stuck: does not go back twice"
+train 65 1 never guard.action=rollback guard.skips=1
+grep -q "diverged: 1 step was out of line since the newest checkpoint (guard.skips), and at step $odd the " "$scratch/never.err" ||
+    fail "never: $(tail -n 1 "$scratch/never.err")"
 
 # A save that fails is no other checkpoint to go back to, so the returns count on.
 mkdir -p "$scratch/full/ckpt"
@@ -102,7 +106,7 @@ head -n 150 "$scratch/warn/metrics.jsonl" >"$scratch/full/metrics.jsonl"
     finish >/dev/null
 ) || fail "full: $(tail -n 1 "$scratch/full.err")"
 grep -q 'the save of step [0-9]* failed: .*File too large' "$scratch/full.err" || fail "full: a save has room"
-grep -q 'diverged: the run has gone back 2 times (guard.skips), and at .*(step 150 is saved)$' "$scratch/full.err" ||
+grep -q 'diverged: 3 steps were out of line since the newest checkpoint (guard.skips), and at .*(step 150 is saved)$' "$scratch/full.err" ||
     fail "full: $(tail -n 1 "$scratch/full.err")"
 
 # With the run's directory its checkpoints are gone: no rank goes back, although only rank 0 knows. A long sample
