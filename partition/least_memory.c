@@ -250,7 +250,7 @@ double tr_least_memory_blocks(const tr_least_memory *m, const tr_held *h, double
 
 double tr_least_memory_in(const tr_least_memory *m, const tr_held *h, int64_t ranks) {
     double low = 1, high = INFINITY;
-    while (high - low > 0.5) {
+    while (high - low > fmax(0.5, 1e-15 * low)) { /* neighbouring numbers may be further apart */
         const double middle = isinf(high) ? 2 * low : (low + high) / 2;
         const bool exceeds = h ? all_room(m, h, middle, m->blocks) < m->blocks
                                : tr_least_memory_exceeds(m, ranks, middle);

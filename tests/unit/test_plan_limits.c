@@ -513,6 +513,18 @@ static void test_tries_say_what_plans_say(void **state) {
     tr_device_close(device);
 }
 
+/* The search for the least bytes ends, too, where neighbouring numbers are further apart than
+ * bytes. */
+static void test_least_bytes_of_huge_layers(void **state) {
+    (void)state;
+    for (double bytes = 1000; bytes < 1e22; bytes *= 1000) {
+        const tr_least_part half = {.state = bytes};
+        const tr_least_memory least = {.block = half, .all = {.state = 2 * bytes}, .blocks = 2};
+        assert_true(fabs(tr_least_memory_in(&least, NULL, 1) / (2 * bytes) - 1) < 1e-3);
+        assert_true(fabs(tr_least_memory_in(&least, NULL, 2) / bytes - 1) < 1e-3);
+    }
+}
+
 /* Returns the first number of pipeline ranks from 1 on with which the fastest cut fits, or one more
  * than there are layers. */
 static int64_t first_that_fits(tr_config config, tr_device *device) {
@@ -576,6 +588,7 @@ static void test_fewest_ranks(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_fewest_ranks),
+        cmocka_unit_test(test_least_bytes_of_huge_layers),
         cmocka_unit_test(test_what_fits),
         cmocka_unit_test(test_advice_of_several_degrees),
         cmocka_unit_test(test_advice_of_several_keys),
