@@ -65,12 +65,14 @@ static tr_status add_shape(search *x, int chunks, bool wave, bool whole) {
                      &c->order);
 }
 
+/* No two shapes are equal, because qsort may leave equal ones in any order. */
 static int compare(const void *a, const void *b) {
     const candidate *x = a, *y = b;
     if (x->shape.bound < y->shape.bound) return -1;
     if (x->shape.bound > y->shape.bound) return 1;
     if (x->shape.chunks != y->shape.chunks) return x->shape.chunks < y->shape.chunks ? -1 : 1;
-    return x->shape.whole - y->shape.whole;
+    if (x->shape.whole != y->shape.whole) return x->shape.whole ? 1 : -1;
+    return x->shape.wave - y->shape.wave;
 }
 
 static int most_chunks(const tr_schedule_request *q) {
