@@ -123,7 +123,6 @@ static tr_status generate_turns(tr_schedule *s, const tr_schedule_request *reque
             if (k + ahead < total) TR_TRY_OUT(add(s, &of, r, TR_ACTION_F, k + ahead));
         }
     }
-    TR_TRY_OUT(tr_generate_repair(s, request->table));
 out:
     free(of.first);
     return status;
@@ -150,7 +149,8 @@ tr_status tr_generate_zb_h2(tr_schedule *s, const tr_schedule_request *request) 
 /* --- ZB-1p, ZB-2p ----------------------------------------------------------------------------- */
 
 static tr_status fill_turns(tr_schedule *order, const tr_best *best, const void *factor) {
-    return generate_turns(order, best->request, *(const int *)factor, false);
+    TR_TRY(generate_turns(order, best->request, *(const int *)factor, false));
+    return tr_generate_repair(order, best->request->table); /* it is estimated next */
 }
 
 /* ZB-1p and ZB-2p: the order with the shortest span, at the request's costs and under the cap,
