@@ -323,8 +323,8 @@ const tr_program_set *tr_layout_step(const tr_layout *l, int64_t batch) {
 
 void tr_layout_step_inputs(const tr_layout *l, int pp_rank, tr_flow *input, int *inputs) {
     *inputs = 0;
-    for (int s = 0; s < l->placement.stages;
-         s++) /* cannot fail: tr_layout_create has called it for every stage */
+    /* Cannot fail, because it did not in tr_layout_create for all layers. */
+    for (int s = 0; s < l->placement.stages; s++)
         if (l->owner[s] == pp_rank)
             (void)tr_layer_step_inputs(l->model, l->first[s], l->first[s + 1], input, inputs);
 }

@@ -169,8 +169,7 @@ out:
     return status;
 }
 
-/* Recomputes nothing, if that fits with another cut and is no slower than `plan`, or if that does
- * not fit. */
+/* Recomputes nothing, if that fits with another cut, and `plan` does not fit or is no faster. */
 static tr_status cut_instead(tr_config *c, tr_device *device, const tr_run_plan *plan) {
     char modes[sizeof c->model.recompute];
     tr_run_plan *other;

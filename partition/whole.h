@@ -4,12 +4,12 @@
 
 #include "partition/request.h"
 
-/* No activations are offloaded. */
 typedef struct tr_whole {
     tr_orders orders;
     tr_layout *layout; /* not prepared */
 } tr_whole;
 
-/* The caller releases *out with tr_whole_close. */
+/* Lays the config's model out on one pipeline rank with one micro-batch, without offloaded
+ * activations. Fails like tr_layout_create. The caller releases *out with tr_whole_close. */
 tr_status tr_whole_open(const tr_config *config, tr_whole *out);
 void tr_whole_close(tr_whole *whole);

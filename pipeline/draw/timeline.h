@@ -69,6 +69,8 @@ typedef struct tr_timeline {
     tr_bar *bar;
 } tr_timeline;
 
+/* Creates a timeline without bars. seconds: of one unit of its times; 0: the unit is not seconds.
+ * The caller releases *out with tr_timeline_destroy. */
 tr_status tr_timeline_create(const char *title, int ranks, int stages, int micro_batches,
                              double seconds, tr_timeline **out);
 void tr_timeline_destroy(tr_timeline *timeline);

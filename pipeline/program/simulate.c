@@ -196,14 +196,14 @@ static int blocked(const void *context, int rank, int at, char *item, char *need
 }
 
 static tr_status open_channels(simulator *sim) {
-    int ranks = sim->set->ranks;
-    TR_TRY(tr_calloc((size_t)ranks * (size_t)ranks, sizeof *sim->channel, &sim->channel));
-    for (int r = 0; r < ranks; r++)
+    const size_t ranks = (size_t)sim->set->ranks;
+    TR_TRY(tr_calloc(ranks * ranks, sizeof *sim->channel, &sim->channel));
+    for (int r = 0; r < sim->set->ranks; r++)
         for (int k = 0; k < sim->set->program[r].count; k++) {
             const tr_instr *instr = &sim->set->program[r].instr[k];
             if (instr->action.type == TR_ACTION_SEND) channel_of(sim, r, instr->peer)->capacity++;
         }
-    for (int c = 0; c < ranks * ranks; c++) {
+    for (size_t c = 0; c < ranks * ranks; c++) {
         sim_channel *channel = &sim->channel[c];
         if (!channel->capacity) continue;
         TR_TRY(tr_calloc((size_t)channel->capacity, sizeof *channel->message, &channel->message));
