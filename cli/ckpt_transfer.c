@@ -4,6 +4,7 @@
  * They run on one rank, or on several under `trireme run`. */
 #include "cli/ckpt_transfer.h"
 
+#include "cli/ranks.h"
 #include "job/rank_process.h"
 #include "train/transfer.h"
 
@@ -82,22 +83,20 @@ static tr_status open_world(tr_world **world) {
     return is_rank ? tr_world_open_mpi(world) : tr_world_open_local(1, world);
 }
 
-/* A rank that fails by itself aborts the job. */
 static tr_status run(cli_context *cli, const request *r) {
     tr_world *world = NULL;
     tr_rank_process *process = NULL;
-    bool reported = false;
     /* It does not say that a signal finishes a step and saves, because there is none. */
     tr_status status = tr_rank_process_enter(false, &process);
     if (status == TR_OK) status = open_world(&world);
-    if (status == TR_OK) status = tr_rank_process_begin(process, world, 0);
+    if (status != TR_OK) {
+        (void)tr_rank_process_end(process, status, cli->backtrace, &(bool){false});
+        return status;
+    }
+    status = tr_rank_process_begin(process, world, 0);
     if (status == TR_OK) status = transfer(world, tr_rank_process_board(process), r);
-    bool own = status != TR_OK && !tr_error_is_agreed();
-    (void)tr_rank_process_end(process, status, cli->backtrace, &reported);
-    cli->silent |= reported;
-    if (status != TR_OK) cli_report(cli, status);
-    if (own && world && tr_world_size(world) > 1) tr_world_abort(world, (int)status);
-    if (world) tr_world_close(world);
+    cli_leave(cli, process, world, status);
+    tr_world_close(world);
     return status;
 }
 

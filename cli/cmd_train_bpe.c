@@ -1,4 +1,3 @@
-
 #include "base/clock.h"
 #include "base/memory.h"
 #include "base/output.h"
