@@ -26,6 +26,22 @@ bool tr_box4_intersects(const tr_box4 *a, const tr_box4 *b) {
     return true;
 }
 
+int64_t tr_box4_run(const tr_box4 *part, const int64_t whole[4]) {
+    int64_t run = part->extent[3];
+    for (int d = 3; d > 0 && part->extent[d] == whole[d]; d--) run *= part->extent[d - 1];
+    return run;
+}
+
+int64_t tr_box4_place(const tr_box4 *part, const int64_t whole[4], int64_t element) {
+    int64_t index[4], at = 0;
+    for (int d = 3; d >= 0; d--) {
+        index[d] = part->from[d] + element % part->extent[d];
+        element /= part->extent[d];
+    }
+    for (int d = 0; d < 4; d++) at = at * whole[d] + index[d];
+    return at;
+}
+
 /* Copies a row of an FP64 tensor: the file has FP32, so saving rounds and loading widens. */
 static void copy_row_f64(float *dense, double *local, int64_t stride, int64_t count, bool gather) {
     for (int64_t i = 0; i < count; i++) {

@@ -115,6 +115,12 @@ typedef struct tr_box4 {
 tr_box4 tr_box4_make(int64_t rank, const int64_t *from, const int64_t *extent);
 int64_t tr_box4_volume(const tr_box4 *box);
 bool tr_box4_intersects(const tr_box4 *a, const tr_box4 *b);
+/* Returns the elements of a run of `part`, which are adjacent in the tensor of extent whole[4],
+ * too: a row, or several dimensions of `part` where all but the first are whole. */
+int64_t tr_box4_run(const tr_box4 *part, const int64_t whole[4]);
+/* Returns the row-major number in the tensor of extent whole[4] of `part`'s element of that
+ * number. */
+int64_t tr_box4_place(const tr_box4 *part, const int64_t whole[4], int64_t element);
 /* Copies those of elements [first, first + count) of `part` (in row-major order) that the box
  * `held` of `tensor` holds: with `gather` from the tensor to dense[0..count), else from dense to
  * the tensor, which must not be TR_U8. Returns their number; with dense NULL it only counts. */

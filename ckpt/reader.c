@@ -100,17 +100,11 @@ pass_on(const tr_ckpt_reader *r, const tr_ckpt_part *part, int64_t first, int64_
     const tr_ckpt_entry *entry = &r->manifest.tensor[part->tensor];
     const tr_box4 box = tr_box4_make(entry->rank, part->from, part->extent);
     const tr_box4 whole = tr_box4_make(entry->rank, zero, entry->shape);
-    int64_t run = box.extent[3]; /* elements that are adjacent in the tensor, too */
-    for (int d = 3; d > 0 && box.extent[d] == whole.extent[d]; d--) run *= box.extent[d - 1];
+    const int64_t run = tr_box4_run(&box, whole.extent);
     for (int64_t done = 0, n; done < count; done += n) {
-        int64_t element = first + done, at = 0, index[4];
+        const int64_t element = first + done;
         n = tr_min_i64(run - element % run, count - done);
-        for (int d = 3; d >= 0; d--) {
-            index[d] = box.from[d] + element % box.extent[d];
-            element /= box.extent[d];
-        }
-        for (int d = 0; d < 4; d++) at = at * whole.extent[d] + index[d];
-        TR_TRY(take(context, at, n, r->block + done));
+        TR_TRY(take(context, tr_box4_place(&box, whole.extent, element), n, r->block + done));
     }
     return TR_OK;
 }

@@ -258,29 +258,18 @@ typedef struct runs {
     int64_t pitch; /* from a run to the next in the same matrix; 0: a run is longer than a row */
 } runs;
 
-/* A run is a row of the box, or several dimensions of it where all but the first are whole. */
 static runs find_runs(const tr_weight *t, const tr_box *box) {
     static const int64_t zero[TR_PARAM_RANK] = {0};
     runs r = {.part = tr_box4_make(t->rank, box->offset, box->extent),
               .whole = tr_box4_make(t->rank, zero, t->shape)};
-    int d = 3;
-    r.run = r.part.extent[3];
-    for (; d > 0 && r.part.extent[d] == r.whole.extent[d]; d--) r.run *= r.part.extent[d - 1];
-    r.pitch = d == 3 ? r.whole.extent[3] : 0;
+    r.run = tr_box4_run(&r.part, r.whole.extent);
+    r.pitch = r.part.extent[3] != r.whole.extent[3] ? r.whole.extent[3] : 0;
     return r;
 }
 
-/* Returns where an element of the box, by its row-major number, is in the tensor's storage; sets
- * *rows to the rows of its matrix from there on. */
-static int64_t place_of(const runs *r, int64_t element, int64_t *rows) {
-    int64_t index[4], at = 0;
-    for (int k = 3; k >= 0; k--) {
-        index[k] = element % r->part.extent[k];
-        element /= r->part.extent[k];
-    }
-    for (int k = 0; k < 4; k++) at = at * r->whole.extent[k] + r->part.from[k] + index[k];
-    *rows = r->part.extent[2] - index[2];
-    return at;
+/* Returns the rows of its matrix from that element of the box on. */
+static int64_t rows_from(const tr_box4 *part, int64_t element) {
+    return part->extent[2] - element / part->extent[3] % part->extent[2];
 }
 
 /* Tells the system that the next runs are wanted: from a cold disk, one long read of all ranks'
@@ -301,10 +290,9 @@ tr_status tr_weights_read(tr_weights *w, const tr_weight *t, const tr_box *box, 
     int64_t announced = 0;
     TR_TRY(turn_to(w, t->file));
     for (int64_t done = 0, n; done < count; done += n) {
-        int64_t rows;
-        const int64_t left = count - done, skipped = (first + done) % r.run;
-        const int64_t at = place_of(&r, first + done, &rows);
-        rows = tr_min_i64(rows, left / r.run);
+        const int64_t element = first + done, left = count - done, skipped = element % r.run;
+        const int64_t at = tr_box4_place(&r.part, r.whole.extent, element);
+        int64_t rows = tr_min_i64(rows_from(&r.part, element), left / r.run);
         if (joined) rows = tr_min_i64(rows, SCRATCH / size / r.pitch);
         if (joined && skipped == 0 && rows > 1) {
             n = rows * r.run;
