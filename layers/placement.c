@@ -47,10 +47,10 @@ tr_status tr_placement_visit(const tr_placement *placement, const tr_model *mode
 int tr_placement_bucket(const tr_placement *placement, const tr_model *model, int stage,
                         const tr_param *param) {
     int k = placement->first[stage + 1] - 1;
-    while (k > placement->first[stage] &&
-           (param < model->layers[k]->params ||
-            param >= model->layers[k]->params + model->layers[k]->params_count))
-        k--;
+    for (; k > placement->first[stage]; k--) {
+        const tr_layer *layer = model->layers[k];
+        if (layer->params_count > 0 && param->index >= layer->params[0].index) break;
+    }
     return placement->first[stage + 1] - 1 - k;
 }
 

@@ -51,7 +51,10 @@ static bool next_item(const char **text, item *out, bool *good) {
     }
     *good = *good && *at++ == ':' && tr_digits_read(&at, most_block, &out->first);
     out->last = out->first;
-    if (*good && *at == '-') *good = at++ && tr_digits_read(&at, most_block, &out->last);
+    if (*good && *at == '-') {
+        at++;
+        *good = tr_digits_read(&at, most_block, &out->last);
+    }
     *good = *good && at == end;
     out->reversed = *good && out->first > out->last;
     *good = *good && !out->reversed;
