@@ -388,6 +388,13 @@ void tr_model_destroy(tr_model *model) {
     free(model);
 }
 
+int tr_model_layer_of(const tr_model *model, const tr_param *param) {
+    int k = model->count - 1;
+    while (model->layers[k]->params_count == 0 || param->index < model->layers[k]->params[0].index)
+        k--;
+    return k;
+}
+
 static int64_t count_parameters(const tr_model *model, bool frozen_too) {
     int64_t sum = 0;
     for (int i = 0; i < model->count; i++) {

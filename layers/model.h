@@ -101,6 +101,9 @@ void tr_model_destroy(tr_model *model);
  * layer, or no layer reads an output. */
 tr_status tr_model_connect(tr_model *model);
 
+/* Returns the number of the layer that has the parameter. */
+int tr_model_layer_of(const tr_model *model, const tr_param *param);
+
 /* Returns the parameters of the whole model (global, tied ones once), and those of them that are
  * not frozen. */
 int64_t tr_model_parameters(const tr_model *model);

@@ -46,12 +46,7 @@ tr_status tr_placement_visit(const tr_placement *placement, const tr_model *mode
 
 int tr_placement_bucket(const tr_placement *placement, const tr_model *model, int stage,
                         const tr_param *param) {
-    int k = placement->first[stage + 1] - 1;
-    for (; k > placement->first[stage]; k--) {
-        const tr_layer *layer = model->layers[k];
-        if (layer->params_count > 0 && param->index >= layer->params[0].index) break;
-    }
-    return placement->first[stage + 1] - 1 - k;
+    return placement->first[stage + 1] - 1 - tr_model_layer_of(model, param);
 }
 
 tr_status tr_placement_visit_ties(const tr_placement *placement, const tr_model *model,

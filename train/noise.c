@@ -39,16 +39,6 @@ static tr_status make_tied(tr_noise *n, const tr_mesh *mesh, const tr_step_end_v
     return status;
 }
 
-/* Returns true when F of the parameter's layer writes its gradient. */
-static bool written_in_forward(const tr_model *model, const tr_param *param) {
-    for (int i = 0; i < model->count; i++) {
-        const tr_layer *layer = model->layers[i];
-        if (param >= layer->params && param < layer->params + layer->params_count)
-            return tr_layer_writes_in_forward(layer);
-    }
-    return false;
-}
-
 tr_status tr_noise_create(const tr_store *store, const tr_model *model, const tr_mesh *mesh,
                           const tr_step_end_vector *map, size_t *scratch, tr_noise **out) {
     tr_status status = TR_OK;
@@ -63,7 +53,8 @@ tr_status tr_noise_create(const tr_store *store, const tr_model *model, const tr
         slot_noise *slot = &n->slot[i];
         if (!tr_step_end_measures_noise(mesh, param, &store->slot[i].layout)) continue;
         slot->at = map->noise_entry[param->index];
-        slot->in_forward = written_in_forward(model, param);
+        slot->in_forward =
+            tr_layer_writes_in_forward(model->layers[tr_model_layer_of(model, param)]);
         const tr_op_desc desc = tr_step_end_sumsq_op(param, store->grad_dtype);
         TR_TRY_OUT(tr_op_prepare_fixed(store->device, desc, scratch, &slot->sumsq));
     }
