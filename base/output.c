@@ -31,7 +31,8 @@ static bool sync_file(FILE *out) {
 
 static tr_status close_file(const char *path, FILE *out, bool sync, tr_status status) {
     errno = 0;
-    bool failed = fflush(out) != 0 || ferror(out) != 0 || (sync && !sync_file(out));
+    bool failed =
+        fflush(out) != 0 || ferror(out) != 0 || (sync && status == TR_OK && !sync_file(out));
     int cause = errno; /* 0: an earlier write failed, and its cause is not known */
     if (fclose(out) != 0 && !failed) {
         failed = true;
@@ -46,8 +47,12 @@ tr_status tr_output_close(const char *path, FILE *out, tr_status status) {
     return close_file(path, out, false, status);
 }
 
+tr_status tr_output_sync_close(const char *path, FILE *out, tr_status status) {
+    return close_file(path, out, true, status);
+}
+
 tr_status tr_output_replace(const char *temporary, const char *path, FILE *out, tr_status status) {
-    status = close_file(temporary, out, status == TR_OK, status);
+    status = tr_output_sync_close(temporary, out, status);
     if (status == TR_OK && rename(temporary, path) != 0) status = cannot(path, errno);
     if (status != TR_OK) (void)unlink(temporary);
     return status;

@@ -308,8 +308,7 @@ static tr_status write_text(const export *e, const char *name, const char *text)
     (void)snprintf(path, sizeof path, "%.*s/%s", PATH_MAX - 80, e->folder.temporary, name);
     TR_TRY(tr_output_open(path, &f));
     (void)fprintf(f, "%s\n", text);
-    tr_status status = fflush(f) == 0 && fsync(fileno(f)) == 0 ? TR_OK : fail_io("sync", path);
-    return tr_output_close(path, f, status);
+    return tr_output_sync_close(path, f, TR_OK);
 }
 
 static tr_status write_index(const export *e) {

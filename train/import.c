@@ -222,7 +222,7 @@ static tr_status take_directory(import *m) {
     return TR_OK;
 }
 
-/* Writes the small files; the rename of the checkpoint's folder comes last. */
+/* Writes and syncs the small files; the rename of the checkpoint's folder comes last. */
 static tr_status finish(import *m) {
     char path[PATH_SIZE];
     FILE *f;
@@ -230,7 +230,7 @@ static tr_status finish(import *m) {
         tr_origin_write(m->run, m->folder[0] ? m->folder : NULL, m->json, &m->weights, m->model));
     (void)snprintf(path, sizeof path, "%s/config.yaml", m->run);
     TR_TRY(tr_output_open(path, &f));
-    TR_TRY(tr_output_close(path, f, tr_config_print(&m->config, f)));
+    TR_TRY(tr_output_sync_close(path, f, tr_config_print(&m->config, f)));
     (void)rmdir(m->root); /* an empty one of an earlier run */
     if (rename(m->temporary, m->root) != 0)
         return TR_FAIL(TR_ERR_IO, "'%s' cannot be renamed to '%s': %s", m->temporary, m->root,
@@ -271,11 +271,12 @@ static tr_status import_all(import *m, FILE *out) {
 tr_status tr_import(tr_world *world, const tr_board *board, const char *from, const char *run,
                     FILE *out) {
     import *m;
-    tr_status status =
-        strlen(run) < TR_CONFIG_PATH
-            ? tr_calloc(1, sizeof *m, &m)
-            : TR_FAIL(TR_ERR_USAGE, "the run's path is too long: name the run by a shorter path");
+    tr_status status = TR_OK;
+    if (strlen(run) >= TR_CONFIG_PATH)
+        status =
+            TR_FAIL(TR_ERR_USAGE, "the run's path is too long: name the run by a shorter path");
     TR_TRY(tr_world_agree(world, status));
+    TR_TRY(tr_world_calloc(world, 1, sizeof *m, &m));
     m->world = world;
     m->board = board;
     m->from = from;

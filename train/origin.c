@@ -42,9 +42,7 @@ static tr_status copy_file(const char *from, const char *to) {
     status = tr_output_open(to, &f);
     if (status == TR_OK) {
         (void)fwrite(text, 1, length, f);
-        if (fflush(f) != 0 || fsync(fileno(f)) != 0)
-            status = TR_FAIL(TR_ERR_IO, "'%s' cannot be synced: %s", to, strerror(errno));
-        status = tr_output_close(to, f, status);
+        status = tr_output_sync_close(to, f, TR_OK);
     }
     free(text);
     return status;
@@ -174,7 +172,7 @@ tr_status tr_origin_write(const char *run, const char *folder, const cJSON *conf
     tr_status status = tr_output_open(path, &f);
     if (status == TR_OK) {
         (void)fprintf(f, "%s\n", text);
-        status = tr_output_close(path, f, TR_OK);
+        status = tr_output_sync_close(path, f, TR_OK);
     }
     cJSON_free(text);
     return status;

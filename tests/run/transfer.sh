@@ -114,6 +114,13 @@ if strace -qq -o /dev/null true 2>/dev/null; then
         "$trireme" ckpt import "$models/qwen3" unsynced-run >/dev/null 2>err ||
         fail "an import without synced folders: $(<err)"
     grep -q INJECTED calls || fail "an import does not sync the run's folder"
+    # A power cut leaves a run with all its files, or none.
+    strace -qq -f -y -o calls -e trace=fsync,rename "$trireme" ckpt import "$models/qwen3" synced-run >/dev/null 2>err ||
+        fail "an import: $(<err)"
+    for file in origin.json config.yaml; do
+        sed '/rename.*\.ckpt-import"/,$d' calls | grep -q "fsync(.*/synced-run/$file>" ||
+            fail "an import names the run before $file is on the disk"
+    done
 fi
 
 # Weights of other types and names, and what a user may name by mistake.
