@@ -387,15 +387,17 @@ tr_status tr_index_parse(const char *image, size_t bytes, const char *path, tr_m
     /* Parsed from memory, so that these are the bytes that were verified. */
     hid_t access = H5Pcreate(H5P_FILE_ACCESS), file = -1;
     void *copy = NULL;
+    char name[64];
     tr_status status = tr_calloc(bytes, 1, &copy);
     if (status == TR_OK) {
         memcpy(copy, image, bytes);
+        /* HDF5 needs the name of a file that does not exist, and no file can be below /dev/null.
+         * Images of one name that are open at one time would be one file to it. */
+        (void)snprintf(name, sizeof name, "/dev/null/%p", copy);
         if (access >= 0 && H5Pset_fapl_core(access, 1 << 16, false) >= 0 &&
             H5Pset_fclose_degree(access, H5F_CLOSE_STRONG) >= 0 &&
             H5Pset_file_image(access, copy, bytes) >= 0)
-            /* HDF5 needs the name of a file that does not exist, and no file can be below
-             * /dev/null. */
-            file = H5Fopen("/dev/null/index.h5", H5F_ACC_RDONLY, access);
+            file = H5Fopen(name, H5F_ACC_RDONLY, access);
         if (file < 0) status = tr_h5_fail(TR_ERR_DATA, "open", path);
     }
     if (status == TR_OK) status = get_all(file, bytes, &m);

@@ -328,6 +328,45 @@ static void test_nothing_there(void **state) {
     free_model(&m);
 }
 
+enum { READERS = 2, READINGS = 200 };
+
+typedef struct reading {
+    const char *root;
+    int64_t step;
+    int wrong;
+} reading;
+
+static void *read_states(void *arg) {
+    reading *r = arg;
+    for (int k = 0; k < READINGS; k++) {
+        tr_ckpt_state *s = calloc(1, sizeof *s);
+        r->wrong += !s || tr_ckpt_read_state(r->root, r->step, s) != TR_OK || s->step != r->step;
+        free(s);
+    }
+    return NULL;
+}
+
+/* Ranks may be threads of one process, each of which opens indexes. */
+static void test_threads_read_different_steps(void **state) {
+    (void)state;
+    print_seed(__func__);
+    model m = random_model();
+    layout l = random_layout(&m, 1);
+    pthread_t thread[READERS];
+    reading work[READERS];
+    for (int k = 0; k < READERS; k++) {
+        work[k] = (reading){path_of("p"), k + 1, 0};
+        assert_good(save_model(work[k].root, k + 1, &m, &l));
+    }
+    for (int k = 0; k < READERS; k++)
+        assert_int_equal(pthread_create(&thread[k], NULL, read_states, &work[k]), 0);
+    for (int k = 0; k < READERS; k++) {
+        assert_int_equal(pthread_join(thread[k], NULL), 0);
+        assert_int_equal(work[k].wrong, 0);
+    }
+    free_model(&m);
+}
+
 static void test_bad_lists_are_refused(void **state) {
     (void)state;
     print_seed(__func__);
@@ -534,6 +573,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_same_state_same_bytes, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_other_model_is_listed, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_nothing_there, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_threads_read_different_steps, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_bad_lists_are_refused, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_existing_step, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_retention, set_up, tear_down),
