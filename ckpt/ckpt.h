@@ -110,6 +110,8 @@ typedef struct tr_ckpt_info {
     int64_t step;
     bool valid; /* committed, its index and file sizes agree, and not marked as corrupt */
     char why[TR_CKPT_WHY]; /* when not valid: the reason, a sentence */
+    bool unread;           /* not valid because the file system failed */
+    bool later;            /* not valid because this build does not read its format */
     size_t bytes;
     int shards;
 } tr_ckpt_info;

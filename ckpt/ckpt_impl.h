@@ -18,10 +18,6 @@ enum {
     TR_UUID_SIZE = 33,       /* 32 hexadecimal digits */
 };
 
-/* What ends the sentence about a checkpoint of a later format: its remedy, after which no other is
- * named. */
-#define TR_COMMIT_LATER ": use a newer build"
-
 /* Payload is stored little-endian and moved without conversion. */
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "checkpoints need a little-endian host");
 
@@ -169,6 +165,7 @@ tr_status tr_uuid_make(char uuid[TR_UUID_SIZE]);
 
 /* The COMMIT file, which states the size and checksum of a step's index. */
 typedef struct tr_commit {
+    int format;
     int64_t step, shards, total_bytes, index_bytes;
     uint64_t index_hash; /* XXH3-64 of index.h5 */
     char uuid[TR_UUID_SIZE];
@@ -177,7 +174,7 @@ typedef struct tr_commit {
 /* Writes the text of a COMMIT file, with its own checksum in the last line; returns its length. */
 int tr_commit_format(const tr_commit *commit, char text[TR_COMMIT_SIZE]);
 /* Parses a COMMIT file. Fails with TR_ERR_DATA unless `text` is exactly what tr_commit_format
- * makes. */
+ * makes; sets out->format also when it is later than TR_CKPT_FORMAT. */
 tr_status tr_commit_parse(const char *text, size_t bytes, const char *path, tr_commit *out);
 
 /* --- files ------------------------------------------------------------------------------------ */

@@ -146,14 +146,12 @@ static tr_status scan(const char *root, int64_t **out, size_t *count) {
     return TR_OK;
 }
 
-/* Checks a step. Returns TR_OK also when the step is not valid; *unread: because the file system
- * failed. */
-static tr_status examine(const char *root, int64_t step, tr_ckpt_info *info, bool *unread) {
+/* Checks a step. Returns TR_OK also when the step is not valid. */
+static tr_status examine(const char *root, int64_t step, tr_ckpt_info *info) {
     tr_path dir;
     tr_commit commit = {0};
     tr_manifest m;
     *info = (tr_ckpt_info){.step = step};
-    *unread = false;
     TR_TRY(step_path(root, step, &dir));
     tr_status status = tr_ckpt_step_check(dir.text, step, &commit, &m);
     if (status == TR_OK) {
@@ -165,18 +163,18 @@ static tr_status examine(const char *root, int64_t step, tr_ckpt_info *info, boo
     info->valid = status == TR_OK;
     if (info->valid) return TR_OK;
     if (status != TR_ERR_DATA && status != TR_ERR_IO) return status;
-    *unread = status == TR_ERR_IO;
+    info->unread = status == TR_ERR_IO;
+    info->later = commit.format > TR_CKPT_FORMAT;
     (void)tr_text_fit(info->why, sizeof info->why, tr_error_message());
     return TR_OK;
 }
 
 /* Checks a step again while the file system fails, since a network's faults pass. */
-static tr_status examine_patiently(const char *root, int64_t step, tr_ckpt_info *info,
-                                   bool *unread) {
+static tr_status examine_patiently(const char *root, int64_t step, tr_ckpt_info *info) {
     struct timespec pause = {.tv_nsec = 250 * 1000000};
     for (int left = 3;; left--) {
-        TR_TRY(examine(root, step, info, unread));
-        if (!*unread || left == 0) return TR_OK;
+        TR_TRY(examine(root, step, info));
+        if (!info->unread || left == 0) return TR_OK;
         (void)nanosleep(&pause, NULL);
         pause = (struct timespec){.tv_sec = pause.tv_sec ? 2 : 1};
     }
@@ -190,9 +188,7 @@ tr_status tr_ckpt_list(const char *root, tr_ckpt_info **out, int *count) {
     *count = 0;
     TR_TRY(scan(root, &steps, &n));
     tr_status status = tr_calloc(n, sizeof *info, &info);
-    bool unread;
-    for (size_t i = 0; status == TR_OK && i < n; i++)
-        status = examine(root, steps[i], &info[i], &unread);
+    for (size_t i = 0; status == TR_OK && i < n; i++) status = examine(root, steps[i], &info[i]);
     free(steps);
     if (status != TR_OK) {
         free(info);
@@ -203,27 +199,25 @@ tr_status tr_ckpt_list(const char *root, tr_ckpt_info **out, int *count) {
     return TR_OK;
 }
 
-/* Finds the newest valid step below `below`; *found is -1 when there is none. If why[TR_CKPT_WHY]
- * is "", it gets what is wrong with the newest one that was skipped. *unread: the file system
- * failed to read one that was skipped. */
-static tr_status newest_valid(const char *root, int64_t below, int64_t *found, char *why,
-                              bool *unread) {
+/* Finds the newest valid step below `below`; *found is -1 when there is none. *skipped is zero, or
+ * has only the cause `why` of a step that the caller has skipped. Without a cause it becomes the
+ * newest step that is not valid; `unread` is set when any such step was not read. */
+static tr_status newest_valid(const char *root, int64_t below, int64_t *found,
+                              tr_ckpt_info *skipped) {
     int64_t *steps = NULL;
     size_t n = 0;
     *found = -1;
-    *unread = false;
     TR_TRY(scan(root, &steps, &n));
     tr_status status = TR_OK;
     while (n > 0 && *found < 0 && status == TR_OK) {
         tr_ckpt_info info;
-        bool failed;
         if (steps[--n] >= below) continue;
-        status = *unread ? examine(root, steps[n], &info, &failed)
-                         : examine_patiently(root, steps[n], &info, &failed);
+        status = skipped->unread ? examine(root, steps[n], &info)
+                                 : examine_patiently(root, steps[n], &info);
         if (status != TR_OK) break;
-        *unread |= failed;
         if (info.valid) *found = info.step;
-        else if (!why[0]) (void)snprintf(why, TR_CKPT_WHY, "%s", info.why);
+        else if (!skipped->why[0]) *skipped = info;
+        else skipped->unread |= info.unread;
     }
     free(steps);
     return status;
@@ -248,37 +242,37 @@ tr_status tr_ckpt_none(const char *root) {
                    root);
 }
 
-/* Returns what ends a message with this cause, if no valid step is left. */
-static const char *last_remedy(const char *cause) {
-    return strstr(cause, TR_COMMIT_LATER) ? "" : "start again with another log.dir";
-}
+/* A message about steps of which none is valid ends with this, except when it already names a
+ * remedy, a newer build. */
+static const char *const start_again = "start again with another log.dir";
 
 tr_status tr_ckpt_newest(const char *root, int64_t below, int64_t *step, char *skipped_why) {
-    bool unread;
-    TR_TRY(newest_valid(root, below, step, skipped_why, &unread));
+    tr_ckpt_info skipped = {0};
+    (void)snprintf(skipped.why, sizeof skipped.why, "%s", skipped_why);
+    TR_TRY(newest_valid(root, below, step, &skipped));
+    (void)snprintf(skipped_why, TR_CKPT_WHY, "%s", skipped.why);
     if (*step >= 0) return TR_OK;
     if (!skipped_why[0]) return tr_ckpt_none(root);
-    if (unread)
+    if (skipped.unread)
         return TR_FAIL(TR_ERR_IO,
                        "no checkpoint under %s is valid and can be read; the newest: %s; look "
                        "after the file system, and try again",
                        root, skipped_why);
-    const char *remedy = last_remedy(skipped_why);
     return TR_FAIL(TR_ERR_DATA, "no checkpoint under %s is valid; the newest: %s%s%s", root,
-                   skipped_why, *remedy ? "; " : "", remedy);
+                   skipped_why, skipped.later ? "" : "; ", skipped.later ? "" : start_again);
 }
 
 tr_status tr_ckpt_step_find(const char *root, int64_t step, int64_t *found, tr_path *dir) {
     char why[TR_CKPT_WHY] = "", cause[64] = "";
+    tr_ckpt_info skipped = {0};
     struct stat info;
     int64_t newest;
-    bool unread;
     *found = step;
     if (step < 0) TR_TRY(tr_ckpt_newest(root, INT64_MAX, found, why));
     TR_TRY(step_path(root, *found, dir));
     if (step < 0 || stat(dir->text, &info) == 0) return TR_OK;
     if (errno != ENOENT) (void)snprintf(cause, sizeof cause, " (%s)", strerror(errno));
-    if (newest_valid(root, INT64_MAX, &newest, why, &unread) != TR_OK || newest < 0)
+    if (newest_valid(root, INT64_MAX, &newest, &skipped) != TR_OK || newest < 0)
         return TR_FAIL(TR_ERR_NOFILE, "%s: there is no checkpoint of step %" PRId64 " here%s",
                        dir->text, step, cause);
     return TR_FAIL(TR_ERR_NOFILE,
@@ -289,16 +283,15 @@ tr_status tr_ckpt_step_find(const char *root, int64_t step, int64_t *found, tr_p
 
 tr_status tr_ckpt_step_advise(const char *root, int64_t step, tr_status status) {
     if (status != TR_ERR_DATA) return status;
-    char cause[1024], why[TR_CKPT_WHY] = "";
+    char cause[1024];
+    tr_ckpt_info info, skipped = {0};
     int64_t older;
-    bool unread;
     (void)tr_text_fit(cause, sizeof cause, tr_error_message());
-    if (newest_valid(root, step, &older, why, &unread) != TR_OK)
+    if (examine(root, step, &info) != TR_OK || newest_valid(root, step, &older, &skipped) != TR_OK)
         return TR_FAIL(status, "%s", cause);
-    const char *remedy = last_remedy(cause);
     if (older < 0)
-        return TR_FAIL(TR_ERR_DATA, "%s; no valid step before it%s%s", cause, *remedy ? ": " : "",
-                       remedy);
+        return TR_FAIL(TR_ERR_DATA, "%s; no valid step before it%s%s", cause,
+                       info.later ? "" : ": ", info.later ? "" : start_again);
     return TR_FAIL(TR_ERR_DATA, "%s; the newest valid step before it is %" PRId64, cause, older);
 }
 

@@ -61,13 +61,15 @@ int tr_commit_format(const tr_commit *commit, char text[TR_COMMIT_SIZE]) {
 }
 
 tr_status tr_commit_parse(const char *text, size_t bytes, const char *path, tr_commit *out) {
-    int format = 0;
-    if (bytes < TR_COMMIT_SIZE && sscanf(text, "trireme checkpoint\nformat=%9d", &format) == 1 &&
-        format > TR_CKPT_FORMAT)
-        return TR_FAIL(TR_ERR_DATA,
-                       "%s was written by format %d, this build reads up to %d" TR_COMMIT_LATER,
-                       path, format, TR_CKPT_FORMAT);
     tr_commit commit = {0};
+    if (bytes < TR_COMMIT_SIZE &&
+        sscanf(text, "trireme checkpoint\nformat=%9d", &commit.format) == 1 &&
+        commit.format > TR_CKPT_FORMAT) {
+        *out = commit;
+        return TR_FAIL(TR_ERR_DATA,
+                       "%s was written by format %d, this build reads up to %d: use a newer build",
+                       path, commit.format, TR_CKPT_FORMAT);
+    }
     char again[TR_COMMIT_SIZE];
     int fields = bytes < TR_COMMIT_SIZE
                      ? sscanf(text,
