@@ -94,18 +94,13 @@ static tr_status compare_origin(const tr_config *c, const tr_config *origin, con
     return TR_OK;
 }
 
-/* Returns true when each position of the context has parameters. */
-static bool learns_positions(const tr_model_config *model) {
-    return !strcmp(model->family, "gpt2");
-}
-
 tr_status tr_config_check_fixed(const tr_config *c, const tr_config *saved, const char *run) {
     char where[192];
     (void)snprintf(where, sizeof where, "the run '%.160s'", run);
     for (int i = 0; i < tr_schema_count; i++) {
         const tr_key *key = &tr_schema[i];
         const bool position =
-            !strcmp(key->name, "model.context") && learns_positions(&saved->model);
+            !strcmp(key->name, "model.context") && tr_model_learns_positions(&saved->model);
         if (strncmp(key->name, "model.", strlen("model."))) continue;
         if (free_choice(key, saved) && !position) continue;
         const bool same = strcmp(key->name, "model.lora.targets")
@@ -117,7 +112,7 @@ tr_status tr_config_check_fixed(const tr_config *c, const tr_config *saved, cons
 }
 
 static tr_status compare_context(const tr_config *c, const tr_hf *hf, const char *path) {
-    const bool learned = learns_positions(&hf->model);
+    const bool learned = tr_model_learns_positions(&hf->model);
     const bool scales = strcmp(hf->model.rope_scaling, "none") != 0;
     if (c->model.context <= hf->reach || strcmp(c->model.rope_scaling, hf->model.rope_scaling) != 0)
         return TR_OK;

@@ -69,6 +69,11 @@ bool tr_model_is_conv1d(const tr_model_config *config) {
     return family && family->conv1d;
 }
 
+bool tr_model_learns_positions(const tr_model_config *config) {
+    const tr_family *family = tr_model_family(config->family);
+    return family && family->positions;
+}
+
 /* --- checks ----------------------------------------------------------------------------------- */
 
 /* Returns true when a * b * c elements of up to 8 bytes fit a signed size. */

@@ -83,6 +83,8 @@ tr_status tr_model_complete(tr_model_config *config);
 
 /* Returns true when the config's family stores the weights of linear layers as [in, out]. */
 bool tr_model_is_conv1d(const tr_model_config *config);
+/* Returns true when the config's family has parameters for each position of the context. */
+bool tr_model_learns_positions(const tr_model_config *config);
 
 /* Checks a config, complete or not, for one tensor rank of this shape. Fails with TR_ERR_CONFIG
  * when values contradict each other, naming the config keys (model.heads not divisible by
