@@ -1,5 +1,5 @@
-/* Waits of threads with an end: for a condition variable a moment of the steady clock (tr_now_ns),
- * which is never set. */
+/* Waits for a condition variable that end at a given time of the steady clock (tr_now_ns), which is
+ * never set. */
 #pragma once
 
 #include "base/clock.h"

@@ -210,8 +210,8 @@ static tr_status show(int argc, char **argv) {
     tr_timeline *timelines[MOST_SHOWN] = {NULL};
     tr_status status = TR_OK;
     TR_TRY(parse(argc, argv, 2, true, &a));
-    const bool draws =
-        !cli_is_stdout(a.svg) && !cli_is_stdout(a.trace); /* which is for a file then */
+    /* A file that goes to stdout is alone there. */
+    const bool draws = !cli_is_stdout(a.svg) && !cli_is_stdout(a.trace);
     const tr_timeline *const *drawn = (const tr_timeline *const *)timelines;
     tr_draw_text_options options = terminal();
     for (int k = 0; k < a.names; k++) TR_TRY_OUT(plan(&a, a.name[k], &timelines[k]));

@@ -24,17 +24,6 @@ tr_status cli_usage(const char *name, const char *format, ...) {
     return TR_FAIL(TR_ERR_USAGE, "%s", sentence);
 }
 
-bool cli_is_setting(const char *argument, bool first) {
-    const char *equals = strchr(argument, '='), *point = strchr(argument, '.');
-    /* Every key has a point. */
-    if (!equals || (argument[0] == '-' && (!point || point > equals))) return false;
-    return !(first && access(argument, F_OK) == 0);
-}
-
-bool cli_is_stdout(const char *path) {
-    return path && (!strcmp(path, "-") || !strcmp(path, "/dev/stdout"));
-}
-
 bool cli_is_help(const char *word) {
     return !strcmp(word, "--help") || !strcmp(word, "-h");
 }

@@ -124,6 +124,17 @@ tr_status cli_unknown_option(const char *name, const char *word) {
     return TR_FAIL(TR_ERR_USAGE, "unknown option %s; did you mean %s?", option, known[near]);
 }
 
+bool cli_is_setting(const char *argument, bool first) {
+    const char *equals = strchr(argument, '='), *point = strchr(argument, '.');
+    /* Every key has a point. */
+    if (!equals || (argument[0] == '-' && (!point || point > equals))) return false;
+    return !(first && access(argument, F_OK) == 0);
+}
+
+bool cli_is_stdout(const char *path) {
+    return path && (!strcmp(path, "-") || !strcmp(path, "/dev/stdout"));
+}
+
 tr_status cli_missing_value(const char *name, const char *option) {
     if (after_option(cli_find(name), option, strlen(option)))
         return cli_usage(name, "a value is missing after %s", option);

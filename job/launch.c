@@ -253,7 +253,7 @@ static bool ranks_ended(const job *j, int *code) {
 
 /* Writes the command that starts this program, which has little to do, with mpirun and the job's
  * options, and so shows why mpirun did not start the job. */
-static const char *trial(const job *j, const char *program, char *text, size_t size) {
+static const char *write_trial(const job *j, const char *program, char *text, size_t size) {
     const tr_launch *l = j->launch;
     (void)snprintf(text, size, "mpirun%s -n %d", geteuid() == 0 ? " --allow-run-as-root" : "",
                    l->ranks);
@@ -284,7 +284,7 @@ static int code_of_mpirun(job *j) {
      * not run for some seconds: MPI_Finalize does not wait longer for its answer. */
     if (ranks_ended(j, &ranks_code)) return ranks_code;
     say_once(j, "mpirun ended with %d before the job began; see why with: %s", code,
-             trial(j, "hostname", command, sizeof command));
+             write_trial(j, "hostname", command, sizeof command));
     return TR_ERR_DEVICE;
 }
 
@@ -296,7 +296,8 @@ static bool mpi_did_not_start(job *j) {
     if (!WIFEXITED(status) || WEXITSTATUS(status) == 0 || WEXITSTATUS(status) > 128) return false;
     if (tr_watch_gone_with_mpi(j->board) < 0 || tr_board_ending(j->board)) return false;
     (void)snprintf(doctor, sizeof doctor, "%s doctor", j->exe);
-    say_once(j, "MPI could not start; see why with: %s", trial(j, doctor, command, sizeof command));
+    say_once(j, "MPI could not start; see why with: %s",
+             write_trial(j, doctor, command, sizeof command));
     tr_board_end_all(j->board, TR_ERR_DEVICE);
     return true;
 }

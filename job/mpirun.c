@@ -45,20 +45,15 @@ static tr_status make_arguments(const tr_launch *launch, const char *exe, char *
     char **argv;
     TR_TRY(tr_calloc(n, sizeof *argv, &argv));
     (void)snprintf(count, count_size, "%d", launch->ranks);
-    char *const fixed[] = {"mpirun",
-                           "--bind-to",
-                           "none",
-                           "-n",
-                           count,
-                           "-x",
-                           TR_BOARD_VARIABLE,
-                           "-x",
-                           TR_TERMINAL_VARIABLE,
-                           "-x",
-                           TR_ELAPSED_VARIABLE};
-    char *const restart[] = {"-x", TR_RESTART_VARIABLE};
+    char *const fixed[] = {"mpirun", "--bind-to", "none", "-n", count};
+    char *const variables[] = {TR_BOARD_VARIABLE, TR_TERMINAL_VARIABLE, TR_ELAPSED_VARIABLE,
+                               TR_RESTART_VARIABLE};
+    const size_t passed = launch->first ? 4 : 3; /* without the last on the first start */
     for (size_t i = 0; i < sizeof fixed / sizeof *fixed; i++) argv[used++] = fixed[i];
-    for (size_t i = 0; i < 2 && launch->first; i++) argv[used++] = restart[i];
+    for (size_t i = 0; i < passed; i++) {
+        argv[used++] = "-x";
+        argv[used++] = variables[i];
+    }
     /* On several hosts the launcher reads what mpirun says (job/mpirun_log.h). */
     if (!tr_launch_spans_hosts(launch)) argv[used++] = "-q";
     if (launch->hostfile) {

@@ -17,8 +17,7 @@ typedef struct tr_adafactor {
     tr_dtype dtype;
 } tr_adafactor;
 
-/* Fails with TR_ERR_INTERNAL when the parameter is not one matrix that is divided along one
- * axis. */
+/* Fails like tr_param_matrix_make. */
 tr_status tr_adafactor_make(const tr_param *param, const tr_param_layout *layout,
                             tr_adafactor *out);
 

@@ -18,8 +18,7 @@ typedef struct tr_muon {
     tr_dtype dtype;     /* of the directions */
 } tr_muon;
 
-/* Fails with TR_ERR_INTERNAL when the parameter is not one matrix that is divided along one
- * axis. */
+/* Fails like tr_param_matrix_make. */
 tr_status tr_muon_make(const tr_param *param, const tr_param_layout *layout, tr_muon *out);
 
 /* Returns the bytes of two parts of the matrix, and of two products, each aligned. */
