@@ -2,6 +2,7 @@
 
 #include "base/input.h"
 #include "data/paths.h"
+#include "data/source.h"
 
 #include <inttypes.h>
 #include <limits.h>
@@ -11,9 +12,7 @@
 /* Writes the path of the tokenizer next to a token file to path[PATH_MAX]. Returns false when there
  * is none. */
 static bool beside(const char *file, char *path) {
-    size_t n = strlen(file);
-    if (n > 4 && (strcmp(file + n - 4, ".bin") == 0 || strcmp(file + n - 4, ".idx") == 0)) n -= 4;
-    int length = snprintf(path, PATH_MAX, "%.*s.tokenizer.json", (int)n, file);
+    int length = snprintf(path, PATH_MAX, "%.*s.tokenizer.json", (int)tr_source_stem(file), file);
     return length < PATH_MAX && tr_input_exists(path);
 }
 

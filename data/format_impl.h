@@ -15,6 +15,10 @@ tr_status tr_format_open_text(const char *path, const tr_source_options *options
 tr_status tr_format_open_instruct(const char *path, const tr_source_options *options,
                                   tr_source *source);
 
+/* Return true for one of a pair or its name, and for a file with the header of llm.c's shards. */
+bool tr_format_is_megatron(const char *path);
+bool tr_format_is_llmc(const char *path);
+
 /* Opens the file that holds the tokens as source->file. Fails like tr_input_open, and with
  * TR_ERR_DATA when it is empty. */
 tr_status tr_format_open_file(const char *path, tr_source *source);

@@ -1,5 +1,6 @@
 /* llm.c's shards: 256 numbers of 32 bits, of which three count (what the file is, its version, its
  * tokens), then the tokens: 2 bytes each for GPT-2, 4 for Llama 3. */
+#include "base/input.h"
 #include "data/format_impl.h"
 
 #include <inttypes.h>
@@ -17,6 +18,11 @@ static tr_status no_shard(const char *path, uint32_t magic) {
                    "%d%s; set data.format",
                    path, magic, GPT2, LLAMA3,
                    magic == VALIDATION ? " (it is a file of llm.c's multiple choice)" : "");
+}
+
+bool tr_format_is_llmc(const char *path) {
+    const uint32_t magic = tr_input_magic(path);
+    return magic == GPT2 || magic == LLAMA3;
 }
 
 tr_status tr_format_open_llmc(const char *path, const tr_source_options *options,

@@ -10,6 +10,7 @@
 #include "data/format_impl.h"
 
 #include <inttypes.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -156,12 +157,21 @@ out:
     return status;
 }
 
+size_t tr_source_stem(const char *path) {
+    const size_t length = strlen(path);
+    const char *end = length > 4 ? path + length - 4 : "";
+    return strcmp(end, ".bin") == 0 || strcmp(end, ".idx") == 0 ? length - 4 : length;
+}
+
+bool tr_format_is_megatron(const char *path) {
+    char index[PATH_MAX];
+    const int length = snprintf(index, sizeof index, "%.*s.idx", (int)tr_source_stem(path), path);
+    return length < (int)sizeof index && access(index, F_OK) == 0;
+}
+
 tr_status tr_format_open_megatron(const char *path, const tr_source_options *options,
                                   tr_source *source) {
-    size_t length = strlen(path);
-    if (length > 4 &&
-        (strcmp(path + length - 4, ".bin") == 0 || strcmp(path + length - 4, ".idx") == 0))
-        length -= 4;
+    const size_t length = tr_source_stem(path);
     char *name;
     reader r = {.file.fd = -1};
     TR_TRY(tr_calloc(length + 5, 1, &name));

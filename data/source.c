@@ -33,6 +33,10 @@ static const format *find(const char *name) {
     return NULL;
 }
 
+const char *tr_source_shows(const char *path) {
+    return tr_format_is_megatron(path) ? "megatron" : tr_format_is_llmc(path) ? "llmc" : NULL;
+}
+
 tr_status tr_format_open_file(const char *path, tr_source *source) {
     tr_data_file *file = &source->file;
     tr_status status = tr_input_open("the data file", path, &file->fd, &file->bytes);

@@ -66,6 +66,13 @@ typedef struct tr_source {
 tr_status tr_source_open(const char *path, const tr_source_options *options, tr_source *out);
 void tr_source_close(tr_source *source);
 
+/* Returns the format that a file shows, megatron by its index or llmc by its header; NULL: it shows
+ * none. */
+const char *tr_source_shows(const char *path);
+/* Returns the length of a path without the ending of a pair of data.format megatron, .bin or
+ * .idx. */
+size_t tr_source_stem(const char *path);
+
 /* Reads tokens first..first+count-1. Fails with TR_ERR_CONFIG and the position when a token is
  * vocab or above, with TR_ERR_DATA when one is below 0 or the file has been shortened, and with
  * TR_ERR_IO when it cannot be read. Several threads may call it at a time. */

@@ -1,6 +1,5 @@
 #include "train/eval_session.h"
 
-#include "base/input.h"
 #include "base/memory.h"
 #include "ckpt/ckpt.h"
 #include "data/find_tokenizer.h"
@@ -15,7 +14,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 /* --- the config ------------------------------------------------------------------------------- */
 
@@ -79,27 +77,14 @@ static bool ends_with(const char *text, const char *end) {
     return n >= m && strcmp(text + n - m, end) == 0;
 }
 
-static bool has_index(const char *path) {
-    char name[TR_CONFIG_PATHS + 8];
-    const size_t length = strlen(path) - (ends_with(path, ".bin") ? 4 : 0);
-    if (strlen(path) >= TR_CONFIG_PATHS) return false;
-    (void)snprintf(name, sizeof name, "%.*s.idx", (int)length, path);
-    return access(name, F_OK) == 0;
-}
-
-static bool is_llmc(const char *path) {
-    const uint32_t magic = tr_input_magic(path);
-    return magic == 20240520 || magic == 20240801;
-}
-
 /* Finds the format of a named file: data.format if it is given, what the file shows, or the run's
  * for a .bin; any other file is text. */
 static tr_status find_format(const tr_eval_request *r, const tr_eval_session *s, const char *path,
                              const char **format) {
+    const char *shown = tr_source_shows(path);
     *format = s->config.data.format;
     if (tr_trained_sets(&r->model, "data.format")) return TR_OK;
-    if (has_index(path)) *format = "megatron";
-    else if (is_llmc(path)) *format = "llmc";
+    if (shown) *format = shown;
     else if (ends_with(path, ".bin")) {
         if (s->bytes || strcmp(*format, "u16") == 0 || strcmp(*format, "u32") == 0) return TR_OK;
         return TR_FAIL(TR_ERR_CONFIG,

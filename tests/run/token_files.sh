@@ -164,4 +164,10 @@ head -c 3000 data.megatron.idx >cut.idx && cp data.megatron.bin cut.bin
 train 65 2 cut "${options[@]}" data.path=cut data.format=megatron parallel.dp=2
 says cut "the index 'cut.idx' has 3000 bytes, which its .* do not fill: it was cut off or damaged"
 [[ ! -e cut/ckpt ]] || fail "cut: a checkpoint was made"
+
+# An evaluation finds the format of files that show theirs, whichever of a pair is named.
+want=$("$trireme" eval bytes --data data.txt) || fail "no evaluation of bytes"
+for file in data.llmc data.llmc3 data.megatron data.megatron.bin data.megatron.idx; do
+    [[ $("$trireme" eval bytes --data $file) == "${want//data.txt/$file}" ]] || fail "eval --data $file: another loss"
+done
 finish
