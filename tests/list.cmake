@@ -39,6 +39,9 @@ set_tests_properties(run.trace PROPERTIES LABELS run TIMEOUT 600)
 trireme_run_test(readme)
 trireme_run_test(examples)
 trireme_run_test(own_model)
+if(NOT TRIREME_SANITIZE) # the example has no flags of the sanitizers
+  trireme_run_test(library)
+endif()
 set_tests_properties(run.own_model PROPERTIES PROCESSORS 2) # it builds
 
 # A process that cannot start more threads.
