@@ -88,9 +88,16 @@ static bool elsewhere(const job *j) {
     return tr_launch_spans_hosts(j->launch) || count_in(j, TR_RANK_REMOTE, NULL) > 0;
 }
 
+/* Notes that the job began to end. */
+static void note_end(job *j) {
+    if (j->ending_ns) return;
+    j->ending_ns = tr_now_ns();
+    tr_relay_drop_from(j->output[1], j->mpirun);
+}
+
 static void begin_end(job *j, int code) {
     tr_board_end_all(j->board, code);
-    if (!j->ending_ns) j->ending_ns = tr_now_ns();
+    note_end(j);
 }
 
 static void ask_to_stop(job *j) {
@@ -197,7 +204,7 @@ static void find_loss(job *j) {
 static void look(job *j) {
     int64_t failed_ns;
     find_loss(j);
-    if (tr_board_ending(j->board) && !j->ending_ns) j->ending_ns = tr_now_ns();
+    if (tr_board_ending(j->board)) note_end(j);
     if (j->launch->shows && !j->ending_ns && tr_relay_lost(j->output[0])) {
         say_once(j, "%s", TR_STDOUT_LOST);
         begin_end(j, TR_ERR_IO);

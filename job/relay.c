@@ -9,6 +9,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -27,6 +28,8 @@ struct tr_relay {
     atomic_bool printed;      /* a sentence of this program was copied */
     atomic_bool printed_loss; /* one that names a lost rank or host */
     _Atomic int64_t read_ns;  /* when bytes came last */
+    atomic_bool drops;        /* the lines that contain: */
+    char dropped[96];
     char chunk[CHUNK];
 };
 
@@ -113,6 +116,7 @@ static void *copy(void *argument) {
         size_t left = drop_beginnings(r->chunk, (size_t)n);
         for (size_t i = 0; i < sizeof reports / sizeof *reports; i++)
             left = drop_lines(r->chunk, left, reports[i]);
+        if (atomic_load(&r->drops)) left = drop_lines(r->chunk, left, r->dropped);
         if (memmem(r->chunk, left, "trireme: ", 9)) atomic_store(&r->printed, true);
         if (memmem(r->chunk, left, "trireme: lost ", 14)) atomic_store(&r->printed_loss, true);
         if (left > 0) {
@@ -154,6 +158,14 @@ tr_status tr_relay_open(int to, const tr_relay *line_of, int *input, tr_relay **
     if (status != TR_OK) free(r);
     else *out = r;
     return status;
+}
+
+void tr_relay_drop_from(tr_relay *r, pid_t pid) {
+    char host[64] = "";
+    (void)gethostname(host, sizeof host - 1);
+    host[strcspn(host, ".")] = '\0';
+    (void)snprintf(r->dropped, sizeof r->dropped, "[%s:%05d] ", host, (int)pid);
+    atomic_store(&r->drops, true);
 }
 
 bool tr_relay_ended(const tr_relay *r) {

@@ -8,6 +8,7 @@
 #include "base/status.h"
 
 #include <stdbool.h>
+#include <sys/types.h>
 
 typedef struct tr_relay tr_relay;
 
@@ -17,6 +18,10 @@ typedef struct tr_relay tr_relay;
  * output waits for a moment and then begins a new line. Fails with TR_ERR_DEVICE when a pipe or a
  * thread cannot be created. */
 tr_status tr_relay_open(int to, const tr_relay *line_of, int *input, tr_relay **out);
+/* Drops from now on the lines that Open MPI prints about the process `pid` of this host: a job that
+ * has ended early has its message, and what mpirun says then, such as the trace of its own crash,
+ * only hides it. */
+void tr_relay_drop_from(tr_relay *relay, pid_t pid);
 /* Returns true when every writer has closed the pipe and everything is copied. Returns true also
  * when the pipe is empty, everything is copied and no byte has come for a second: then a process
  * that outlived the child keeps the pipe open. */

@@ -6,6 +6,8 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdint.h>
+#include <stdio.h>
+#include <string.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -66,8 +68,38 @@ static void test_failed_copies(void **state) {
     (void)close(file[1]);
 }
 
+/* What mpirun says about itself is dropped once the job has ended early, and nothing else. */
+static void test_mpirun_at_the_end(void **state) {
+    (void)state;
+    char host[64] = "", text[1024], want[1024];
+    int file[2], input;
+    tr_relay *relay;
+    assert_int_equal(gethostname(host, sizeof host - 1), 0);
+    host[strcspn(host, ".")] = '\0';
+    for (int k = 0; k < 2; k++) {
+        const int kept = snprintf(want, sizeof want, "[%s:00043] kept\nkept\n", host);
+        const int bytes = snprintf(text, sizeof text,
+                                   "[%s:00042] *** Process received signal ***\n[%s:00043] kept\n"
+                                   "[%s:00042] [ 0] libc.so.6(+0x3c050)[0x7fdc137b4050]\nkept\n",
+                                   host, host, host);
+        assert_int_equal(pipe(file), 0);
+        must(tr_relay_open(file[1], NULL, &input, &relay));
+        if (k == 1) tr_relay_drop_from(relay, 42);
+        assert_int_equal(write(input, text, (size_t)bytes), bytes);
+        (void)close(input);
+        while (!tr_relay_ended(relay)) sleep_ms(1);
+        (void)close(file[1]);
+        char got[sizeof text];
+        assert_int_equal(read(file[0], got, sizeof got), k == 1 ? kept : bytes);
+        assert_memory_equal(got, k == 1 ? want : text, (size_t)(k == 1 ? kept : bytes));
+        tr_relay_close(relay);
+        (void)close(file[0]);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_output_after_silence),
+                                       cmocka_unit_test(test_mpirun_at_the_end),
                                        cmocka_unit_test(test_failed_copies)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
