@@ -106,18 +106,19 @@ static void test_added_spaces(void **state) {
     tr_tokenizer_close(t);
 }
 
-/* Writes a rank file with the 256 bytes and as many pairs of bytes as gpt2 has ranks. */
-static const char *write_ranks(void) {
+/* Writes a rank file with the 256 bytes, the 65536 pairs of bytes, and triples that end in x, as
+ * far as `ranks` goes. */
+static const char *write_ranks(unsigned ranks) {
     static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    enum { RANKS = 50256, LINE = 24 };
-    char *text = malloc(RANKS * LINE);
+    enum { BYTES = 256, PAIRS = 65536, LINE = 24 };
+    char *text = malloc((size_t)ranks * LINE);
     size_t length = 0;
-    for (unsigned rank = 0; rank < RANKS; rank++) {
-        unsigned pair = rank - 256, a = rank < 256 ? rank : pair / 256,
-                 b = rank < 256 ? 0 : pair % 256;
-        length += (size_t)sprintf(text + length, "%c%c%c= %u\n", digits[a >> 2],
-                                  digits[(a & 3) << 4 | b >> 4],
-                                  rank < 256 ? '=' : digits[(b & 15) << 2], rank);
+    for (unsigned rank = 0; rank < ranks; rank++) {
+        const unsigned pair = (rank - BYTES) % PAIRS, a = rank < BYTES ? rank : pair / 256,
+                       b = rank < BYTES ? 0 : pair % 256, c = rank < BYTES + PAIRS ? 0 : 'x';
+        length += (size_t)sprintf(
+            text + length, "%c%c%c%c %u\n", digits[a >> 2], digits[(a & 3) << 4 | b >> 4],
+            rank < BYTES ? '=' : digits[(b & 15) << 2 | c >> 6], c ? digits[c & 63] : '=', rank);
     }
     const char *path = written("ranks.tiktoken", text, length);
     free(text);
@@ -129,7 +130,7 @@ static void test_ranks(void **state) {
     tr_tokenizer *t, *saved;
     char copy[256];
     const int32_t ab = 256 + 'a' * 256 + 'b', space_c = 256 + ' ' * 256 + 'c';
-    must(tr_tokenizer_open(write_ranks(), &t));
+    must(tr_tokenizer_open(write_ranks(50256), &t));
     assert_int_equal(tr_tokenizer_size(t), 50257);
     assert_int_equal(tr_tokenizer_document_end(t), 50256);
     EXPECT(t, "ab c<|endoftext|>a", 0, ab, space_c, 50256, 'a');
@@ -147,6 +148,53 @@ static void test_ranks(void **state) {
     EXPECT(saved, "ab c<|endoftext|>a", 0, ab, space_c, 50256, 'a');
     tr_tokenizer_close(saved);
     tr_tokenizer_close(t);
+}
+
+/* A rank file of Llama 3's size has its special tokens and the one before each text, and so has the
+ * tokenizer.json that a run keeps, in the form that tokenizers 0.23.3 reads. */
+static void test_llama_ranks(void **state) {
+    (void)state;
+    static const char begin[] =
+        "{\"type\": \"TemplateProcessing\", \"single\": [{\"SpecialToken\": {\"id\": "
+        "\"<|begin_of_text|>\", \"type_id\": 0}}, {\"Sequence\": {\"id\": \"A\", \"type_id\": "
+        "0}}],\n\"pair\": [{\"Sequence\": {\"id\": \"A\", \"type_id\": 0}}, {\"Sequence\": "
+        "{\"id\": "
+        "\"B\", \"type_id\": 1}}],\n\"special_tokens\": {\"<|begin_of_text|>\": {\"id\": "
+        "\"<|begin_of_text|>\", \"ids\": [128000], \"tokens\": [\"<|begin_of_text|>\"]}}}";
+    static const struct {
+        const char *name;
+        int32_t id;
+    } special[] = {{"<|end_of_text|>", 128001},
+                   {"<|reserved_special_token_0|>", 128002},
+                   {"<|reserved_special_token_1|>", 128003},
+                   {"<|finetune_right_pad_id|>", 128004},
+                   {"<|reserved_special_token_2|>", 128005},
+                   {"<|eot_id|>", 128009},
+                   {"<|python_tag|>", 128010},
+                   {"<|reserved_special_token_3|>", 128011},
+                   {"<|reserved_special_token_247|>", 128255}};
+    const int32_t ab = 256 + 'a' * 256 + 'b', abx = ab + 65536, *prefix;
+    tr_tokenizer *t[2];
+    char copy[256], *json;
+    size_t length;
+    must(tr_tokenizer_open(write_ranks(128000), &t[0]));
+    (void)snprintf(copy, sizeof copy, "%s/saved.json", scratch);
+    must(tr_tokenizer_save(t[0], copy));
+    must(tr_tokenizer_open(copy, &t[1]));
+    for (int k = 0; k < 2; k++) {
+        assert_int_equal(tr_tokenizer_size(t[k]), 128256);
+        assert_int_equal(tr_tokenizer_document_end(t[k]), 128001);
+        assert_int_equal(tr_tokenizer_prefix(t[k], &prefix), 1);
+        assert_int_equal(prefix[0], 128000);
+        for (size_t i = 0; i < sizeof special / sizeof *special; i++)
+            assert_int_equal(tr_tokenizer_find(t[k], special[i].name), special[i].id);
+        EXPECT(t[k], "abx c", 0, abx, 256 + ' ' * 256 + 'c');
+        EXPECT(t[k], "ab<|eot_id|>x", 0, ab, 128009, 'x');
+        tr_tokenizer_close(t[k]);
+    }
+    must(tr_input_load("saved", copy, (tr_input_limit){64, TR_ERR_DATA}, &json, &length));
+    assert_non_null(strstr(json, begin));
+    free(json);
 }
 
 /* vocab.json and merges.txt; the ends that the files next to them name. */
@@ -328,11 +376,12 @@ static void test_replaced(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_small),        cmocka_unit_test(test_ranks),
-        cmocka_unit_test(test_folder),       cmocka_unit_test(test_long_piece),
-        cmocka_unit_test(test_merged_bytes), cmocka_unit_test(test_added_spaces),
-        cmocka_unit_test(test_no_byte),      cmocka_unit_test(test_unknown_waits),
-        cmocka_unit_test(test_pieces),       cmocka_unit_test(test_replaced),
+        cmocka_unit_test(test_small),         cmocka_unit_test(test_ranks),
+        cmocka_unit_test(test_llama_ranks),   cmocka_unit_test(test_folder),
+        cmocka_unit_test(test_long_piece),    cmocka_unit_test(test_merged_bytes),
+        cmocka_unit_test(test_added_spaces),  cmocka_unit_test(test_no_byte),
+        cmocka_unit_test(test_unknown_waits), cmocka_unit_test(test_pieces),
+        cmocka_unit_test(test_replaced),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }
