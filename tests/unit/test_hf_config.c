@@ -8,6 +8,8 @@
 #include "support/scratch.h"
 #include "support/seed.h"
 
+#include <math.h>
+
 static uint64_t seed;
 
 static tr_status parse_hf(const char *text, tr_hf *hf) {
@@ -59,6 +61,24 @@ static void configs_ask_for_what_trireme_has(void **state) {
         {"{\"model_type\":\"gpt2\",\"vocab_size\":9,\"n_embd\":8,\"n_layer\":1,\"n_head\":2,\"n_"
          "positions\":4,\"scale_attn_weights\":false}",
          "\"scale_attn_weights\""},
+        {"{\"model_type\":\"llama\",\"rms_norm_eps\":\"small\"," SIZES "}",
+         "\"rms_norm_eps\" must be a number above 0"},
+        {"{\"model_type\":\"qwen3\",\"use_sliding_window\":true,\"sliding_window\":8,\"layer_"
+         "types\":[\"full_attention\",\"linear_attention\"]," SIZES "}",
+         "layers other than full_attention and sliding_attention"},
+        {"{\"model_type\":\"qwen2\",\"use_sliding_window\":true,\"sliding_window\":8,\"max_window_"
+         "layers\":-1," SIZES "}",
+         "\"max_window_layers\" must be an integer of at least 0"},
+        {"{\"model_type\":\"llama\",\"rope_parameters\":{\"partial_rotary_factor\":0.5}," SIZES "}",
+         "\"partial_rotary_factor\""},
+        {"{\"model_type\":\"llama\",\"rope_scaling\":{\"type\":\"yarn\",\"factor\":4.0,"
+         "\"truncate\":false}," SIZES "}",
+         "yarn without rounded borders"},
+        {"{\"model_type\":\"llama\",\"rope_scaling\":{\"type\":\"yarn\",\"factor\":1."
+         "23456789012345,"
+         "\"beta_fast\":12.3456789012345,\"beta_slow\":1.23456789012345,"
+         "\"attention_factor\":1.23456789012345}," SIZES "}",
+         "\"rope_type\" must be followed by numbers with fewer digits"},
     };
     tr_hf hf;
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
@@ -85,6 +105,18 @@ static void configs_ask_for_what_trireme_has(void **state) {
                   "}",
                   &hf));
     assert_string_equal(hf.model.rope_scaling, "yarn 4 8192 32 1 1.5");
+    /* transformers: (0.1 mscale ln factor + 1) / (0.1 mscale_all_dim ln factor + 1), if both are
+     * there and attention_factor is not */
+    must(parse_hf("{\"model_type\":\"llama\",\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":4."
+                  "0,\"mscale\":0.7,\"mscale_all_dim\":0}," SIZES "}",
+                  &hf));
+    assert_string_equal(hf.model.rope_scaling, "yarn 4 32768");
+    must(parse_hf("{\"model_type\":\"llama\",\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":4."
+                  "0,\"mscale\":0.7,\"mscale_all_dim\":1.0}," SIZES "}",
+                  &hf));
+    double attention;
+    assert_int_equal(sscanf(hf.model.rope_scaling, "yarn 4 32768 32 1 %lf", &attention), 1);
+    assert_true(fabs(attention - 0.9634746568860826) < 1e-15);
 }
 
 /* Keys that are left out have the defaults of the classes: those that the config classes of

@@ -184,7 +184,31 @@ static void test_faults(void **state) {
     faulty("pre", "{\"type\": \"Metaspace\", \"replacement\": \"__\"}", "must be one character");
     faulty("pre", "{\"type\": \"UnicodeScripts\"}", "pre_tokenizer 'UnicodeScripts'");
     faulty("decoder", "{\"type\": \"WordPiece\"}", "decoder 'WordPiece'");
+    faulty("decoder", "{\"type\": \"Replace\", \"pattern\": {\"Regex\": \"a\"}, \"content\": \"\"}",
+           "decoder 'Replace of an expression'");
+    faulty("decoder", "{\"type\": \"Strip\", \"content\": \"_\", \"start\": 1, \"stop\": 0}",
+           "decoder 'Strip of anything else'");
+    faulty("decoder", "{\"type\": \"Strip\", \"content\": \" \", \"start\": 0, \"stop\": 1}",
+           "decoder 'Strip of anything else'");
+    faulty("decoder", "{\"type\": \"Metaspace\"}",
+           "decoder 'that is not ByteLevel after a ByteLevel pre_tokenizer'");
+    faulty("decoder", "{\"type\": \"Metaspace\", \"replacement\": 7}",
+           "decoder.replacement must be a string");
+    faulty("decoder", "{\"type\": \"Metaspace\", \"add_prefix_space\": 1}",
+           "decoder.add_prefix_space must be true or false");
     faulty("post", "{\"type\": \"X\"}", "post_processor 'X'");
+    faulty("post", "{\"type\": \"TemplateProcessing\", \"single\": {}}",
+           "post_processor.single must be an array");
+    faulty("post",
+           "{\"type\": \"TemplateProcessing\", \"single\": [{\"SpecialToken\": {\"id\": \"x\"}}], "
+           "\"special_tokens\": {}}",
+           "post_processor.special_tokens has no ids of 'x'");
+    faulty("post",
+           "{\"type\": \"TemplateProcessing\", \"single\": [{\"SpecialToken\": {\"id\": \"x\"}}], "
+           "\"special_tokens\": {\"x\": {\"ids\": [6]}}}",
+           "post_processor adds id 6, but the largest id is 5");
+    faulty("post", "{\"type\": \"BertProcessing\", \"cls\": [\"x\"], \"sep\": [\"y\", 1]}",
+           "post_processor.cls[1] must be an id");
     faulty("more", "\"dropout\": 0.1,", "model.dropout");
     faulty("more", "\"end_of_word_suffix\": \"</w>\",", "end_of_word_suffix");
     /* A pattern that backtracks without bound. */
@@ -239,6 +263,10 @@ static void test_cut(void **state) {
     assert_int_equal(open_and_use(deep, sizeof deep), TR_ERR_DATA);
     assert_int_equal(open_and_use("YQ== 0\nYg== 1\n", 14), TR_ERR_DATA);
     assert_non_null(strstr(tr_error_message(), "2 ranks up to 1"));
+    assert_int_equal(open_and_use("YQ== 0\nY*== 1\n", 14), TR_ERR_DATA);
+    assert_non_null(strstr(tr_error_message(), "line 2: a line is base64, a space and a rank"));
+    assert_int_equal(open_and_use("YQ== 0\nYg== one\n", 16), TR_ERR_DATA);
+    assert_non_null(strstr(tr_error_message(), "line 2: a line is base64, a space and a rank"));
     assert_int_equal(open_and_use("\n\x0c\n\x05<unk>", 9), TR_ERR_DATA);
     assert_non_null(strstr(tr_error_message(), "SentencePiece"));
     tr_tokenizer *t;
