@@ -119,6 +119,28 @@ mv "$scratch/gone" "$scratch/moved"
 wait "$job" || code=$?
 [[ $code == 74 ]] && grep -q "step [0-9]*: the .*; the step is skipped$" "$scratch/gone.err" || fail "gone: ended with $code: $(tail -n 1 "$scratch/gone.err")"
 
+# A step that has become corrupt ends the run that goes back to it, and --resume goes on from the one before, with the
+# bits of a run that has it intact. A long sample after it leaves the time for the damage.
+each=$(((odd - 2) / 2)) newest=$(((odd - 2) / 2 * 2))
+train 0 1 whole guard.action=rollback checkpoint.every=$each
+for ranks in 1 2; do
+    run=corrupt-$ranks code=0 options=(guard.action=rollback checkpoint.every=$each parallel.pp=$ranks)
+    trireme_on $ranks train "$scratch/base.yaml" log.dir="$scratch/$run" "${options[@]}" train.sample_every=$((newest + 1)) \
+        train.sample_tokens=20000 >"$scratch/$run.out" 2>"$scratch/$run.err" &
+    job=$!
+    until_true 60 test -e "$(step_dir $run $newest)/COMMIT" || fail "$run: step $newest is not saved"
+    shard=$(ls -S "$(step_dir $run $newest)"/shard-* | head -n 1)
+    flip "$shard" $(($(stat -c %s "$shard") * 2 / 3)) 3
+    wait $job || code=$?
+    [[ $code == 65 ]] && grep -q "checksum.*: it is corrupt .*; the newest valid step before it is $each$" "$scratch/$run.err" ||
+        fail "$run: ended with $code: $(tail -n 1 "$scratch/$run.err")"
+    [[ $(field $run step | tail -n 1) == $((odd - 1)) ]] || fail "$run: the last record is of step $(field $run step | tail -n 1)"
+    train 0 $ranks $run --resume "${options[@]}"
+    grep -q "resuming from step $each, because a newer one is not valid: " "$scratch/$run.err" || fail "$run: $(head -n 1 "$scratch/$run.err")"
+    same_lines $run whole 240
+    same_tensors $run whole 240
+done
+
 # The running means are in the checkpoint: a resumed run goes back at the same step.
 mkdir -p "$scratch/again/ckpt"
 cp -r "$(step_dir warn "$saved")" "$scratch/again/ckpt"
