@@ -114,8 +114,8 @@ bool tr_box4_intersects(const tr_box4 *a, const tr_box4 *b);
 /* Returns the elements of a run of `part`, which are adjacent in the tensor of extent whole[4],
  * too: a row, or several dimensions of `part` where all but the first are whole. */
 int64_t tr_box4_run(const tr_box4 *part, const int64_t whole[4]);
-/* Returns the row-major number in the tensor of extent whole[4] of `part`'s element of that
- * number. */
+/* Returns where an element of `part` is in the tensor of extent whole[4]; both numbers are
+ * row-major. */
 int64_t tr_box4_place(const tr_box4 *part, const int64_t whole[4], int64_t element);
 /* Copies those of elements [first, first + count) of `part` (in row-major order) that the box
  * `held` of `tensor` holds: with `gather` from the tensor to dense[0..count), else from dense to

@@ -61,8 +61,9 @@ tr_status tr_h5_create(const char *path, int64_t needed, hid_t *file) {
     return status;
 }
 
-tr_status tr_h5_finish(const char *path, int64_t needed, hid_t file) {
-    return H5Fclose(file) < 0 ? fail_io("finish the layout of", path, needed) : TR_OK;
+tr_status tr_h5_finish(const char *path, int64_t needed, hid_t file, tr_status status) {
+    const bool closed = H5Fclose(file) >= 0;
+    return closed || status != TR_OK ? status : fail_io("finish the layout of", path, needed);
 }
 
 hid_t tr_h5_dataset_list(void) {

@@ -457,10 +457,7 @@ tr_status tr_index_write(const char *path, const tr_manifest *m, int64_t *bytes,
     hid_t file;
     TR_TRY(tr_file_try(path, at_most, needed));
     TR_TRY(tr_h5_create(path, needed, &file));
-    tr_status status = put_all(file, m);
-    tr_status finished = tr_h5_finish(path, needed, file);
-    TR_TRY(status);
-    TR_TRY(finished);
+    TR_TRY(tr_h5_finish(path, needed, file, put_all(file, m)));
     TR_TRY(read_back(path, m, bytes, hash));
     int fd = open(path, O_RDWR | O_CLOEXEC);
     if (fd < 0) return tr_io_fail("open", path, errno, needed);

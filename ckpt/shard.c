@@ -57,8 +57,7 @@ static tr_status lay_out(const char *path, tr_manifest *m, int64_t shard, int64_
         number = p > 0 && m->part[p - 1].tensor == m->part[p].tensor ? number + 1 : 0;
         if (m->part[p].file == shard) status = lay_out_part(file, m, &m->part[p], number);
     }
-    tr_status finished = tr_h5_finish(path, needed, file);
-    return status != TR_OK ? status : finished;
+    return tr_h5_finish(path, needed, file, status);
 }
 
 /* --- what is not payload ---------------------------------------------------------------------- */

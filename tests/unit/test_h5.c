@@ -11,10 +11,9 @@
 
 #include <cmocka.h>
 
-/* A limit on a file's size stands for a disk that becomes full: HDF5 writes a layout when the file
- * is closed. */
-static void test_no_room_for_a_layout(void **state) {
-    (void)state;
+/* Makes a layout of 5000 bytes of payload and finishes it with `status`. A limit on a file's size
+ * stands for a disk that becomes full: HDF5 writes a layout when the file is closed. */
+static tr_status finish_without_room(tr_status status) {
     static const char path[] = "layout.h5";
     const int64_t steps[4] = {1, 2, 3, 4};
     struct rlimit before, small;
@@ -26,14 +25,27 @@ static void test_no_room_for_a_layout(void **state) {
     assert_int_equal(tr_h5_create(path, 5000, &file), TR_OK);
     assert_true(tr_h5_set_i64(file, "step", 4, steps));
     assert_int_equal(setrlimit(RLIMIT_FSIZE, &small), 0);
-    const tr_status status = tr_h5_finish(path, 5000, file);
+    if (status != TR_OK) status = TR_FAIL(status, "an earlier failure");
+    status = tr_h5_finish(path, 5000, file, status);
     assert_int_equal(setrlimit(RLIMIT_FSIZE, &before), 0);
-    assert_int_equal(status, TR_ERR_IO);
+    (void)unlink(path);
+    return status;
+}
+
+static void test_no_room_for_a_layout(void **state) {
+    (void)state;
+    assert_int_equal(finish_without_room(TR_OK), TR_ERR_IO);
     assert_string_equal(tr_error_message(),
                         "cannot finish the layout of layout.h5: File too large; a checkpoint of "
                         "this run takes at least 5000 bytes: raise the limit on a file's size "
                         "(ulimit -f) (older checkpoints are untouched)");
-    (void)unlink(path);
+}
+
+/* The sentence is that of the status. */
+static void test_earlier_failure(void **state) {
+    (void)state;
+    assert_int_equal(finish_without_room(TR_ERR_INTERNAL), TR_ERR_INTERNAL);
+    assert_string_equal(tr_error_message(), "an earlier failure");
 }
 
 static void test_no_folder(void **state) {
@@ -46,6 +58,7 @@ static void test_no_folder(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_no_room_for_a_layout),
+                                       cmocka_unit_test(test_earlier_failure),
                                        cmocka_unit_test(test_no_folder)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
