@@ -365,12 +365,14 @@ const tr_key tr_schema[] = {
          "skip (it changes no parameter); or rollback, which needs guard.sigma (the run goes back "
          "to its newest checkpoint and steps over the data read since; without one the step is "
          "skipped). A loss or norm that is not finite ends the run (exit code 65); with skip, and "
-         "in fp16, "
-         "the step is skipped."},
+         "in fp16, the step is skipped."},
     {"guard.sigma", FLOAT(guard.sigma, 0, 1e9), .fallback = "0", .example = "6",
-     .help = "Standard deviations above its running mean from which a step's loss or gradient "
-             "norm is out of line; 0: never. Mean and deviation are those of about the last 100 "
-             "steps, and none of the first 20 steps is out of line."},
+     .help =
+         "Standard deviations above its running mean from which a step's loss or gradient "
+         "norm is out of line; 0: never. Mean and deviation weigh the newest 100 steps most, so "
+         "for "
+         "some hundred steps after a fast fall of the loss only a large jump is out of line. None "
+         "of the first 20 steps is."},
     {"guard.skips", INT(guard.skips, 1, BIG), .fallback = "20",
      .help = "The run ends (exit code 65) with this many steps in a row that are skipped, or with "
              "guard.action rollback with this many since the newest checkpoint that are out of "
