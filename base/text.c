@@ -1,9 +1,13 @@
 #include "base/text.h"
 
 #include <stdarg.h>
-#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
+
+bool tr_text_ends(const char *text, const char *end) {
+    const size_t n = strlen(text), m = strlen(end);
+    return n >= m && strcmp(text + n - m, end) == 0;
+}
 
 void tr_text_add(char *text, size_t size, const char *format, ...) {
     size_t used = strlen(text);

@@ -1,7 +1,11 @@
-/* Text that is built piece by piece. */
+/* Text that is built piece by piece, and how a text ends. */
 #pragma once
 
+#include <stdbool.h>
 #include <stddef.h>
+
+/* Returns true when `end` is the end of the text. */
+bool tr_text_ends(const char *text, const char *end);
 
 /* Appends to the string in text[size]. Cuts off what does not fit. */
 __attribute__((format(printf, 3, 4))) void tr_text_add(char *text, size_t size, const char *format,

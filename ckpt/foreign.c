@@ -1,4 +1,5 @@
 /* Sentences for model files of other formats, which users have in such folders. */
+#include "base/text.h"
 #include "ckpt/weights_impl.h"
 
 #include <dirent.h>
@@ -44,17 +45,13 @@ tr_status tr_foreign_shard(const char *path) {
                    path, files);
 }
 
-static bool ends_with(const char *name, const char *end) {
-    const size_t n = strlen(name), k = strlen(end);
-    return n >= k && !strcmp(name + n - k, end);
-}
-
 /* Returns what a file's name tells, the most telling first; one after the last: nothing. */
 static int rank_of(const char *name) {
     if (!strncmp(name, "adapter_model.", 14)) return 0;
-    if (ends_with(name, ".safetensors")) return strstr(name, "-of-") ? 1 : 2;
-    if (ends_with(name, ".bin") || ends_with(name, ".pth") || ends_with(name, ".pt")) return 3;
-    return ends_with(name, ".gguf") ? 4 : 5;
+    if (tr_text_ends(name, ".safetensors")) return strstr(name, "-of-") ? 1 : 2;
+    if (tr_text_ends(name, ".bin") || tr_text_ends(name, ".pth") || tr_text_ends(name, ".pt"))
+        return 3;
+    return tr_text_ends(name, ".gguf") ? 4 : 5;
 }
 
 tr_status tr_foreign_folder(const char *path) {

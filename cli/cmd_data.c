@@ -1,4 +1,5 @@
 #include "base/nearest.h"
+#include "base/text.h"
 #include "cli/cli.h"
 #include "config/batches.h"
 #include "config/schema.h"
@@ -9,16 +10,11 @@
 #include <string.h>
 #include <unistd.h>
 
-static bool ends_with(const char *text, const char *end) {
-    size_t n = strlen(text), m = strlen(end);
-    return n >= m && !strcmp(text + n - m, end);
-}
-
 /* Takes argv[1] as a config if it ends in .yaml or .yml, and else as a data file with the default
  * config. */
 static tr_status load(int argc, char **argv, tr_config *config) {
     const char *const *overrides = (const char *const *)argv + 2;
-    if (ends_with(argv[1], ".yaml") || ends_with(argv[1], ".yml"))
+    if (tr_text_ends(argv[1], ".yaml") || tr_text_ends(argv[1], ".yml"))
         return tr_config_load(argv[1], overrides, argc - 2, config);
     TR_TRY(tr_config_parse("", 0, argv[1], overrides, argc - 2, config));
     return tr_key_set(&tr_schema[tr_schema_find("data.path")], argv[1], config);

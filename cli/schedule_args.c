@@ -1,5 +1,6 @@
 #include "cli/schedule_args.h"
 
+#include "base/text.h"
 #include "cli/cli.h"
 #include "pipeline/orders/csv.h"
 #include "pipeline/orders/make.h"
@@ -129,8 +130,7 @@ static bool is_name(const char *name) {
 }
 
 bool cli_schedule_is_file(const char *name) {
-    size_t length = strlen(name);
-    return strchr(name, '/') || (length >= 4 && !strcmp(name + length - 4, ".csv")) ||
+    return strchr(name, '/') || tr_text_ends(name, ".csv") ||
            (!is_name(name) && access(name, F_OK) == 0);
 }
 

@@ -7,6 +7,7 @@
  * `end` begins with 0; each later one is the number of the sequence behind a document. */
 #include "base/input.h"
 #include "base/memory.h"
+#include "base/text.h"
 #include "data/format_impl.h"
 
 #include <inttypes.h>
@@ -159,8 +160,8 @@ out:
 
 size_t tr_source_stem(const char *path) {
     const size_t length = strlen(path);
-    const char *end = length > 4 ? path + length - 4 : "";
-    return strcmp(end, ".bin") == 0 || strcmp(end, ".idx") == 0 ? length - 4 : length;
+    const bool pair = tr_text_ends(path, ".bin") || tr_text_ends(path, ".idx");
+    return pair && length > 4 ? length - 4 : length;
 }
 
 bool tr_format_is_megatron(const char *path) {

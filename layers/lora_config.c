@@ -119,13 +119,8 @@ bool tr_lora_same_targets(const tr_model_config *a, const tr_model_config *b) {
     return has_words(of_a, of_b) && has_words(of_b, of_a);
 }
 
-static bool has_end(const char *text, const char *end) {
-    const size_t n = strlen(text), m = strlen(end);
-    return n > m && !strcmp(text + n - m, end);
-}
-
 bool tr_lora_is_update(const char *tensor) {
-    return has_end(tensor, "." TR_LORA_A) || has_end(tensor, "." TR_LORA_B);
+    return tr_text_ends(tensor, "." TR_LORA_A) || tr_text_ends(tensor, "." TR_LORA_B);
 }
 
 static tr_status unknown_target(const tr_family *f, const module list[MODULES], const char *word) {

@@ -1,6 +1,7 @@
 #include "train/eval_session.h"
 
 #include "base/memory.h"
+#include "base/text.h"
 #include "ckpt/ckpt.h"
 #include "data/find_tokenizer.h"
 #include "data/paths.h"
@@ -72,11 +73,6 @@ static tr_status open_tokenizer(const tr_eval_request *r, tr_eval_session *s) {
 
 /* --- the data --------------------------------------------------------------------------------- */
 
-static bool ends_with(const char *text, const char *end) {
-    const size_t n = strlen(text), m = strlen(end);
-    return n >= m && strcmp(text + n - m, end) == 0;
-}
-
 /* Finds the format of a named file: data.format if it is given, what the file shows, or the run's
  * for a .bin; any other file is text. */
 static tr_status find_format(const tr_eval_request *r, const tr_eval_session *s, const char *path,
@@ -85,7 +81,7 @@ static tr_status find_format(const tr_eval_request *r, const tr_eval_session *s,
     *format = s->config.data.format;
     if (tr_trained_sets(&r->model, "data.format")) return TR_OK;
     if (shown) *format = shown;
-    else if (ends_with(path, ".bin")) {
+    else if (tr_text_ends(path, ".bin")) {
         if (s->bytes || strcmp(*format, "u16") == 0 || strcmp(*format, "u32") == 0) return TR_OK;
         return TR_FAIL(TR_ERR_CONFIG,
                        "'%s' does not show its format: name it with data.format=u16 or u32", path);

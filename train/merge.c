@@ -1,6 +1,7 @@
 #include "train/merge.h"
 
 #include "base/memory.h"
+#include "base/text.h"
 #include "layers/lora_config.h"
 
 #include <inttypes.h>
@@ -44,10 +45,8 @@ static bool has_shape(const tr_ckpt_weight *t, int64_t rows, int64_t columns) {
 
 tr_status tr_merge_begin(tr_merge *m, const tr_ckpt_weight *weight) {
     const bool conv1d = tr_model_is_conv1d(m->model);
-    const size_t length = strlen(weight->name);
     m->left = m->right = NULL;
-    if (length < 7 || strcmp(weight->name + length - 7, ".weight") || weight->rank != 2)
-        return TR_OK;
+    if (!tr_text_ends(weight->name, ".weight") || weight->rank != 2) return TR_OK;
     const tr_ckpt_weight *a = find(m, weight->name, TR_LORA_A);
     const tr_ckpt_weight *b = find(m, weight->name, TR_LORA_B);
     const int64_t rank = m->model->lora.rank;
