@@ -60,13 +60,14 @@ static void make_store(matrix *m, tr_device *device, tr_dtype dtype, tr_optim_me
                           .is_linear = true,
                           .lr_scale = 1,
                           .dtype = dtype};
-    m->slot = (tr_store_slot){.param = &m->param,
-                              .layout = {.replicas = {.count = {1, 1, 1}}, .parts = 1},
-                              .portion = {.extent = count},
-                              .grad = memory_of(device, grad),
-                              .value = memory_of(device, dtype),
-                              .optimizer = tr_optim_kind_for(optimizer.kind, &m->param),
-                              .shares = -1};
+    m->slot = (tr_store_slot){
+        .param = &m->param,
+        .layout = {.replicas = {.count = {1, 1, 1}}, .parts = 1, .counted_in_tp = true},
+        .portion = {.extent = count},
+        .grad = memory_of(device, grad),
+        .value = memory_of(device, dtype),
+        .optimizer = tr_optim_kind_for(optimizer.kind, &m->param),
+        .shares = -1};
     m->slot.direction = grad == acc ? m->slot.grad : memory_of(device, acc);
     m->slot.master = dtype == acc          ? m->slot.value
                      : optimizer.no_master ? NULL
