@@ -282,7 +282,7 @@ TR_HOSTDEVICE static inline double tr_factor_lane(const float *x, int64_t n, int
     for (int64_t i = lane; i < n; i += TR_FACTOR_LANES) sum += (double)x[i];
     return sum;
 }
-/* Return the factors of a row and of a column of X. */
+/* Return the factors of a row and of a column of G. */
 TR_HOSTDEVICE static inline float tr_factor_row(double total, float r) {
     return (float)sqrt(total / (double)r);
 }

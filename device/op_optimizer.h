@@ -143,21 +143,30 @@ typedef struct tr_rescale_desc {
 enum { TR_RESCALE_X, TR_RESCALE_NORMS };
 
 /* Adafactor's second moments of a matrix (Shazeer & Stern 2018, algorithm 4), of which this rank
- * has a part, X f32[rows, cols], with all rows or all columns of the whole matrix. Sums are FP64.
- * G is X, or with `scales` X * gradient_factor of the state, rounded to X's dtype.
+ * has a part, X f32[rows, cols], or BF16, with all rows or all columns of the whole matrix. Sums
+ * are FP64. G is X in FP32, or with `scales` X * gradient_factor of the state, rounded to FP32.
  * FACTOR_SUMS: ROWS f64[rows] and COLS f64[cols] are the sums of squares of each row and column of
  *   G, a row's in the order of SUMSQ, a column's in blocks of tr_factor_block(rows) rows.
  * FACTOR: ROWS and COLS are those of the whole matrix. The states R f32[rows] and C f32[cols]
  * become R = (1 - b) R + b (ROWS + 1e-30 all_cols), C = (1 - b) C + b (COLS + 1e-30 all_rows), with
- * b = state->square_weight; X becomes G / sqrt(R C / total), where total is the sum of R, or of C;
- * and NORM f64[1], which may be absent, the sum of squares of that X: each row's in the order of
- * SUMSQ, and the rows' as SUMSQ adds blocks. Does nothing if the state's skip is set. */
+ * b = state->square_weight; U f32[rows, cols], which may be X if that is f32, becomes
+ * G / sqrt(R C / total), where total is the sum of R, or of C; and NORM f64[1], which may be
+ * absent, the sum of squares of U: each row's in the order of SUMSQ, and the rows' as SUMSQ adds
+ * blocks. Does nothing if the state's skip is set. */
 typedef struct tr_factor_desc {
     int64_t rows, cols, all_rows, all_cols;
-    bool scales;
-    tr_dtype dtype; /* the storage's, or X's own */
+    bool scales, bf16_grad; /* bf16_grad: X is BF16 */
+    tr_dtype dtype;         /* the storage's, or U's own */
 } tr_factor_desc;
-enum { TR_FACTOR_X, TR_FACTOR_ROWS, TR_FACTOR_COLS, TR_FACTOR_R, TR_FACTOR_C, TR_FACTOR_NORM };
+enum {
+    TR_FACTOR_X,
+    TR_FACTOR_ROWS,
+    TR_FACTOR_COLS,
+    TR_FACTOR_R,
+    TR_FACTOR_C,
+    TR_FACTOR_NORM,
+    TR_FACTOR_U
+};
 /* Returns the rows of a block: at most 128 blocks. */
 TR_HOSTDEVICE static inline int64_t tr_factor_block(int64_t rows) {
     const int64_t even = (rows + 127) / 128;

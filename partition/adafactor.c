@@ -31,6 +31,7 @@ static tr_op_desc describe(const tr_adafactor *m, tr_op_kind kind) {
                                    .all_rows = m->all_rows,
                                    .all_cols = m->all_cols,
                                    .scales = m->scales,
+                                   .bf16_grad = m->bf16_grad,
                                    .dtype = m->dtype}};
 }
 

@@ -13,7 +13,8 @@ typedef struct tr_adafactor {
     bool turned;                /* rows in memory are the tensor's columns */
     int64_t shared;             /* sums that the tensor ranks add: of all rows or columns, or 0 */
     bool shares_rows;           /* those of the rows */
-    bool scales; /* the operators multiply by gradient_factor (tr_optim_only_scales) */
+    bool scales;    /* the operators multiply by gradient_factor (tr_optim_only_scales) */
+    bool bf16_grad; /* the operators read BF16 gradients */
     tr_dtype dtype;
 } tr_adafactor;
 

@@ -61,6 +61,7 @@ static tr_status prepare_factor(const tr_store *store, const tr_optim_config *co
                                 size_t *scratch, slot_step *out) {
     TR_TRY(tr_adafactor_make(store->slot[i].param, &store->slot[i].layout, &out->factor));
     out->factor.scales = tr_directions_scales(store, config, i);
+    out->factor.bf16_grad = out->factor.scales && store->grad_dtype != store->acc;
     TR_TRY(
         tr_op_prepare_fixed(store->device, tr_adafactor_sums(&out->factor), scratch, &out->sums));
     return tr_op_prepare_fixed(store->device, tr_adafactor_scale(&out->factor), scratch,
@@ -298,9 +299,12 @@ static tr_status make_orthogonal(const tr_directions *d, int i, tr_stream *strea
     return tr_stream_copy(stream, slot->direction, d->part[TR_MUON_STEPS % 2], bytes);
 }
 
+/* Returns the matrix as DIRECTION leaves it, or without DIRECTION its gradient. */
 static tr_tensor matrix_of(const tr_directions *d, int i) {
     const tr_adafactor *m = &d->slot[i].factor;
-    return tr_tensor_matrix(d->store->slot[i].direction, m->dtype, m->rows, m->cols);
+    const tr_store_slot *slot = &d->store->slot[i];
+    return m->bf16_grad ? tr_tensor_matrix(slot->grad, TR_BF16, m->rows, m->cols)
+                        : tr_tensor_matrix(slot->direction, m->dtype, m->rows, m->cols);
 }
 
 /* Sums the squares of this rank's part of a matrix along both axes. */
@@ -338,7 +342,9 @@ static tr_status scale(const tr_directions *d, int i, tr_stream *stream, tr_step
               [TR_FACTOR_ROWS] = tr_tensor_vector(x->row_sums, TR_F64, x->factor.rows),
               [TR_FACTOR_COLS] = tr_tensor_vector(x->col_sums, TR_F64, x->factor.cols),
               [TR_FACTOR_R] = tr_tensor_vector(moment[0], d->store->acc, x->factor.rows),
-              [TR_FACTOR_C] = tr_tensor_vector(moment[1], d->store->acc, x->factor.cols)},
+              [TR_FACTOR_C] = tr_tensor_vector(moment[1], d->store->acc, x->factor.cols),
+              [TR_FACTOR_U] = tr_tensor_matrix(slot->direction, x->factor.dtype, x->factor.rows,
+                                               x->factor.cols)},
         .scratch = scratch,
         .state = state};
     if (x->counted)

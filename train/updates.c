@@ -10,12 +10,11 @@
 _Static_assert((int)TR_PARAM_ROUNDING_VALUE == TR_PARAM_ROUNDING_STATE + TR_UPDATE_USE_MASTER,
                "UPDATE rounds states and values with these uses");
 
-/* The operators of a run, of whole parts and of the rest; NULL where there are none. A run without
- * `step` has directions that are its gradients (tr_directions_scales). */
+/* The operators of a run, of whole parts and of the rest; NULL where there are none. FACTOR makes
+ * the directions of a run without `step` (tr_directions_scales). */
 enum { WHOLE, REST, SIZES };
 typedef struct run_step {
     tr_op *step[SIZES], *descend[SIZES];
-    tr_op *direct[SIZES]; /* widens gradients to directions, where no step makes those */
     int states;
 } run_step;
 
@@ -91,14 +90,8 @@ static tr_status prepare_size(const tr_updates *u, const tr_optim_config *config
     const tr_run *run = &store->run[i];
     tr_op_desc step;
     TR_TRY(describe_step(u, config, run, count, &step));
-    if (!tr_directions_scales(store, config, run->slot)) {
+    if (!tr_directions_scales(store, config, run->slot))
         TR_TRY(tr_op_prepare_fixed(u->device, step, scratch, &out->step[size]));
-    } else if (step.update.bf16_grad) {
-        const tr_op_desc direct = {
-            .kind = TR_OP_CAST,
-            .rows = {.rows = 1, .width = count, .dtype = store->grad_dtype, .to = TR_F32}};
-        TR_TRY(tr_op_prepare_fixed(u->device, direct, scratch, &out->direct[size]));
-    }
     if (tr_run_has_directions(store, i)) {
         tr_op_desc descend;
         TR_TRY(describe_descend(u, config, run, count, store->dtype, &descend));
@@ -142,7 +135,6 @@ void tr_updates_destroy(tr_updates *u) {
         for (int size = 0; size < SIZES; size++) {
             tr_op_release(u->run[i].step[size]);
             tr_op_release(u->run[i].descend[size]);
-            tr_op_release(u->run[i].direct[size]);
         }
     free(u->run);
     free(u);
@@ -196,16 +188,6 @@ static int64_t element_of(const tr_updates *u, const tr_run_part *part) {
     return u->store->slot[u->store->run[part->run].slot].portion.begin + part->at;
 }
 
-/* Takes gradients as they are for directions. */
-static tr_status direct(const tr_updates *u, const tr_run_part *part, tr_stream *stream,
-                        void *scratch) {
-    tr_op *op = u->run[part->run].direct[size_of(u, part)];
-    const tr_op_args args = {
-        .t = {[TR_CAST_X] = grad_of(u, part), [TR_CAST_Y] = direction_of(u, part)},
-        .scratch = scratch};
-    return op ? tr_op_run(op, stream, &args) : TR_OK;
-}
-
 tr_status tr_updates_step(const tr_updates *u, const tr_run_part *part, tr_stream *stream,
                           tr_step_state *state, void *scratch) {
     const run_step *x = &u->run[part->run];
@@ -215,7 +197,7 @@ tr_status tr_updates_step(const tr_updates *u, const tr_run_part *part, tr_strea
         .scratch = scratch,
         .state = state,
         .element = element_of(u, part)};
-    if (!x->step[size]) return direct(u, part, stream, scratch);
+    if (!x->step[size]) return TR_OK;
     if (part->direction) args.t[TR_UPDATE_U] = direction_of(u, part);
     else args.t[TR_UPDATE_VALUE] = value_of(u, part);
     for (int k = 0; k < x->states; k++) {

@@ -116,15 +116,17 @@ typedef struct tr_cpu_kernels {
                         uint16_t *y);
     /* Steps n elements. */
     void (*update)(const tr_cpu_update *u, int64_t n);
-    /* Returns the sum of squares of a block of SUMSQ, n <= TR_SUMSQ_BLOCK, in its order. */
-    double (*sumsq)(int64_t n, const float *x);
+    /* Returns the sum of squares of a block of SUMSQ, n <= TR_SUMSQ_BLOCK, in its order. x is FP32
+     * or BF16. */
+    double (*sumsq)(tr_dtype dtype, int64_t n, const void *x);
     /* One or two rows of FACTOR_SUMS, `ld` apart: adds the sumsq of row[r][n] = x[r * ld + n] *
-     * scale to sums[rows], and its squares, row after row, to cols[n]. */
-    void (*factor_sums)(int rows, int64_t n, const float *x, int64_t ld, float scale, double *sums,
-                        double *cols);
-    /* A row of FACTOR: x[n] = x * scale * (a * b[n]). Returns the sumsq of the new x. `ld` elements
-     * on comes the next row. */
-    double (*factor)(int64_t n, float *x, int64_t ld, float scale, float a, const float *b);
+     * scale to sums[rows], and its squares, row after row, to cols[n]. x is FP32 or BF16. */
+    void (*factor_sums)(tr_dtype dtype, int rows, int64_t n, const void *x, int64_t ld, float scale,
+                        double *sums, double *cols);
+    /* A row of FACTOR: u[n] = x * scale * (a * b[n]), where x is FP32 or BF16. Returns the sumsq of
+     * u. `ld` elements on comes the next row. u may be x. */
+    double (*factor)(tr_dtype dtype, int64_t n, const void *x, int64_t ld, float scale, float a,
+                     const float *b, float *u);
     /* C[rows, 16 * panels] = (C +) A[rows, depth] B of the operands' dtype, TR_F32 or TR_BF16, for
      * at most TR_GEMM_MOST_ROWS rows, which are multiplied gemm_rows at a time. Depth counts its
      * words. A's word (i, j) is a[i * row_step + j * column_step]; B lies in panels of 16 columns,

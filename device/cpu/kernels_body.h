@@ -52,107 +52,6 @@ static void round_drawn(bool adds, int64_t n, const float *x, const uint16_t *dr
     }
 }
 
-/* Sums of squares: LANES numbers in FP64, and in FP32, at any address. */
-typedef double doubles __attribute__((vector_size(8 * LANES)));
-typedef double doubles_any __attribute__((vector_size(8 * LANES), aligned(8), may_alias));
-typedef float floats __attribute__((vector_size(4 * LANES)));
-typedef float floats_any __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
-
-enum { SQUARES = 8, LINE = 64 / sizeof(float) }; /* sums in registers; floats of a cache line */
-
-/* What `sumsq`, `factor_sums` and `factor` sum squares of. */
-typedef enum squares_of { OF_X, OF_SCALED, OF_FACTORED } squares_of;
-typedef struct squares_args {
-    float *x; /* is written OF_FACTORED */
-    int64_t ld;
-    int64_t ahead; /* elements from those of x to those that are read next, which are prefetched */
-    float scale, a;
-    const float *b;
-    double *sums, *cols; /* OF_SCALED: cols */
-} squares_args;
-
-/* The square of element i of a row, x[n], of which `lane` gets the sum. */
-static inline __attribute__((always_inline)) void square_one(squares_of of, const squares_args *s,
-                                                             float *x, int64_t i, double *lane) {
-    float v = of == OF_X ? x[i] : x[i] * s->scale;
-    if (of == OF_FACTORED) x[i] = v *= s->a * s->b[i];
-    const double square = (double)v * (double)v;
-    *lane += square;
-    if (of == OF_SCALED) s->cols[i] += square;
-}
-
-/* The same of LANES elements from i on. */
-static inline __attribute__((always_inline)) doubles
-square_lanes(squares_of of, const squares_args *s, float *x, int64_t i) {
-    floats v = *(const floats_any *)(x + i);
-    if (of != OF_X) v *= s->scale;
-    if (of == OF_FACTORED) {
-        v *= s->a * *(const floats_any *)(s->b + i);
-        *(floats_any *)(x + i) = v;
-    }
-    const doubles w = __builtin_convertvector(v, doubles);
-    return w * w;
-}
-
-/* Adds the sums of squares of rows of n <= TR_SUMSQ_BLOCK elements to s->sums[rows]. `of` and
- * `rows` are constants after inlining. A group of neighbouring lanes stays in registers over the
- * whole block; hardware does not prefetch in this order. */
-static inline __attribute__((always_inline)) void sum_squares(squares_of of, int rows, int64_t n,
-                                                              const squares_args *s) {
-    enum { GROUP = SQUARES * LANES };
-    const int group = GROUP / rows;
-    const int64_t whole = n / TR_SUMSQ_LANES * TR_SUMSQ_LANES;
-    double lane[2][TR_SUMSQ_LANES];
-    for (int g = 0; g < TR_SUMSQ_LANES; g += group) {
-        doubles sum[2][SQUARES] = {0};
-        for (int64_t i = g; i < whole; i += TR_SUMSQ_LANES) {
-            for (int r = 0; r < rows; r++)
-                for (int j = 0; j < group; j += LINE)
-                    __builtin_prefetch(s->x + r * s->ld + i + j + s->ahead, 0, 3);
-#pragma GCC unroll 8
-            for (int v = 0; v < group / LANES; v++) {
-                doubles cols = {0};
-                if (of == OF_SCALED) cols = *(const doubles_any *)(s->cols + i + v * LANES);
-#pragma GCC unroll 2
-                for (int r = 0; r < rows; r++) {
-                    const doubles squares = square_lanes(of, s, s->x + r * s->ld, i + v * LANES);
-                    sum[r][v] += squares;
-                    cols += squares;
-                }
-                if (of == OF_SCALED) *(doubles_any *)(s->cols + i + v * LANES) = cols;
-            }
-        }
-        for (int r = 0; r < rows; r++) memcpy(lane[r] + g, sum[r], (size_t)group * sizeof(double));
-    }
-    for (int r = 0; r < rows; r++) {
-        for (int64_t i = whole; i < n; i++)
-            square_one(of, s, s->x + r * s->ld, i, &lane[r][i - whole]);
-        s->sums[r] += tr_sumsq_lanes(lane[r], n);
-    }
-}
-
-static double sumsq(int64_t n, const float *x) {
-    double sum = 0;
-    sum_squares(OF_X, 1, n,
-                &(squares_args){.x = (float *)x, .ahead = TR_SUMSQ_BLOCK, .sums = &sum});
-    return sum;
-}
-
-static void factor_sums(int rows, int64_t n, const float *x, int64_t ld, float scale, double *sums,
-                        double *cols) {
-    const squares_args s = {
-        .x = (float *)x, .ld = ld, .ahead = rows * ld, .scale = scale, .sums = sums, .cols = cols};
-    if (rows == 2) sum_squares(OF_SCALED, 2, n, &s);
-    else sum_squares(OF_SCALED, 1, n, &s);
-}
-
-static double factor(int64_t n, float *x, int64_t ld, float scale, float a, const float *b) {
-    double sum = 0;
-    sum_squares(OF_FACTORED, 1, n,
-                &(squares_args){.x = x, .ahead = ld, .scale = scale, .a = a, .b = b, .sums = &sum});
-    return sum;
-}
-
 #if defined __AVX512F__
 typedef float strip __attribute__((vector_size(64)));
 typedef float strip_any __attribute__((vector_size(64), aligned(4), may_alias));
@@ -171,6 +70,8 @@ static inline strip multiply_add(strip a, strip b, strip c) {
 enum { STRIP = TR_PANEL / STRIPS };
 typedef uint32_t words __attribute__((vector_size(4 * STRIP)));
 typedef uint32_t words_any __attribute__((vector_size(4 * STRIP), aligned(4), may_alias));
+
+#include "device/cpu/kernels_squares.h"
 
 /* The numbers of x and what is added to their bits, cut off to BF16, in the low halves of words. */
 static inline __attribute__((always_inline)) words round_bits(strip x, words more) {

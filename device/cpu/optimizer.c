@@ -4,12 +4,12 @@
 
 static void sum_blocks(const tr_op *op, const void *x, double *blocks) {
     const int64_t count = op->desc.sumsq.count;
+    const tr_dtype dtype = op->desc.sumsq.dtype;
 #pragma omp parallel for schedule(static) num_threads(tr_cpu_threads(op, count))
     for (int64_t b = 0; b < tr_sumsq_blocks(count); b++) {
         const int64_t from = b * TR_SUMSQ_BLOCK, n = tr_min_i64(TR_SUMSQ_BLOCK, count - from);
-        float wide[TR_SUMSQ_BLOCK];
-        blocks[b] =
-            tr_cpu_kernels_of(op)->sumsq(n, tr_row_load(op->desc.sumsq.dtype, x, from, n, wide));
+        blocks[b] = tr_cpu_kernels_of(op)->sumsq(
+            dtype, n, (const char *)x + (size_t)from * tr_dtype_size(dtype));
     }
 }
 

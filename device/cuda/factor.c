@@ -10,10 +10,11 @@ static tr_status run_factor_sums(tr_op *op, tr_stream *stream, const tr_op_args 
 }
 
 static tr_status run_factor(tr_op *op, tr_stream *stream, const tr_op_args *args) {
-    TR_CUDA(tr_cuda_launch_factor(
-        tr_cuda_stream_of(stream), &op->desc.factor, args->state, args->t[TR_FACTOR_X].data,
-        args->t[TR_FACTOR_ROWS].data, args->t[TR_FACTOR_COLS].data, args->t[TR_FACTOR_R].data,
-        args->t[TR_FACTOR_C].data, args->t[TR_FACTOR_NORM].data, args->scratch));
+    TR_CUDA(tr_cuda_launch_factor(tr_cuda_stream_of(stream), &op->desc.factor, args->state,
+                                  args->t[TR_FACTOR_X].data, args->t[TR_FACTOR_ROWS].data,
+                                  args->t[TR_FACTOR_COLS].data, args->t[TR_FACTOR_R].data,
+                                  args->t[TR_FACTOR_C].data, args->t[TR_FACTOR_NORM].data,
+                                  args->t[TR_FACTOR_U].data, args->scratch));
     return TR_OK;
 }
 

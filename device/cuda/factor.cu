@@ -9,8 +9,8 @@ namespace {
 
 /* A warp sums the squares of a row, in blocks of 4096 elements. packs: all rows start on 16
  * bytes. */
-template <bool packs>
-__device__ void sum_rows(const tr_factor_desc &d, float scale, const float *x, double *rows) {
+template <bool packs, typename T>
+__device__ void sum_rows(const tr_factor_desc &d, float scale, const T *x, double *rows) {
     for (int64_t i = tr_first_row(); i < d.rows; i += tr_row_stride()) {
         double sum = 0;
         for (int64_t at = 0; at < d.cols; at += TR_SUMSQ_BLOCK) {
@@ -22,15 +22,15 @@ __device__ void sum_rows(const tr_factor_desc &d, float scale, const float *x, d
     }
 }
 
-template <bool packs>
-__global__ void sum_gradient_rows(tr_factor_desc d, const tr_step_state *state, const float *x,
+template <bool packs, typename T>
+__global__ void sum_gradient_rows(tr_factor_desc d, const tr_step_state *state, const T *x,
                                   double *rows) {
     sum_rows<packs>(d, tr_factor_scale(&d, state), x, rows);
 }
 
 template <bool packs>
-__global__ void sum_direction_rows(tr_factor_desc d, const float *x, double *rows) {
-    sum_rows<packs>(d, 1.0f, x, rows);
+__global__ void sum_direction_rows(tr_factor_desc d, const float *u, double *rows) {
+    sum_rows<packs>(d, 1.0f, u, rows);
 }
 
 /* One block. */
@@ -41,18 +41,19 @@ __global__ void add_rows(int64_t n, const tr_step_state *state, const double *ro
 }
 
 /* A thread adds one column of one block of rows. partial[blocks][cols]. */
-__global__ void sum_cols(tr_factor_desc d, const tr_step_state *state, int64_t blocks,
-                         const float *x, double *partial) {
+template <typename T>
+__global__ void sum_cols(tr_factor_desc d, const tr_step_state *state, int64_t blocks, const T *x,
+                         double *partial) {
     const float scale = tr_factor_scale(&d, state);
     const int64_t block = tr_factor_block(d.rows);
     for (int64_t k = tr_first_item(); k < blocks * d.cols; k += tr_item_stride()) {
         const int64_t first = k / d.cols * block, left = d.rows - first;
         const int64_t n = left < block ? left : block;
-        const float *at = x + first * d.cols + k % d.cols;
+        const T *at = x + first * d.cols + k % d.cols;
         double sum = 0;
 #pragma unroll 8
         for (int64_t i = 0; i < n; i++) {
-            const double y = at[i * d.cols] * scale;
+            const double y = tr_load_one(at + i * d.cols) * scale;
             sum += y * y;
         }
         partial[k] = sum;
@@ -98,8 +99,9 @@ __global__ void make_factors(tr_factor_desc d, const double *total, const float 
 }
 
 /* A thread takes N adjacent elements of a row, of which cols is a multiple. */
-template <int N>
-__global__ void apply(tr_factor_desc d, const tr_step_state *state, const float *factor, float *x) {
+template <typename T, int N>
+__global__ void apply(tr_factor_desc d, const tr_step_state *state, const float *factor, const T *x,
+                      float *u) {
     if (state->skip) return;
     const float scale = tr_factor_scale(&d, state);
     const int64_t packs = d.cols / N;
@@ -109,43 +111,57 @@ __global__ void apply(tr_factor_desc d, const tr_step_state *state, const float 
         tr_load(x + i * N, v);
 #pragma unroll
         for (int j = 0; j < N; j++) v[j] = v[j] * scale * (row * cols[j]);
-        tr_store(x + i * N, v);
+        tr_store(u + i * N, v);
     }
+}
+
+/* Returns the dtype of X. */
+tr_dtype dtype_of(const tr_factor_desc *d) {
+    return d->bf16_grad ? TR_BF16 : TR_F32;
 }
 
 } // namespace
 
 cudaError_t tr_cuda_launch_factor_sums(cudaStream_t stream, const tr_factor_desc *d,
-                                       const tr_step_state *state, const float *x, double *rows,
+                                       const tr_step_state *state, const void *x, double *rows,
                                        double *cols, double *partial) {
     const int64_t blocks = tr_cuda_factor_blocks(d->rows);
-    const bool packs = tr_rows_aligned(TR_F32, d->cols, x);
-    TR_LAUNCH(tr_launch(stream, tr_grid(d->rows, TR_WARPS), TR_THREADS,
-                        packs ? sum_gradient_rows<true> : sum_gradient_rows<false>, *d, state, x,
-                        rows));
-    TR_LAUNCH(tr_launch(stream, tr_grid(blocks * d->cols, TR_THREADS), TR_THREADS, sum_cols, *d,
-                        state, blocks, x, partial));
+    TR_LAUNCH(tr_dispatch_type(dtype_of(d), [=](auto storage) {
+        using T = typename decltype(storage)::type;
+        const T *const from = static_cast<const T *>(x);
+        const bool packs = tr_rows_aligned(dtype_of(d), d->cols, x);
+        TR_LAUNCH(tr_launch(stream, tr_grid(d->rows, TR_WARPS), TR_THREADS,
+                            packs ? sum_gradient_rows<true, T> : sum_gradient_rows<false, T>, *d,
+                            state, from, rows));
+        return tr_launch(stream, tr_grid(blocks * d->cols, TR_THREADS), TR_THREADS, sum_cols<T>, *d,
+                         state, blocks, from, partial);
+    }));
     return tr_launch(stream, tr_grid(d->cols, TR_THREADS), TR_THREADS, finish_cols, blocks, d->cols,
                      partial, cols);
 }
 
 cudaError_t tr_cuda_launch_factor(cudaStream_t stream, const tr_factor_desc *d,
-                                  const tr_step_state *state, float *x, const double *rows,
-                                  const double *cols, float *r, float *c, double *norm,
+                                  const tr_step_state *state, const void *x, const double *rows,
+                                  const double *cols, float *r, float *c, double *norm, float *u,
                                   void *scratch) {
     const bool by_cols = d->cols == d->all_cols;
     const unsigned grid = tr_grid(d->rows + d->cols, TR_THREADS);
     double *total = static_cast<double *>(scratch), *sums = total + 1;
     float *factor = reinterpret_cast<float *>(sums + d->rows);
-    const bool packs = tr_rows_aligned(TR_F32, d->cols, x);
+    const bool packs = tr_rows_aligned(TR_F32, d->cols, u);
     TR_LAUNCH(tr_launch(stream, grid, TR_THREADS, update_moments, *d, state, rows, cols, r, c));
     TR_LAUNCH(tr_launch(stream, 1, TR_FACTOR_LANES, add_total, by_cols ? d->cols : d->rows,
                         by_cols ? c : r, total));
     TR_LAUNCH(tr_launch(stream, grid, TR_THREADS, make_factors, *d, total, r, c, factor));
-    TR_LAUNCH(tr_launch(stream, tr_grid(d->rows * d->cols, 4 * TR_THREADS), TR_THREADS,
-                        packs ? apply<4> : apply<1>, *d, state, factor, x));
+    TR_LAUNCH(
+        tr_dispatch(dtype_of(d), tr_rows_aligned(dtype_of(d), d->cols, x, u), [=](auto storage) {
+            using T = typename decltype(storage)::type;
+            constexpr int N = decltype(storage)::pack;
+            return tr_launch(stream, tr_grid(d->rows * d->cols, 4 * TR_THREADS), TR_THREADS,
+                             apply<T, N>, *d, state, factor, static_cast<const T *>(x), u);
+        }));
     if (!norm) return cudaSuccess;
     TR_LAUNCH(tr_launch(stream, tr_grid(d->rows, TR_WARPS), TR_THREADS,
-                        packs ? sum_direction_rows<true> : sum_direction_rows<false>, *d, x, sums));
+                        packs ? sum_direction_rows<true> : sum_direction_rows<false>, *d, u, sums));
     return tr_launch(stream, 1, TR_SUMSQ_LANES, add_rows, d->rows, state, sums, norm);
 }

@@ -173,11 +173,11 @@ static inline int64_t tr_cuda_factor_blocks(int64_t rows) {
     return (rows + tr_factor_block(rows) - 1) / tr_factor_block(rows);
 }
 cudaError_t tr_cuda_launch_factor_sums(cudaStream_t stream, const tr_factor_desc *d,
-                                       const tr_step_state *state, const float *x, double *rows,
+                                       const tr_step_state *state, const void *x, double *rows,
                                        double *cols, double *partial);
 cudaError_t tr_cuda_launch_factor(cudaStream_t stream, const tr_factor_desc *d,
-                                  const tr_step_state *state, float *x, const double *rows,
-                                  const double *cols, float *r, float *c, double *norm,
+                                  const tr_step_state *state, const void *x, const double *rows,
+                                  const double *cols, float *r, float *c, double *norm, float *u,
                                   void *scratch);
 
 /* quantize.cu */

@@ -14,8 +14,8 @@ static double squared(double x) {
     return x * x;
 }
 
-/* Returns the sum of squares of a row of G, or after FACTOR of X. */
-static double sum_row(const tr_factor_desc *d, const tr_op_args *args, int64_t row, bool of_x) {
+/* Returns the sum of squares of a row of G, or of U. */
+static double sum_row(const tr_factor_desc *d, const tr_op_args *args, int64_t row, bool of_u) {
     double sum = 0;
     for (int64_t at = 0; at < d->cols; at += TR_SUMSQ_BLOCK) {
         double lane[TR_SUMSQ_LANES] = {0};
@@ -23,7 +23,7 @@ static double sum_row(const tr_factor_desc *d, const tr_op_args *args, int64_t r
         for (int64_t j = 0; j < n; j++) {
             const int64_t i = row * d->cols + at + j;
             lane[j % TR_SUMSQ_LANES] +=
-                squared(of_x ? tr_ref_get(args, TR_FACTOR_X, i) : gradient(d, args, i));
+                squared(of_u ? tr_ref_get(args, TR_FACTOR_U, i) : gradient(d, args, i));
         }
         sum += tr_sumsq_lanes(lane, n);
     }
@@ -81,7 +81,7 @@ tr_status tr_ref_factor(tr_op *op, const tr_op_args *args) {
         for (int64_t j = 0; j < d->cols; j++) {
             const int64_t at = i * d->cols + j;
             const double b = tr_ref_scalar(d->dtype, 1 / sqrt(tr_ref_get(args, TR_FACTOR_C, j)));
-            tr_ref_set(args, TR_FACTOR_X, at,
+            tr_ref_set(args, TR_FACTOR_U, at,
                        gradient(d, args, at) * tr_ref_scalar(d->dtype, a * b));
         }
         lane[i % TR_SUMSQ_LANES] += sum_row(d, args, i, true);

@@ -157,18 +157,18 @@
     {                                                                                              \
         .kind = TR_OP_RESCALE, .rescale = {.count = n, .parts = p }                                \
     }
-#define FACTOR_OF(KIND, m, n, all_m, all_n, scales_)                                               \
+#define FACTOR_OF(KIND, m, n, all_m, all_n, ...)                                                   \
     {                                                                                              \
         .kind = TR_OP_##KIND, .factor = {                                                          \
             .rows = m,                                                                             \
             .cols = n,                                                                             \
             .all_rows = all_m,                                                                     \
             .all_cols = all_n,                                                                     \
-            .scales = scales_                                                                      \
+            __VA_ARGS__                                                                            \
         }                                                                                          \
     }
-#define FACTOR(m, n, all_m, all_n, scales) FACTOR_OF(FACTOR, m, n, all_m, all_n, scales)
-#define FACTOR_SUMS(m, n, scales)          FACTOR_OF(FACTOR_SUMS, m, n, m, n, scales)
+#define FACTOR(m, n, all_m, all_n, ...) FACTOR_OF(FACTOR, m, n, all_m, all_n, __VA_ARGS__)
+#define FACTOR_SUMS(m, n, ...)          FACTOR_OF(FACTOR_SUMS, m, n, m, n, __VA_ARGS__)
 /* A tensor of one row, and two boxes of the columns of a matrix of m rows. */
 #define QUANTIZE(n)                                                                                \
     {                                                                                              \
@@ -471,17 +471,23 @@ const tr_op_case tr_op_cases[] = {
     {ROUNDED(DIRECTION, 31, 17, 6, .state_dtype = TR_BF16, .bf16_master = true), 0},
     {ROUNDED(DIRECTION, 3, 160, 333, .bf16_grad = true, .state_dtype = TR_BF16), 0},
     {DESCEND_BF16(31, 17, 6), 0},
-    {FACTOR_SUMS(1, 1, false), 0},
-    {FACTOR_SUMS(33, 70, true), 0},
-    {FACTOR_SUMS(3, 4099, false), 0},
-    {FACTOR_SUMS(4, 4399, true), 0},
-    {FACTOR_SUMS(4200, 3, false), 0},
-    {FACTOR(1, 1, 1, 1, false), 0},
-    {FACTOR(33, 70, 33, 140, true), 0},
-    {FACTOR(33, 70, 99, 70, false), TR_CASE_NO_BIAS},
-    {FACTOR(5, 700, 5, 700, true), 0},
-    {FACTOR(3, 4399, 3, 4399, false), 0},
-    {FACTOR(8, 8, 8, 8, true), TR_CASE_SKIP},
+    {FACTOR_SUMS(1, 1, .scales = false), 0},
+    {FACTOR_SUMS(33, 70, .scales = true), 0},
+    {FACTOR_SUMS(3, 4099, .scales = false), 0},
+    {FACTOR_SUMS(4, 4399, .scales = true), 0},
+    {FACTOR_SUMS(4200, 3, .scales = false), 0},
+    {FACTOR_SUMS(1, 1, .bf16_grad = true), 0},
+    {FACTOR_SUMS(33, 70, .scales = true, .bf16_grad = true), 0},
+    {FACTOR_SUMS(5, 4416, .scales = true, .bf16_grad = true), 0},
+    {FACTOR(1, 1, 1, 1, .scales = false), 0},
+    {FACTOR(33, 70, 33, 140, .scales = true), TR_CASE_IN_PLACE},
+    {FACTOR(33, 70, 99, 70, .scales = false), TR_CASE_NO_BIAS},
+    {FACTOR(5, 700, 5, 700, .scales = true), TR_CASE_IN_PLACE},
+    {FACTOR(3, 4399, 3, 4399, .scales = false), 0},
+    {FACTOR(8, 8, 8, 8, .scales = true), TR_CASE_SKIP},
+    {FACTOR(33, 70, 33, 140, .scales = true, .bf16_grad = true), 0},
+    {FACTOR(6, 4416, 6, 4416, .scales = true, .bf16_grad = true), 0},
+    {FACTOR(8, 8, 8, 8, .scales = true, .bf16_grad = true), TR_CASE_SKIP},
     {QUANTIZE(1), 0},
     {QUANTIZE(1037), 0},
     {QUANTIZE(64), TR_CASE_SKIP},
@@ -535,8 +541,10 @@ const tr_op_case tr_op_large_cases[] = {
     {DESCEND(20011, 2, 0), 0},
     {RESCALE(20011, 1), 0},
     {DIRECTION(20011, .rule = TR_UPDATE_ROOT), 0},
-    {FACTOR_SUMS(301, 259, true), 0},
-    {FACTOR(301, 259, 301, 518, true), 0},
+    {FACTOR_SUMS(301, 259, .scales = true), 0},
+    {FACTOR_SUMS(301, 264, .scales = true, .bf16_grad = true), 0},
+    {FACTOR(301, 259, 301, 518, .scales = true), 0},
+    {FACTOR(301, 264, 301, 528, .scales = true, .bf16_grad = true), 0},
     {QUANTIZE(20011), 0},
     {QUANTIZE_BOXES(301, 40, 27), 0},
 };

@@ -394,13 +394,14 @@ static void xent_tensors(const tr_op_desc *desc, tr_op_tensor *t) {
 static void factor_tensors(const tr_factor_desc *d, tr_op_kind kind, unsigned options,
                            tr_op_tensor *t) {
     const int64_t count = d->rows * d->cols, terms = options & TR_CASE_SKIP ? 0 : 1;
+    t[TR_FACTOR_X] = input(d->bf16_grad ? TR_BF16 : TR_F32, count, TR_FILL_NORMAL);
     if (kind == TR_OP_FACTOR_SUMS) {
-        t[TR_FACTOR_X] = input(TR_F32, count, TR_FILL_NORMAL);
         t[TR_FACTOR_ROWS] = exact(TR_F64, d->rows);
         t[TR_FACTOR_COLS] = exact(TR_F64, d->cols);
         return;
     }
-    t[TR_FACTOR_X] = output(TR_F32, count, 2 * terms, 4);
+    t[TR_FACTOR_U] = output(TR_F32, count, 2 * terms, 4);
+    if (options & TR_CASE_IN_PLACE) make_alias(t, TR_FACTOR_U, TR_FACTOR_X);
     t[TR_FACTOR_ROWS] = input(TR_F64, d->rows, TR_FILL_MEAN_SQUARE);
     t[TR_FACTOR_COLS] = input(TR_F64, d->cols, TR_FILL_MEAN_SQUARE);
     t[TR_FACTOR_R] = output(TR_F32, d->rows, terms, 1);
