@@ -1,6 +1,7 @@
 #include "pipeline/program/arena.h"
 
 #include "base/memory.h"
+#include "pipeline/program/arena_order.h"
 #include "pipeline/program/arena_search.h"
 
 #include <stdint.h>
@@ -265,68 +266,8 @@ static void list_offsets(const tr_arena_item *items, int n, const places *p, siz
                 *offset++ = p->extent[e].from + (size_t)j * items[k].bytes;
 }
 
-/* --- the largest first ------------------------------------------------------------------------ */
-
-enum { MOST_BUFFERS = 4096 }; /* of which the largest are placed first, in quadratic time */
-
-/* A buffer that has its place. */
-typedef struct placed {
-    int start, end;
-    size_t from, to;
-} placed;
-
-/* Returns the lowest offset at which the item's next buffer overlaps none of `by`, which are
- * [count], by offset. */
-static size_t lowest_offset(const tr_arena_item *item, const placed *by, int count) {
-    size_t at = 0;
-    for (int k = 0; k < count && by[k].from < at + item->bytes; k++)
-        if (by[k].start <= item->end && item->start <= by[k].end && by[k].to > at) at = by[k].to;
-    return at;
-}
-
-static void insert_placed(placed *by, int count, placed own) {
-    int k = count;
-    for (; k > 0 && by[k - 1].from > own.from; k--) by[k] = by[k - 1];
-    by[k] = own;
-}
-
-/* Places the largest buffers first, each at the lowest offset that is free during its live range,
- * in an arena smaller than `below`; returns its size, or SIZE_MAX. by, offset: [buffers]. */
-static size_t place_largest(const tr_arena_item *items, int n, const int *by_bytes, size_t below,
-                            placed *by, size_t *offset) {
-    size_t size = 0;
-    int count = 0;
-    for (int k = 0; k < n; k++) {
-        const tr_arena_item *item = &items[by_bytes[k]];
-        for (int j = 0; j < item->count; j++) {
-            const size_t from = lowest_offset(item, by, count), to = from + item->bytes;
-            if (to >= below) return SIZE_MAX;
-            insert_placed(by, count++, (placed){item->start, item->end, from, to});
-            offset[item->first + j] = from;
-            if (to > size) size = to;
-        }
-    }
-    return size;
-}
-
-/* Replaces *bytes and offset[buffers] by those of the largest first, if that arena is smaller. */
-static tr_status try_largest(const tr_arena_item *items, int n, const int *by_bytes, size_t buffers,
-                             size_t *bytes, size_t *offset) {
-    tr_status status = TR_OK;
-    placed *by = NULL;
-    size_t *own = NULL;
-    if (buffers > MOST_BUFFERS) return TR_OK;
-    TR_TRY_OUT(tr_calloc(buffers, sizeof *by, &by));
-    TR_TRY_OUT(tr_calloc(buffers, sizeof *own, &own));
-    const size_t size = place_largest(items, n, by_bytes, *bytes, by, own);
-    if (size == SIZE_MAX) goto out;
-    *bytes = size;
-    memcpy(offset, own, buffers * sizeof *own);
-out:
-    free(own);
-    free(by);
-    return status;
-}
+/* --- the arena ---------------------------------------------------------------------------------
+ */
 
 /* What follows the sweeps has enough when it leaves no more of the peak than the first part, and is
  * to leave no more than the second. */
@@ -338,8 +279,8 @@ enum { ENOUGH_PART = 32, MOST_PART = 20 };
  * predecessors. Small items that take the lowest gaps split the room of large ones there where both
  * alternate, as with the two directions of DualPipeV; in the tightest gaps they do not. What an F
  * with recompute does not keep is larger than most gaps, so the largest are placed first. With the
- * values that parallel.zero 3 gathers for several stages of a rank that is not enough either, so a
- * search places these. */
+ * values that parallel.zero 3 gathers for several stages of a rank that is not enough either, so
+ * searches place these. */
 tr_status tr_arena_pack(tr_arena_item *items, int n, size_t **offset, size_t *bytes,
                         size_t *live_peak) {
     tr_status status = TR_OK;
@@ -361,8 +302,10 @@ tr_status tr_arena_pack(tr_arena_item *items, int n, size_t **offset, size_t *by
     if (!offset && *bytes <= enough) goto out;
     TR_TRY_OUT(tr_calloc(buffers, sizeof *own, &own));
     list_offsets(items, n, &best, own);
-    if (*bytes > enough) TR_TRY_OUT(try_largest(items, n, order.by_bytes, buffers, bytes, own));
-    if (*bytes > enough) TR_TRY_OUT(tr_arena_search(items, n, enough, most, bytes, own));
+    if (*bytes > enough) TR_TRY_OUT(tr_arena_largest_first(items, n, bytes, own));
+    if (*bytes > enough) TR_TRY_OUT(tr_arena_search(items, n, TR_ARENA_SHORT, enough, bytes, own));
+    if (*bytes > most) TR_TRY_OUT(tr_arena_search_order(items, n, most, bytes, own));
+    if (*bytes > most) TR_TRY_OUT(tr_arena_search(items, n, TR_ARENA_LONG, most, bytes, own));
     if (!offset) goto out;
     *offset = own;
     own = NULL;

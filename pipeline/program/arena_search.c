@@ -25,13 +25,11 @@ enum {
     EVEN = 16         /* factor of a bundle of unchanged weight */
 };
 
-/* What a search with bundles of one kind takes at most, as long as it has no arena of `enough`
- * bytes, and then as long as it has none of `most`. */
+/* What a search with bundles of one kind takes at most. */
 static const struct {
     int64_t steps; /* some 50 ms; some 800 ms */
     int trials;
-} efforts[] = {{1 << 24, 500}, {1 << 28, 8000}};
-enum { EFFORTS = sizeof efforts / sizeof efforts[0] };
+} efforts[] = {[TR_ARENA_SHORT] = {1 << 24, 500}, [TR_ARENA_LONG] = {1 << 28, 8000}};
 
 /* The items of one bundle: items that follow each other and have one live range. */
 typedef struct bundle {
@@ -306,8 +304,9 @@ static void list_offsets(const search *s, const tr_arena_item *items, int n, boo
 }
 
 /* Searches with bundles of one kind. */
-static tr_status search_bundles(const tr_arena_item *items, int n, bool together, int effort,
-                                size_t enough, size_t *bytes, size_t *offset) {
+static tr_status search_bundles(const tr_arena_item *items, int n, bool together,
+                                tr_arena_effort effort, size_t enough, size_t *bytes,
+                                size_t *offset) {
     tr_status status = TR_OK;
     search s;
     bool by_length = false;
@@ -332,11 +331,8 @@ out:
     return status;
 }
 
-tr_status tr_arena_search(const tr_arena_item *items, int n, size_t enough, size_t most,
+tr_status tr_arena_search(const tr_arena_item *items, int n, tr_arena_effort effort, size_t enough,
                           size_t *bytes, size_t *offset) {
-    for (int effort = 0; effort < EFFORTS; effort++)
-        for (int together = 1; together >= 0; together--)
-            TR_TRY(search_bundles(items, n, together, effort, effort == 0 ? enough : most, bytes,
-                                  offset));
-    return TR_OK;
+    TR_TRY(search_bundles(items, n, true, effort, enough, bytes, offset));
+    return search_bundles(items, n, false, effort, enough, bytes, offset);
 }

@@ -169,19 +169,30 @@ static void test_divided(void **state) {
     report(&all, 1.05);
 }
 
-/* One of the plans with parallel.zero 3 that need a long search. */
-static void test_long_search(void **state) {
+/* Plans with parallel.zero 3 that need a search: of an order of the large buffers, and a long one
+ * of best fit. */
+static void test_searches(void **state) {
     (void)state;
+    static const struct {
+        const char *preset;
+        tr_dtype dtype;
+        int context, ranks, micro_batches, chunks;
+    } plans[] = {{"qwen3-0.6b", TR_F32, 64, 2, 12, 3}, {"llama-3-8b", TR_F32, 128, 3, 24, 4}};
     tally all = {0};
-    tr_model_config config = tr_preset_find("llama-3-8b")->model;
-    tr_model_shape shape = {.batch = 1, .seq = 128, .dtype = TR_BF16, .tp_size = 1};
-    tr_schedule_request q = {
-        .name = "interleaved-zb", .ranks = 4, .micro_batches = 24, .chunks = 3};
-    tr_model *model = NULL;
-    config.context = 128;
-    assert_int_equal(tr_model_create(&config, &shape, &model), TR_OK);
-    pack_program_set(model, q, true, "llama-3-8b", &all);
-    tr_model_destroy(model);
+    for (size_t k = 0; k < sizeof plans / sizeof *plans; k++) {
+        tr_model_config config = tr_preset_find(plans[k].preset)->model;
+        tr_model_shape shape = {
+            .batch = 1, .seq = plans[k].context, .dtype = plans[k].dtype, .tp_size = 1};
+        tr_schedule_request q = {.name = "interleaved-zb",
+                                 .ranks = plans[k].ranks,
+                                 .micro_batches = plans[k].micro_batches,
+                                 .chunks = plans[k].chunks};
+        tr_model *model = NULL;
+        config.context = plans[k].context;
+        assert_int_equal(tr_model_create(&config, &shape, &model), TR_OK);
+        pack_program_set(model, q, true, plans[k].preset, &all);
+        tr_model_destroy(model);
+    }
     report(&all, 1.05);
 }
 
@@ -257,6 +268,7 @@ static void test_random_items(void **state) {
                                        .end = test_between(&r, start, length),
                                        .count = test_between(&r, 1, MOST_COUNT),
                                        .bytes = TR_ALIGN * (size_t)test_between(&r, 1, 9)};
+            if (trial % 2 == 1 && test_between(&r, 0, 2) == 0) items[k].bytes *= 32;
         }
         const int buffers = divide(items, n, single);
         assert_int_equal(tr_arena_pack(single, buffers, &own, &bytes, &peak), TR_OK);
@@ -315,7 +327,7 @@ static void test_bad_sizes(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_every_preset),       cmocka_unit_test(test_divided),
-        cmocka_unit_test(test_long_search),        cmocka_unit_test(test_recompute),
+        cmocka_unit_test(test_searches),           cmocka_unit_test(test_recompute),
         cmocka_unit_test(test_many_micro_batches), cmocka_unit_test(test_random_items),
         cmocka_unit_test(test_both_directions),    cmocka_unit_test(test_bad_sizes)};
     return cmocka_run_group_tests(tests, NULL, NULL);
