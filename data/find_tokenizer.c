@@ -59,6 +59,6 @@ tr_status tr_data_find_tokenizer(const char *named, const char *data_path, const
     if (found == origin && !needed) return TR_OK; /* it is not that of the files */
     return TR_FAIL(TR_ERR_CONFIG,
                    "model.vocab %" PRId64 " is too small: the tokenizer '%s' has %" PRId32
-                   " tokens",
-                   vocab, found, size);
+                   " tokens: set model.vocab to %" PRId32 " or more",
+                   vocab, found, size, size);
 }

@@ -180,7 +180,7 @@ mv text/elsewhere text/tokenizer
 train 0 1 packed data.path=short.txt data.format=text data.tokenizer=tokenizer.json model.vocab=301 train.steps=3 optim.warmup=2 data.documents=packed
 grep -q 'document_end: 300$' packed/config.yaml || fail "packed: $(grep document_end packed/config.yaml)"
 train 78 1 vocab data.path=short data.format=megatron model.vocab=300
-says vocab "model.vocab 300 is too small: the tokenizer 'short.tokenizer.json' has 301 tokens"
+says vocab "model.vocab 300 is too small: the tokenizer 'short.tokenizer.json' has 301 tokens: set model.vocab to 301 or more"
 # A tokenizer next to the data that cannot be read: tokens need none, other data do.
 cp short.bin alone.bin && cp short.idx alone.idx && echo '{' >alone.tokenizer.json
 train 0 1 alone data.path=alone data.format=megatron model.vocab=301 train.steps=3 optim.warmup=2
