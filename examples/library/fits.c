@@ -45,6 +45,8 @@ int main(int argc, char **argv) {
     }
     tr_status status = tr_config_load(argv[1], (const char *const *)argv + 2, argc - 2, &config);
     if (status == TR_OK) status = print_plans(&config);
+    if (status == TR_OK && fflush(stdout) != 0)
+        status = TR_FAIL(TR_ERR_IO, "stdout cannot be written");
     if (status != TR_OK) (void)fprintf(stderr, "fits: %s\n", tr_error_message());
     return (int)status;
 }

@@ -32,13 +32,24 @@ code=0
 example/fits x.yaml model.width=33 >out 2>err || code=$?
 [[ $code == 78 ]] || fail "a config with an error: exit code $code"
 grep -q "^fits: .*model.width" err || fail "a config with an error: $(<err)"
+code=0
+example/fits x.yaml >/dev/full 2>err || code=$?
+[[ $code == 74 ]] || fail "a full disk: exit code $code: $(<err)"
+
+# Two parts of a program may both ask for the package.
+mkdir twice
+printf '%s\n' 'cmake_minimum_required(VERSION 3.25)' 'project(twice LANGUAGES C)' 'find_package(Trireme REQUIRED)' \
+    'find_package(Trireme REQUIRED)' >twice/CMakeLists.txt
+cmake -S twice -B twice/build -DCMAKE_PREFIX_PATH="$HOME/trireme" >out 2>&1 || fail "the package is found once only: $(tail -n 5 out)"
 
 cd "$HOME/trireme/include/trireme"
-find . -name '*_impl.h' -o -path './cli/*' -o -path './device/cpu/*' | grep . && fail "private headers are installed"
-sed -n 's/^| \(`[^|]*\) |.*/\1/p' "$page" | grep -o '`[^`]*\.h`' | tr -d '`' >named
-folder=
+find . -name '*_impl.h' -o -path './cli/*' -o -path './device/c*/*' -o -path './device/ref/*' | grep . &&
+    fail "private headers are installed"
 while read -r header; do
-    [[ $header == */* ]] && folder=${header%/*} || header=$folder/$header
+    [[ -f $header ]] || fail "an installed header includes $header, which is not installed"
+done < <(grep -rhoP '^#include "\K[^"]+' . | sort -u)
+sed -n 's/^| \(`[^|]*\) |.*/\1/p' "$page" | grep -o '`[^`]*\.h`' | tr -d '`' >named
+while read -r header; do
     [[ -f $header ]] || fail "docs/library.md names $header, which is not installed"
 done <named
 (($(wc -l <named) > 10)) || fail "the table of docs/library.md is not read: $(<named)"
