@@ -57,7 +57,7 @@ enum { TR_CKPT_CORPORA = 32 };
 /* The running means by which a run judges its next step (train/guard.h). */
 typedef struct tr_ckpt_guard {
     int64_t steps; /* that they hold */
-    int64_t skips; /* skipped steps, or returns to a checkpoint, in a row */
+    int64_t skips; /* skipped in a row; of a run that goes back: out of line since its checkpoint */
     double loss_mean, loss_variance, norm_mean, norm_variance;
     int64_t overflows; /* FP16 steps in a row with a loss or gradient that was not finite */
 } tr_ckpt_guard;
@@ -171,11 +171,11 @@ tr_status tr_ckpt_none(const char *root);
 
 /* Lists the steps under root in ascending order in *out (malloc'd). Not collective. */
 tr_status tr_ckpt_list(const char *root, tr_ckpt_info **out, int *count);
-/* Finds the newest valid step below `below`. skipped_why[TR_CKPT_WHY] keeps what it says of a step
- * that the caller has skipped; if it is "", it gets the cause of the newest step that is not valid.
- * Fails like tr_ckpt_none, and with TR_ERR_DATA and that cause when no step is valid. Not
- * collective. */
-tr_status tr_ckpt_newest(const char *root, int64_t below, int64_t *step, char *skipped_why);
+/* Finds the newest valid step below `below`. *skipped keeps its cause `why` of a step that the
+ * caller has skipped; without one, that is with zeros, it becomes the newest step that is not
+ * valid, if there is one. Fails like tr_ckpt_none, and with TR_ERR_DATA and that cause when no step
+ * is valid. Not collective. */
+tr_status tr_ckpt_newest(const char *root, int64_t below, int64_t *step, tr_ckpt_info *skipped);
 /* Marks a step that could not be loaded, for the cause `why`: from now on it is not valid. It can
  * still be loaded and verified by its number. Not collective. */
 tr_status tr_ckpt_mark_corrupt(const char *root, int64_t step, const char *why);

@@ -199,9 +199,8 @@ tr_status tr_ckpt_list(const char *root, tr_ckpt_info **out, int *count) {
     return TR_OK;
 }
 
-/* Finds the newest valid step below `below`; *found is -1 when there is none. *skipped is zero, or
- * has only the cause `why` of a step that the caller has skipped. Without a cause it becomes the
- * newest step that is not valid; `unread` is set when any such step was not read. */
+/* Finds the newest valid step below `below`, -1 when there is none, with *skipped as for
+ * tr_ckpt_newest. Sets its `unread` when any step that is not valid was not read. */
 static tr_status newest_valid(const char *root, int64_t below, int64_t *found,
                               tr_ckpt_info *skipped) {
     int64_t *steps = NULL;
@@ -246,29 +245,26 @@ tr_status tr_ckpt_none(const char *root) {
  * remedy, a newer build. */
 static const char *const start_again = "start again with another log.dir";
 
-tr_status tr_ckpt_newest(const char *root, int64_t below, int64_t *step, char *skipped_why) {
-    tr_ckpt_info skipped = {0};
-    (void)snprintf(skipped.why, sizeof skipped.why, "%s", skipped_why);
-    TR_TRY(newest_valid(root, below, step, &skipped));
-    (void)snprintf(skipped_why, TR_CKPT_WHY, "%s", skipped.why);
+tr_status tr_ckpt_newest(const char *root, int64_t below, int64_t *step, tr_ckpt_info *skipped) {
+    TR_TRY(newest_valid(root, below, step, skipped));
     if (*step >= 0) return TR_OK;
-    if (!skipped_why[0]) return tr_ckpt_none(root);
-    if (skipped.unread)
+    if (!skipped->why[0]) return tr_ckpt_none(root);
+    if (skipped->unread)
         return TR_FAIL(TR_ERR_IO,
                        "no checkpoint under %s is valid and can be read; the newest: %s; look "
                        "after the file system, and try again",
-                       root, skipped_why);
+                       root, skipped->why);
     return TR_FAIL(TR_ERR_DATA, "no checkpoint under %s is valid; the newest: %s%s%s", root,
-                   skipped_why, skipped.later ? "" : "; ", skipped.later ? "" : start_again);
+                   skipped->why, skipped->later ? "" : "; ", skipped->later ? "" : start_again);
 }
 
 tr_status tr_ckpt_step_find(const char *root, int64_t step, int64_t *found, tr_path *dir) {
-    char why[TR_CKPT_WHY] = "", cause[64] = "";
+    char cause[64] = "";
     tr_ckpt_info skipped = {0};
     struct stat info;
     int64_t newest;
     *found = step;
-    if (step < 0) TR_TRY(tr_ckpt_newest(root, INT64_MAX, found, why));
+    if (step < 0) TR_TRY(tr_ckpt_newest(root, INT64_MAX, found, &skipped));
     TR_TRY(step_path(root, *found, dir));
     if (step < 0 || stat(dir->text, &info) == 0) return TR_OK;
     if (errno != ENOENT) (void)snprintf(cause, sizeof cause, " (%s)", strerror(errno));

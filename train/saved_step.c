@@ -25,7 +25,7 @@ tr_status tr_saved_step_find(tr_session *s) {
         const size_t tried = s->unloaded_count;
         const int64_t below = tried ? s->unloaded[tried - 1].step : INT64_MAX;
         int64_t step;
-        TR_TRY(tr_ckpt_newest(s->root, below, &step, s->skipped));
+        TR_TRY(tr_ckpt_newest(s->root, below, &step, &s->skipped));
         TR_TRY(tr_ckpt_read_state(s->root, step, s->state));
         s->resumes = true;
         return TR_OK;
@@ -74,7 +74,7 @@ static tr_status add_unloaded(tr_session *s, const char *why) {
     tr_unloaded *u = &s->unloaded[s->unloaded_count++];
     u->step = s->state->step;
     (void)snprintf(u->why, sizeof u->why, "%s", why);
-    if (!s->skipped[0]) (void)snprintf(s->skipped, sizeof s->skipped, "%s", why);
+    if (!s->skipped.why[0]) (void)snprintf(s->skipped.why, sizeof s->skipped.why, "%s", why);
     return TR_OK;
 }
 
@@ -87,10 +87,10 @@ static void pass_over_newer(tr_session *s) {
             tr_recorder_warn(&s->recorder,
                              "step %lld may not be replaced when the run reaches it: %s",
                              (long long)s->unloaded[i].step, tr_error_message());
-    if (s->skipped[0])
+    if (s->skipped.why[0])
         tr_recorder_warn(&s->recorder,
                          "resuming from step %lld, because a newer one is not valid: %s",
-                         (long long)s->state->step, s->skipped);
+                         (long long)s->state->step, s->skipped.why);
 }
 
 tr_status tr_saved_step_load(tr_session *s) {

@@ -497,7 +497,7 @@ static void begin_again(const tr_config *config, tr_session *s) {
     s->recorder.log = before.recorder.log;
     s->unloaded = before.unloaded;
     s->unloaded_count = before.unloaded_count;
-    memcpy(s->skipped, before.skipped, sizeof s->skipped);
+    s->skipped = before.skipped;
 }
 
 /* Opens the session from the newest saved step that can be loaded, if a run is continued.

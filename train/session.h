@@ -52,9 +52,9 @@ typedef struct tr_session {
     bool resumes;                  /* continues a saved run */
     tr_unloaded *unloaded;         /* newer steps that this run could not load, newest first */
     size_t unloaded_count;
-    char skipped[TR_CKPT_WHY]; /* rank 0: why a newer step is not used; "": the newest one is */
-    tr_saved_run saved;        /* how the saved run's config differs */
-    bool unlabelled;           /* it was said that validation has no label that counts */
+    tr_ckpt_info skipped; /* rank 0: a newer step that is not used; `why` "": the newest one is */
+    tr_saved_run saved;   /* how the saved run's config differs */
+    bool unlabelled;      /* it was said that validation has no label that counts */
     tr_ckpt_state *state;
     int64_t saved_step;  /* newest step that is saved; -1: none */
     char transport[192]; /* a line about the transport; "": the default one */

@@ -48,12 +48,12 @@ static void expect_bad(const char *root, const model *m, const layout *l, const 
     assert_int_equal(status, TR_ERR_DATA);
     assert_non_null(strstr(last_message, word));
     /* The damaged step is not offered; the one before it is. */
-    char why[TR_CKPT_WHY] = "";
+    tr_ckpt_info skipped = {0};
     int64_t step;
     assert_good(load_model(root, -1, 2, m, l));
-    assert_int_equal(tr_ckpt_newest(root, INT64_MAX, &step, why), TR_OK);
+    assert_int_equal(tr_ckpt_newest(root, INT64_MAX, &step, &skipped), TR_OK);
     assert_int_equal(step, 2);
-    assert_non_null(strstr(why, "step-00000003"));
+    assert_non_null(strstr(skipped.why, "step-00000003"));
 }
 
 static void test_truncated_and_appended(void **state) {
@@ -98,6 +98,11 @@ static void test_truncated_and_appended(void **state) {
     char *path = path_of("d/step-00000003/COMMIT");
     write_bytes(path, "trireme checkpoint\nformat=2\n", 28);
     expect_bad(root, &m, &l, "format 2");
+    tr_ckpt_info skipped = {0};
+    int64_t newest;
+    assert_int_equal(tr_ckpt_newest(root, INT64_MAX, &newest, &skipped), TR_OK);
+    assert_int_equal(tr_ckpt_newest(root, 2, &newest, &skipped), TR_ERR_DATA); /* 2 is not loaded */
+    assert_null(strstr(tr_error_message(), "start again"));
     size_t size;
     char *bytes = read_bytes(path_of("d/step-00000002/COMMIT"), &size);
     write_bytes(path, bytes, size);
@@ -157,20 +162,20 @@ static void test_marked_as_corrupt(void **state) {
     print_seed(__func__);
     model m = random_model();
     layout l = random_layout(&m, 2);
-    char *root = path_of("m"), why[TR_CKPT_WHY] = "";
-    tr_ckpt_info *info;
+    char *root = path_of("m");
+    tr_ckpt_info *info, skipped = {0};
     int64_t newest;
     int count;
     for (int step = 1; step <= 4; step++) assert_good(save_model(root, step, &m, &l));
     assert_int_equal(tr_ckpt_mark_corrupt(root, 4, "a cause"), TR_OK);
     assert_int_equal(tr_ckpt_mark_corrupt(root, 3, ""), TR_OK);
-    assert_int_equal(tr_ckpt_newest(root, INT64_MAX, &newest, why), TR_OK);
+    assert_int_equal(tr_ckpt_newest(root, INT64_MAX, &newest, &skipped), TR_OK);
     assert_int_equal(newest, 2);
-    assert_string_equal(why, "a cause");
-    assert_int_equal(tr_ckpt_newest(root, 2, &newest, why), TR_OK);
+    assert_string_equal(skipped.why, "a cause");
+    assert_int_equal(tr_ckpt_newest(root, 2, &newest, &skipped), TR_OK);
     assert_int_equal(newest, 1);
-    assert_string_equal(why, "a cause");
-    assert_int_equal(tr_ckpt_newest(root, 1, &newest, why), TR_ERR_DATA);
+    assert_string_equal(skipped.why, "a cause");
+    assert_int_equal(tr_ckpt_newest(root, 1, &newest, &skipped), TR_ERR_DATA);
     assert_non_null(strstr(tr_error_message(), "the newest: a cause"));
     assert_good(load_model(root, -1, 2, &m, &l));
     assert_good(load_model(root, 4, 4, &m, &l));

@@ -102,14 +102,14 @@ static int64_t load(const char *root) {
                              .local = local};
     tr_ckpt_state state;
     tr_world *world;
-    char why[TR_CKPT_WHY] = "";
+    tr_ckpt_info skipped = {0};
     int64_t newest;
     assert_int_equal(tr_world_open_local(1, &world), TR_OK);
-    tr_status status = tr_ckpt_newest(root, INT64_MAX, &newest, why);
+    tr_status status = tr_ckpt_newest(root, INT64_MAX, &newest, &skipped);
     if (status == TR_OK) status = tr_ckpt_load(world, root, newest, &tensor, 1, &state, NULL);
     tr_world_close(world);
-    if (status != TR_OK || why[0]) {
-        print_message("%s %s\n", why, status ? tr_error_message() : "");
+    if (status != TR_OK || skipped.why[0]) {
+        print_message("%s %s\n", skipped.why, status ? tr_error_message() : "");
         return -1;
     }
     for (int64_t i = 0; i < ROWS * COLUMNS; i++) {
@@ -289,9 +289,9 @@ static void test_directories_without_sync(void **state) {
 
 /* Returns the newest step, or the status of the search. */
 static int newest(const char *folder) {
-    char why[TR_CKPT_WHY] = "";
+    tr_ckpt_info skipped = {0};
     int64_t step;
-    tr_status status = tr_ckpt_newest(folder, INT64_MAX, &step, why);
+    tr_status status = tr_ckpt_newest(folder, INT64_MAX, &step, &skipped);
     return status == TR_OK ? (int)step : (int)status;
 }
 
