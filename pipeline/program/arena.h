@@ -23,10 +23,10 @@ typedef struct tr_arena_item {
  * Deterministic. Sweeps through time forwards and backwards, gives each buffer the lowest offset
  * that is free during its live range, or, where that packs badly, the tightest free room, and keeps
  * the smallest arena, in nearly linear time. Where it leaves more than a thirty-second of the live
- * peak, it places the largest buffers first, and then searches (arena_search.h, arena_order.h).
- * Tests check that the arena is at most 5% over the live peak with every schedule that ships and
- * every model preset, also with recompute; with parallel.zero 3 and several stages a rank this
- * holds of nearly all plans (docs/architecture.md), and arbitrary items have no such bound. `plan`
- * prints both sizes. Fails with TR_ERR_FIT when sizes overflow. */
+ * peak, it places the largest buffers first, and then searches, for some seconds at most
+ * (arena_search.h, arena_order.h). Tests check that the arena is at most 5% over the live peak with
+ * every schedule that ships and every model preset, also with recompute; with parallel.zero 3 and
+ * several stages a rank this holds of nearly all plans (docs/architecture.md), and arbitrary items
+ * have no such bound. `plan` prints both sizes. Fails with TR_ERR_FIT when sizes overflow. */
 tr_status tr_arena_pack(tr_arena_item *items, int n, size_t **offset, size_t *bytes,
                         size_t *live_peak);

@@ -14,15 +14,17 @@
  * the arena of the large boxes no larger. These are few, above all the values and gradients of
  * parallel.zero 3, so a trial is short; small boxes fill the room between them afterwards. */
 
+/* Chosen on the drawn plans of docs/architecture.md. */
 enum {
-    LARGE_PART = 16, /* a buffer is large from this part of the largest one on */
-    MOST_BOXES = 4096,
-    MOST_MOVES = 6, /* at a time, of boxes of an order that is kept */
-    REPAIRS = 40    /* moves of blamed boxes before the order that is kept is changed again */
+    LARGE_PART = 16,   /* a buffer is large from this part of the largest one on */
+    MOST_BOXES = 4096, /* to place them takes quadratic time */
+    MOST_MOVES = 6,    /* at a time, of boxes of an order that is kept */
+    REPAIRS = 40       /* moves of blamed boxes before the order that is kept is changed again */
 };
 static const int64_t STEPS = 1 << 29; /* comparisons with a box that has its place: some 1.5 s */
 
-/* A buffer; or small ones with one live range, which follow each other. */
+/* A large buffer, or the small buffers of small items that have one live range and follow each
+ * other, except for large ones between them. */
 typedef struct box {
     int start, end;
     bool large;
@@ -59,23 +61,25 @@ static void close_search(const search *s) {
 
 /* --- boxes ------------------------------------------------------------------------------------ */
 
-/* Adds the item's buffers as boxes, or to the box of small ones before it, `last`, if that has its
- * live range; -1: there is none. Returns the last box of small ones. */
-static int add_boxes(search *s, const tr_arena_item *item, int k, bool small, int last) {
-    const box *before = last < 0 ? NULL : &s->box[last];
-    const bool joins = small && before && before->start == item->start && before->end == item->end;
-    s->of[k] = joins ? last : s->boxes;
-    s->above[k] = joins ? before->bytes : 0;
-    if (joins) {
-        s->box[last].bytes += (size_t)item->count * item->bytes;
-        return last;
-    }
-    const int boxes = small ? 1 : item->count;
-    const size_t bytes = small ? (size_t)item->count * item->bytes : item->bytes;
+static bool live_alike(const tr_arena_item *a, const tr_arena_item *b) {
+    return a->start == b->start && a->end == b->end;
+}
+
+/* Adds the buffers of item k: large ones as boxes, small ones as a box, or to that of item `last`,
+ * the small one before it, if it has the same live range; last -1: there is none. */
+static void add_boxes(search *s, const tr_arena_item *items, int k, bool small, int last) {
+    const tr_arena_item *item = &items[k];
+    const bool joins = small && last >= 0 && live_alike(&items[last], item);
+    const int boxes = joins ? 0 : small ? 1 : item->count;
+    s->of[k] = joins ? s->of[last] : s->boxes;
     for (int j = 0; j < boxes; j++)
-        s->box[s->boxes++] = (box){item->start, item->end, !small, bytes, 0};
-    if (!small) s->large += boxes;
-    return small ? s->boxes - 1 : last;
+        s->box[s->boxes++] = (box){item->start, item->end, !small, small ? 0 : item->bytes, 0};
+    if (!small) {
+        s->large += boxes;
+        return;
+    }
+    s->above[k] = s->box[s->of[k]].bytes;
+    s->box[s->of[k]].bytes += (size_t)item->count * item->bytes;
 }
 
 static int larger_first(const void *a, const void *b, void *boxes) {
@@ -92,13 +96,20 @@ static tr_status open_search(search *s, const tr_arena_item *items, int n, size_
     const size_t count = (size_t)n;
     size_t boxes = 0;
     *s = (search){.steps = STEPS};
-    for (int k = 0; k < n; k++) boxes += items[k].bytes < least ? 1 : (size_t)items[k].count;
+    for (int k = 0, last = -1; k < n; k++) {
+        const bool small = items[k].bytes < least;
+        boxes += !small ? (size_t)items[k].count : last < 0 || !live_alike(&items[last], &items[k]);
+        if (small) last = k;
+    }
     if (boxes > MOST_BOXES) return TR_OK;
     TR_TRY(tr_calloc(boxes, sizeof *s->box, &s->box));
     TR_TRY(tr_calloc(count, sizeof *s->of, &s->of));
     TR_TRY(tr_calloc(count, sizeof *s->above, &s->above));
-    for (int k = 0, last = -1; k < n; k++)
-        last = add_boxes(s, &items[k], k, items[k].bytes < least, last);
+    for (int k = 0, last = -1; k < n; k++) {
+        const bool small = items[k].bytes < least;
+        add_boxes(s, items, k, small, last);
+        if (small) last = k;
+    }
     TR_TRY(tr_calloc(boxes, sizeof *s->order, &s->order));
     TR_TRY(tr_calloc(boxes, sizeof *s->kept, &s->kept));
     TR_TRY(tr_calloc(boxes, sizeof *s->placed, &s->placed));

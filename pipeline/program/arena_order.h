@@ -10,7 +10,9 @@
  * Deterministic. The offsets do not depend on how equal buffers with one live range that follow
  * each other are divided into items. */
 tr_status tr_arena_largest_first(const tr_arena_item *items, int n, size_t *bytes, size_t *offset);
-/* Does the same with an order of the large buffers that it searches, until it has an arena of at
- * most `most` bytes or has taken some steps, about a second. The small buffers follow by size. */
+/* Does the same, but searches the order of the large buffers; the small ones follow by size. Ends
+ * when the arena has at most `most` bytes, when the large buffers take no more than is alive of
+ * them at one time, or after a number of steps, some 1.5 s. Does nothing for more than some
+ * thousands of large buffers and groups of small ones. */
 tr_status tr_arena_search_order(const tr_arena_item *items, int n, size_t most, size_t *bytes,
                                 size_t *offset);

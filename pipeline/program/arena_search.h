@@ -6,8 +6,8 @@
 typedef enum tr_arena_effort { TR_ARENA_SHORT, TR_ARENA_LONG } tr_arena_effort;
 
 /* Searches a packing of n items that is smaller than *bytes, until it has one of at most `enough`
- * or has taken some steps, which are counted: they take at most about a tenth of a second, or 3 s.
- * Where it finds one, sets *bytes to its size and offset[] to the offsets of the first item's
+ * or has taken some steps, which are counted: they take at most about a tenth of a second, or 1.6
+ * s. Where it finds one, sets *bytes to its size and offset[] to the offsets of the first item's
  * buffers, of the second one's, and so on; the buffers of an item follow each other. Else it
  * changes neither.
  *

@@ -8,6 +8,7 @@
 #include "partition/buckets.h"
 #include "partition/cut_for_schedule.h"
 #include "pipeline/orders/make.h"
+#include "pipeline/program/arena_order.h"
 #include "support/drawn.h"
 #include "support/pipeline_cases.h"
 #include "support/seed.h"
@@ -286,6 +287,30 @@ static void test_random_items(void **state) {
     }
 }
 
+/* The same holds of the search of an order, with more small buffers than it places one by one. */
+static void test_many_small_items(void **state) {
+    (void)state;
+    enum { LARGE = 8, SMALL = 5000, LENGTH = 12 };
+    static tr_arena_item items[LARGE + 1], single[LARGE + SMALL];
+    static size_t offset[LARGE + SMALL], own[LARGE + SMALL];
+    test_random r = {tr_test_seed(5417)};
+    size_t together = SIZE_MAX, bytes = SIZE_MAX;
+    for (int k = 0; k < LARGE; k++) {
+        const int start = test_between(&r, 0, LENGTH);
+        items[k] = (tr_arena_item){.start = start,
+                                   .end = test_between(&r, start, LENGTH),
+                                   .count = 1,
+                                   .bytes = 32 * TR_ALIGN * (size_t)test_between(&r, 2, 9)};
+    }
+    items[LARGE] = (tr_arena_item){.end = 2, .count = SMALL, .bytes = TR_ALIGN};
+    const int buffers = divide(items, LARGE + 1, single);
+    assert_int_equal(tr_arena_search_order(items, LARGE + 1, 0, &together, offset), TR_OK);
+    assert_int_equal(tr_arena_search_order(single, buffers, 0, &bytes, own), TR_OK);
+    assert_true(together < SIZE_MAX);
+    assert_int_equal(together, bytes);
+    assert_memory_equal(offset, own, sizeof own);
+}
+
 /* Each sweep finds what the other one misses: where items begin one after another and then free the
  * space of a larger one together, the backward sweep packs better; with time reversed, the forward
  * sweep. */
@@ -329,6 +354,7 @@ int main(void) {
         cmocka_unit_test(test_every_preset),       cmocka_unit_test(test_divided),
         cmocka_unit_test(test_searches),           cmocka_unit_test(test_recompute),
         cmocka_unit_test(test_many_micro_batches), cmocka_unit_test(test_random_items),
-        cmocka_unit_test(test_both_directions),    cmocka_unit_test(test_bad_sizes)};
+        cmocka_unit_test(test_many_small_items),   cmocka_unit_test(test_both_directions),
+        cmocka_unit_test(test_bad_sizes)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
