@@ -28,8 +28,8 @@ struct tr_relay {
     atomic_bool printed;      /* a sentence of this program was copied */
     atomic_bool printed_loss; /* one that names a lost rank or host */
     _Atomic int64_t read_ns;  /* when bytes came last */
-    atomic_bool drops;        /* the lines that contain: */
-    char dropped[96];
+    atomic_bool drops;        /* `dropped` is set: lines that contain one of these are dropped */
+    char dropped[2][320];
     char chunk[CHUNK];
 };
 
@@ -116,7 +116,8 @@ static void *copy(void *argument) {
         size_t left = drop_beginnings(r->chunk, (size_t)n);
         for (size_t i = 0; i < sizeof reports / sizeof *reports; i++)
             left = drop_lines(r->chunk, left, reports[i]);
-        if (atomic_load(&r->drops)) left = drop_lines(r->chunk, left, r->dropped);
+        for (int i = 0; i < 2 && atomic_load(&r->drops); i++)
+            left = drop_lines(r->chunk, left, r->dropped[i]);
         if (memmem(r->chunk, left, "trireme: ", 9)) atomic_store(&r->printed, true);
         if (memmem(r->chunk, left, "trireme: lost ", 14)) atomic_store(&r->printed_loss, true);
         if (left > 0) {
@@ -161,10 +162,12 @@ tr_status tr_relay_open(int to, const tr_relay *line_of, int *input, tr_relay **
 }
 
 void tr_relay_drop_from(tr_relay *r, pid_t pid) {
-    char host[64] = "";
+    char host[256] = "";
     (void)gethostname(host, sizeof host - 1);
-    host[strcspn(host, ".")] = '\0';
-    (void)snprintf(r->dropped, sizeof r->dropped, "[%s:%05d] ", host, (int)pid);
+    for (int i = 0; i < 2; i++) {
+        (void)snprintf(r->dropped[i], sizeof r->dropped[i], "[%s:%05d] ", host, (int)pid);
+        host[strcspn(host, ".")] = '\0'; /* as in the trace of a crash */
+    }
     atomic_store(&r->drops, true);
 }
 
