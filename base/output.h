@@ -12,7 +12,8 @@ tr_status tr_output_open(const char *path, FILE **out);
 /* Closes the file. Returns `status` if it is a failure. Fails with TR_ERR_IO, path and cause, when
  * a part of the text could not be written. */
 tr_status tr_output_close(const char *path, FILE *out, tr_status status);
-/* Closes it likewise, once it is on the disk. */
+/* Writes the file to the disk, and closes it like tr_output_close. Fails with TR_ERR_IO also when
+ * it cannot be synced. */
 tr_status tr_output_sync_close(const char *path, FILE *out, tr_status status);
 /* Closes the file, which was opened at `temporary`, and gives it the name `path` once it is on the
  * disk, so that a crash leaves the old file or the whole new one. Removes it after a failure.

@@ -111,8 +111,9 @@ typedef struct tr_box4 {
 tr_box4 tr_box4_make(int64_t rank, const int64_t *from, const int64_t *extent);
 int64_t tr_box4_volume(const tr_box4 *box);
 bool tr_box4_intersects(const tr_box4 *a, const tr_box4 *b);
-/* Returns the elements of a run of `part`, which are adjacent in the tensor of extent whole[4],
- * too: a row, or several dimensions of `part` where all but the first are whole. */
+/* Returns how many elements of `part`, from the start of a run on, are adjacent in the tensor of
+ * extent whole[4], too: a row, or several dimensions of `part` where all but the first are
+ * whole. */
 int64_t tr_box4_run(const tr_box4 *part, const int64_t whole[4]);
 /* Returns where an element of `part` is in the tensor of extent whole[4]; both numbers are
  * row-major. */

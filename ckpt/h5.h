@@ -22,7 +22,8 @@ tr_status tr_h5_fail(tr_status code, const char *what, const char *name);
  * 64 KiB or more is aligned to pages. A failure of the file system is that of tr_io_fail, with
  * `needed`. */
 tr_status tr_h5_create(const char *path, int64_t needed, hid_t *file);
-/* Closes the file and all objects in it. Returns `status` if it is a failure; fails likewise. */
+/* Closes the file and all objects in it. Returns `status` if it is a failure; else fails like
+ * tr_h5_create when the file cannot be closed. */
 tr_status tr_h5_finish(const char *path, int64_t needed, hid_t file, tr_status status);
 /* Returns a dataset creation list without time stamps; negative on failure. */
 hid_t tr_h5_dataset_list(void);

@@ -370,13 +370,12 @@ const tr_key tr_schema[] = {
      .help =
          "Standard deviations above its running mean from which a step's loss or gradient "
          "norm is out of line; 0: never. Mean and deviation weigh the newest 100 steps most, so "
-         "for "
-         "some hundred steps after a fast fall of the loss only a large jump is out of line. None "
-         "of the first 20 steps is."},
+         "for some hundred steps after a fast fall of the loss only a large jump is out of line. "
+         "None of the first 20 steps is."},
     {"guard.skips", INT(guard.skips, 1, BIG), .fallback = "20",
-     .help = "The run ends (exit code 65) with this many steps in a row that are skipped, or with "
-             "guard.action rollback with this many since the newest checkpoint that are out of "
-             "line."},
+     .help =
+         "The run ends (exit code 65) after this many skipped steps in a row; with guard.action "
+         "rollback, after this many steps out of line since the newest checkpoint."},
 
     {"log.dir", TR_KEY_TEXT, AT(log.dir), .example = "runs/first",
      .help = "Run directory: metrics, resolved config, checkpoints. Default: runs/ and the name of "

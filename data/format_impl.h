@@ -15,8 +15,9 @@ tr_status tr_format_open_text(const char *path, const tr_source_options *options
 tr_status tr_format_open_instruct(const char *path, const tr_source_options *options,
                                   tr_source *source);
 
-/* Return true for one of a pair or its name, and for a file with the header of llm.c's shards. */
+/* Returns true when the index of a pair is there: the path without .bin or .idx, and .idx. */
 bool tr_format_is_megatron(const char *path);
+/* Returns true when the file begins like llm.c's shards. */
 bool tr_format_is_llmc(const char *path);
 
 /* Opens the file that holds the tokens as source->file. Fails like tr_input_open, and with

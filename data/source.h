@@ -66,8 +66,8 @@ typedef struct tr_source {
 tr_status tr_source_open(const char *path, const tr_source_options *options, tr_source *out);
 void tr_source_close(tr_source *source);
 
-/* Returns the format that a file shows, megatron by its index or llmc by its header; NULL: it shows
- * none. */
+/* Returns the data.format that a file shows: megatron where its index is, llmc by its header, or
+ * NULL. */
 const char *tr_source_shows(const char *path);
 /* Returns the length of a path without the ending of a pair of data.format megatron, .bin or
  * .idx. */

@@ -55,7 +55,8 @@ bool tr_guard_goes_back(const tr_config *c, bool saved) {
 }
 
 /* Counts a step that changed no parameter, and returns `verdict`, or that the run ends. Where the
- * run goes back, `skips` are returns to a checkpoint, which are not steps in a row. */
+ * run goes back, `skips` are the steps out of line since the newest checkpoint, not those in a
+ * row. */
 static tr_verdict count(const tr_config *c, bool saved, const tr_ckpt_guard *g, int64_t *counter,
                         tr_verdict verdict) {
     ++*counter;

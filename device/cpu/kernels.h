@@ -124,7 +124,7 @@ typedef struct tr_cpu_kernels {
     void (*factor_sums)(tr_dtype dtype, int rows, int64_t n, const void *x, int64_t ld, float scale,
                         double *sums, double *cols);
     /* A row of FACTOR: u[n] = x * scale * (a * b[n]), where x is FP32 or BF16. Returns the sumsq of
-     * u. `ld` elements on comes the next row. u may be x. */
+     * u. The next row begins `ld` elements later. u may be x in FP32. */
     double (*factor)(tr_dtype dtype, int64_t n, const void *x, int64_t ld, float scale, float a,
                      const float *b, float *u);
     /* C[rows, 16 * panels] = (C +) A[rows, depth] B of the operands' dtype, TR_F32 or TR_BF16, for

@@ -19,7 +19,7 @@ static inline strip widen_narrow(narrow_any x) {
 #endif
 }
 
-/* Half h of x in FP64. */
+/* Returns half h of x in FP64. */
 static inline doubles to_doubles(strip x, int h) {
 #if defined __AVX512F__
     return (doubles)_mm512_cvtps_pd(h ? _mm512_extractf32x8_ps((__m512)x, 1)
@@ -53,14 +53,15 @@ typedef enum squares_of { OF_X, OF_SCALED, OF_FACTORED } squares_of;
 typedef struct squares_args {
     const void *x; /* BF16, or FP32 */
     int64_t ld;
-    int64_t ahead; /* elements from those of x to those that are read next, which are prefetched */
+    int64_t ahead; /* elements from x to the block that is read after this one: it is prefetched */
     float scale, a;
     const float *b;
     double *sums, *cols; /* OF_SCALED: cols */
     float *u;            /* OF_FACTORED: is written */
 } squares_args;
 
-/* The square of element i of the row that begins at x[from], of which `lane` gets the sum. */
+/* Adds the square of element i of the row that begins at x[from] to *lane, and OF_SCALED to
+ * cols[i]. */
 static inline __attribute__((always_inline)) void
 square_one(squares_of of, bool bf16, const squares_args *s, int64_t from, int64_t i, double *lane) {
     float v =
@@ -72,9 +73,9 @@ square_one(squares_of of, bool bf16, const squares_args *s, int64_t from, int64_
     if (of == OF_SCALED) s->cols[i] += square;
 }
 
-/* Returns what square_one squares, of a strip from i on. */
+/* Returns what square_one squares, of a strip from element i on. OF_FACTORED: writes it to u. */
 static inline __attribute__((always_inline)) strip
-squared_strip(squares_of of, bool bf16, const squares_args *s, int64_t from, int64_t i) {
+load_strip(squares_of of, bool bf16, const squares_args *s, int64_t from, int64_t i) {
     strip v = bf16 ? widen_narrow(*(const narrow_any *)((const uint16_t *)s->x + from + i))
                    : (strip) * (const strip_any *)((const float *)s->x + from + i);
     if (of != OF_X) v *= s->scale;
@@ -111,7 +112,7 @@ static inline __attribute__((always_inline)) void sum_squares(squares_of of, boo
                     cols[h] = *(const doubles_any *)(s->cols + i + (v + h) * LANES);
 #pragma GCC unroll 2
                 for (int r = 0; r < rows; r++) {
-                    const strip x = squared_strip(of, bf16, s, r * s->ld, i + v * LANES);
+                    const strip x = load_strip(of, bf16, s, r * s->ld, i + v * LANES);
                     for (int h = 0; h < HALVES; h++) {
                         const doubles w = to_doubles(x, h);
                         sum[r][v + h] = add_square(w, sum[r][v + h]);
