@@ -3,11 +3,11 @@
 # for GPUs, the driver and CUDA's libraries (of a toolkit, or of Python's nvidia-* packages). In it are
 # the build's program, what tests/gpu.sh and bench/gpu.sh run, their scripts and data, Open MPI with its
 # prefix, and every library of these that is part of neither glibc nor CUDA.
-#   tools/bundle.sh OUT.tar.gz|OUT.tar.xz|OUT.tar.zst [BUILD_DIR]      (build/release when not given)
-# On the other machine: tar -xf OUT.tar.gz; trireme/trireme doctor; bash trireme/tests/gpu.sh
+#   tools/bundle.sh OUT.tar.xz|OUT.tar.zst [BUILD_DIR]      (build/release when not given)
+# On the other machine: tar -xf OUT.tar.xz; trireme/trireme doctor; bash trireme/tests/gpu.sh
 set -euo pipefail
 
-out=${1:?usage: tools/bundle.sh OUT.tar.gz [BUILD_DIR]}
+out=${1:?usage: tools/bundle.sh OUT.tar.xz [BUILD_DIR]}
 out=$(realpath -m "$out")
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 build=$(realpath "${2:-build/release}")
@@ -18,8 +18,8 @@ die() {
     exit 1
 }
 case $out in
-*.tar.gz | *.tar.xz | *.tar.zst) ;;
-*) die "the tarball's name ends in .tar.gz, .tar.xz or .tar.zst, not as in $out" ;;
+*.tar.xz | *.tar.zst) ;; # gzip is too weak: every program has the GPU code
+*) die "the tarball's name ends in .tar.xz or .tar.zst, not as in $out" ;;
 esac
 [[ -x $build/trireme ]] || die "there is no $build/trireme: build first (cmake --build --preset release)"
 command -v ompi_info >/dev/null || die "ompi_info is missing: apt-get install openmpi-bin"
@@ -117,7 +117,6 @@ grep -haoE "$cuda_names" "$root"/build/release/trireme | sort -u >"$root/cuda-li
 # --- the tarball ----------------------------------------------------------------------------------
 
 case $out in
-*.gz) pack="gzip -6" ;;
 *.xz) pack="xz -6 -T0" ;;
 *.zst) pack="zstd -15 -T0 -q" ;;
 esac

@@ -10,7 +10,7 @@ packages=(
     libhdf5-dev hdf5-tools
     libdnnl-dev libyaml-dev libcjson-dev libxxhash-dev zlib1g-dev libzstd-dev
     libpcre2-dev libutf8proc-dev
-    libcmocka-dev strace iproute2 patch
+    libcmocka-dev strace iproute2 patch xz-utils
     "$@"
 )
 

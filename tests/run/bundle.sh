@@ -10,13 +10,13 @@ here=$(cd "$(dirname "$0")/../.." && pwd)
 # The largest allowed tarball.
 most=$((60 << 20))
 
-bash "$here/tools/bundle.sh" "$scratch/t.tar.gz" "$(dirname "$trireme")" >"$scratch/made" 2>&1 || {
+bash "$here/tools/bundle.sh" "$scratch/t.tar.xz" "$(dirname "$trireme")" >"$scratch/made" 2>&1 || {
     fail "no bundle: $(tail -n 1 "$scratch/made")"
     finish
 }
-(($(stat -c %s "$scratch/t.tar.gz") <= most)) || fail "the bundle is too large"
+(($(stat -c %s "$scratch/t.tar.xz") <= most)) || fail "the bundle is too large"
 mkdir "$scratch/first"
-tar -C "$scratch/first" -xf "$scratch/t.tar.gz"
+tar -C "$scratch/first" -xf "$scratch/t.tar.xz"
 mkdir "$scratch/a place of its own"
 mv "$scratch/first/trireme" "$scratch/a place of its own/moved"
 bundle="$scratch/a place of its own/moved"

@@ -6,7 +6,9 @@
 #include <signal.h>
 #include <stdarg.h>
 #include <stddef.h>
+#include <string.h>
 #include <sys/resource.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -41,11 +43,18 @@ static void test_no_room_for_a_layout(void **state) {
                         "(ulimit -f) (older checkpoints are untouched)");
 }
 
-/* The sentence is that of the status. */
+/* The sentence is that of the status. In a process of its own, because HDF5 leaks a file that it
+ * cannot close. */
 static void test_earlier_failure(void **state) {
     (void)state;
-    assert_int_equal(finish_without_room(TR_ERR_INTERNAL), TR_ERR_INTERNAL);
-    assert_string_equal(tr_error_message(), "an earlier failure");
+    int end = 0;
+    const pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0)
+        _exit(finish_without_room(TR_ERR_INTERNAL) != TR_ERR_INTERNAL ||
+              strcmp(tr_error_message(), "an earlier failure") != 0);
+    assert_int_equal(waitpid(child, &end, 0), child);
+    assert_int_equal(end, 0);
 }
 
 static void test_no_folder(void **state) {
