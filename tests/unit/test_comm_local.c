@@ -139,12 +139,12 @@ static double gap_of(double x) {
 /* Each element is within the errors of its n + 1 roundings, its values' and its sum's: half a gap
  * each. The squares of these errors add up on average: gap^2 / 12 for a value, and for the sum,
  * which is a multiple of the smallest gap u of its values, (gap^2 + 2 u^2) / 12, or 0 if its gap is
- * u. The deviation of a squared error from its mean is below the mean, so those of all elements
- * together are within 5 / sqrt(count) parts of it. */
+ * u. The square of an element's error has at most twice the square of its mean as variance, which
+ * is the case of a normal error; the sum of all squares is within five deviations of its mean. */
 static bool error_of_bf16(tr_world *w, uint32_t seed) {
     enum { COUNT = 20000 };
     const int n = tr_world_size(w), rank = tr_world_rank(w);
-    double error = 0, due = 0;
+    double error = 0, due = 0, variance = 0;
     int ranks[8];
     checks k;
     tr_group *g;
@@ -156,20 +156,22 @@ static bool error_of_bf16(tr_world *w, uint32_t seed) {
     CHECK_OK(tr_group_all_reduce(g, k.stream, x, COUNT, TR_F32, TR_REDUCE_SUM_BF16));
     CHECK_OK(tr_world_sync(w, k.stream));
     for (int i = 0; i < COUNT; i++) {
-        double sum = 0, gap = gap_of((double)x[i]), least = gap, most = gap / 2;
+        double sum = 0, gap = gap_of((double)x[i]), least = gap, most = gap / 2, mean = 0;
         for (int r = 0; r < n; r++) {
             const double value = (double)gaussian(seed, r, i), one = gap_of(value);
             sum += value;
             least = fmin(least, one);
             most += one / 2;
-            due += one * one / 12;
+            mean += one * one / 12;
         }
-        if (least < gap) due += (gap * gap + 2 * least * least) / 12;
+        if (least < gap) mean += (gap * gap + 2 * least * least) / 12;
+        due += mean;
+        variance += 2 * mean * mean;
         const double off = fabs((double)x[i] - sum);
         CHECK(off <= most * (1 + 1e-6));
         error += off * off;
     }
-    CHECK(fabs(error - due) < 5 / sqrt(COUNT) * due);
+    CHECK(fabs(error - due) < 5 * sqrt(variance));
     tr_group_close(g);
     tr_device_free(k.device, x);
     tr_device_close(k.device);
