@@ -57,7 +57,7 @@ typedef struct squares_args {
     float scale, a;
     const float *b;
     double *sums, *cols; /* OF_SCALED: cols */
-    float *u;            /* OF_FACTORED: is written */
+    float *u;            /* OF_FACTORED: gets the factored elements */
 } squares_args;
 
 /* Adds the square of element i of the row that begins at x[from] to *lane, and OF_SCALED to
@@ -73,7 +73,8 @@ square_one(squares_of of, bool bf16, const squares_args *s, int64_t from, int64_
     if (of == OF_SCALED) s->cols[i] += square;
 }
 
-/* Returns what square_one squares, of a strip from element i on. OF_FACTORED: writes it to u. */
+/* Returns a strip of the numbers that square_one squares, from element i on. OF_FACTORED: writes it
+ * to u. */
 static inline __attribute__((always_inline)) strip
 load_strip(squares_of of, bool bf16, const squares_args *s, int64_t from, int64_t i) {
     strip v = bf16 ? widen_narrow(*(const narrow_any *)((const uint16_t *)s->x + from + i))

@@ -266,8 +266,7 @@ static void list_offsets(const tr_arena_item *items, int n, const places *p, siz
                 *offset++ = p->extent[e].from + (size_t)j * items[k].bytes;
 }
 
-/* --- the arena ---------------------------------------------------------------------------------
- */
+/* --- the arena -------------------------------------------------------------------------------- */
 
 /* What follows the sweeps has enough when it leaves no more of the peak than the first part, and is
  * to leave no more than the second. */

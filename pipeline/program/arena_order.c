@@ -18,13 +18,13 @@
 enum {
     LARGE_PART = 16,   /* a buffer is large from this part of the largest one on */
     MOST_BOXES = 4096, /* to place them takes quadratic time */
-    MOST_MOVES = 6,    /* at a time, of boxes of an order that is kept */
-    REPAIRS = 40       /* moves of blamed boxes before the order that is kept is changed again */
+    MOST_MOVES = 6,    /* random moves of boxes at a time */
+    REPAIRS = 40       /* moves of blamed boxes before the search returns to the order it keeps */
 };
 static const int64_t STEPS = 1 << 29; /* comparisons with a box that has its place: some 1.5 s */
 
-/* A large buffer, or the small buffers of small items that have one live range and follow each
- * other, except for large ones between them. */
+/* A large buffer, or small buffers with one live range: those of small items between which no small
+ * item has another one. */
 typedef struct box {
     int start, end;
     bool large;

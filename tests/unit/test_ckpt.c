@@ -358,7 +358,10 @@ static void test_threads_read_different_steps(void **state) {
     reading work[READERS];
     hbool_t safe = false;
     assert_true(H5is_library_threadsafe(&safe) >= 0);
-    if (!safe) skip();
+    if (!safe) {
+        print_message("this HDF5 is not thread-safe\n");
+        skip();
+    }
     for (int k = 0; k < READERS; k++) {
         work[k] = (reading){path_of("p"), k + 1, 0};
         assert_good(save_model(work[k].root, k + 1, &m, &l));
