@@ -108,10 +108,16 @@ built() {
     return 1
 }
 
-# check_clang: lets clang warn about every source; tests/long.sh also generates and links its code.
+# check_clang: lets clang warn about every source; tests/long.sh also generates and links its code. This build is without
+# CUDA: where the headers of GPUs are installed, others that refuse stand before them.
 check_clang() {
+    local header
     cmake --preset clang -DBUILD_TESTING=ON -DTRIREME_WERROR=ON || return 1
-    ninja -C build/clang -t commands all benches | awk '/ -c / { gsub(/ -M[DTF]( [^ ]+\.(o|d))?/, ""); print $0 " -fsyntax-only" }' >build/clang/checks
+    mkdir -p build/clang/no_gpu
+    for header in nccl cudnn cublasLt cuda_runtime_api; do
+        echo "#error a build without CUDA has no $header.h" >"build/clang/no_gpu/$header.h"
+    done
+    ninja -C build/clang -t commands all benches | awk '/ -c / { gsub(/ -M[DTF]( [^ ]+\.(o|d))?/, ""); print $0 " -Ino_gpu -fsyntax-only" }' >build/clang/checks
     echo "$(wc -l <build/clang/checks) sources"
     [[ -s build/clang/checks ]] && (cd build/clang && xargs -d '\n' -n 1 -P "$(nproc)" sh -c <checks)
 }
