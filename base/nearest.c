@@ -34,15 +34,23 @@ int tr_edit_distance(const char *a, const char *b) {
     return last[m];
 }
 
+/* Returns how many characters the two have in common at their beginning. */
+static int common_start(const char *a, const char *b) {
+    int n = 0;
+    while (a[n] && lower(a[n]) == lower(b[n])) n++;
+    return n;
+}
+
 int tr_nearest(const char *word, const char *(*name)(const void *names, int index),
                const void *names, int count) {
-    int best = -1, best_distance = 0;
+    int best = -1, best_distance = 0, best_start = 0;
     for (int i = 0; i < count; i++) {
-        int d = tr_edit_distance(word, name(names, i));
-        if (best < 0 || d < best_distance) {
-            best = i;
-            best_distance = d;
-        }
+        const int d = tr_edit_distance(word, name(names, i)),
+                  s = common_start(word, name(names, i));
+        if (best >= 0 && (d > best_distance || (d == best_distance && s <= best_start))) continue;
+        best = i;
+        best_distance = d;
+        best_start = s;
     }
     int length = (int)strnlen(word, LONGEST);
     int allowed = length / 3 > 2 ? length / 3 : 2;

@@ -476,7 +476,8 @@ int tr_schema_nearest(const char *name) {
     /* A name with a section is compared as a whole only when its last part is near, too. */
     if (dot) {
         int full = tr_nearest(name, full_name, tr_schema, tr_schema_count);
-        int far = tr_edit_distance(last, full >= 0 ? last_part(tr_schema, full) : "");
+        int far =
+            tr_edit_distance(last, full >= 0 ? strrchr(full_name(tr_schema, full), '.') + 1 : "");
         if (full >= 0 && far < (int)strlen(last)) return full;
     }
     return tr_nearest(last, last_part, tr_schema, tr_schema_count);

@@ -1,6 +1,7 @@
 #include "config/yaml.h"
 
 #include "base/memory.h"
+#include "base/utf8.h"
 #include "data/paths.h"
 
 #include <stdlib.h>
@@ -12,6 +13,8 @@ enum { DEEPEST = 8, KEY_SIZE = 256, LIST_SIZE = 4096 };
 typedef struct reader {
     yaml_parser_t parser;
     const char *source;
+    const char *text;
+    size_t length;
     tr_yaml *out;
     size_t capacity;
     char path[KEY_SIZE]; /* keys of the open mappings */
@@ -26,12 +29,29 @@ static tr_status fail_at(const char *source, int line, int column, const char *s
     return TR_FAIL(TR_ERR_CONFIG, "%s:%d:%d: %s", source, line, column, sentence);
 }
 
+/* Returns the place of a byte of the text. */
+static yaml_mark_t place_of(const reader *r, size_t offset) {
+    yaml_mark_t mark = {.index = offset};
+    for (size_t i = 0; i < offset && i < r->length; i++) {
+        const bool begins = ((unsigned char)r->text[i] & 0xC0) != 0x80; /* a character */
+        mark.column += begins;
+        if (r->text[i] == '\n') mark = (yaml_mark_t){.index = offset, .line = mark.line + 1};
+    }
+    return mark;
+}
+
 static tr_status parser_error(const reader *r) {
     const yaml_parser_t *p = &r->parser;
     yaml_mark_t mark = p->problem_mark;
     if (p->error == YAML_MEMORY_ERROR) return TR_FAIL(TR_ERR_FIT, "out of host memory");
-    if (p->error == YAML_READER_ERROR)
-        mark = p->mark; /* without a problem mark, the place up to which it was read */
+    if (p->error == YAML_READER_ERROR) { /* has no mark: libyaml decodes ahead of what it parses */
+        const size_t valid = tr_utf8_valid((const uint8_t *)r->text, r->length);
+        if (valid < r->length)
+            return FAIL_AT(r, place_of(r, valid),
+                           "the file is not UTF-8: save it as UTF-8, or convert it with "
+                           "`iconv -f LATIN1 -t UTF-8`");
+        mark = place_of(r, p->problem_offset);
+    }
     if (p->error == YAML_SCANNER_ERROR && p->buffer.pointer < p->buffer.last &&
         *p->buffer.pointer == '\t')
         return FAIL_AT(r, mark, "this is not valid YAML: indent with blanks instead of a tab");
@@ -285,7 +305,7 @@ static tr_status take_mark(const char **text, size_t *length, const char *source
 tr_status tr_yaml_parse(const char *text, size_t length, const char *source, tr_yaml *out) {
     *out = (tr_yaml){0};
     TR_TRY(take_mark(&text, &length, source));
-    reader r = {.source = source, .out = out};
+    reader r = {.source = source, .text = text, .length = length, .out = out};
     if (!yaml_parser_initialize(&r.parser)) return TR_FAIL(TR_ERR_FIT, "out of host memory");
     yaml_parser_set_input_string(&r.parser, (const unsigned char *)text, length);
     yaml_parser_set_encoding(&r.parser, YAML_UTF8_ENCODING);
