@@ -176,11 +176,11 @@ tr_status tr_rate_measure(const tr_config *config, tr_device *device, tr_rate_ti
     describe(config, device, key, sizeof key);
     (void)snprintf(busy_key, sizeof busy_key, "%s|busy", key);
     *busy = false;
-    if (tr_rate_cache_read(key, flops_per_s)) return TR_OK;
+    if (tr_rate_cache_read(key, IDLE_LASTS_S, flops_per_s)) return TR_OK;
     *busy = true;
-    if (tr_rate_cache_read(busy_key, flops_per_s)) return TR_OK;
+    if (tr_rate_cache_read(busy_key, BUSY_LASTS_S, flops_per_s)) return TR_OK;
     *busy = is_busy(device);
     TR_TRY(measure(config, device, time_step, flops_per_s));
-    tr_rate_cache_write(*busy ? busy_key : key, *flops_per_s, *busy ? BUSY_LASTS_S : IDLE_LASTS_S);
+    tr_rate_cache_write(*busy ? busy_key : key, *flops_per_s);
     return TR_OK;
 }

@@ -13,12 +13,12 @@
 #include <unistd.h>
 #include <xxhash.h>
 
-/* A file with the latest rates, one on each line: hash of the key, expiry time, FLOP/s. */
+/* A file with the latest rates, one on each line: hash of the key, time of its storing, FLOP/s. */
 enum { MOST_ENTRIES = 64, PATH = 4096 };
 
 typedef struct entry {
     uint64_t key;
-    int64_t expires;
+    int64_t stored;
     double rate;
 } entry;
 
@@ -42,14 +42,14 @@ static int read_entries(const char *path, entry *entries) {
     if (tr_input_stream(path, &file) != TR_OK) tr_error_clear(); /* counts as no file */
     while (file && count < MOST_ENTRIES) {
         entry *e = &entries[count];
-        if (fscanf(file, "%" SCNx64 " %" SCNd64 " %lf", &e->key, &e->expires, &e->rate) != 3) break;
+        if (fscanf(file, "%" SCNx64 " %" SCNd64 " %lf", &e->key, &e->stored, &e->rate) != 3) break;
         count++;
     }
     if (file) (void)fclose(file);
     return count;
 }
 
-bool tr_rate_cache_read(const char *key, double *rate) {
+bool tr_rate_cache_read(const char *key, int64_t lasts_s, double *rate) {
     char path[PATH];
     entry entries[MOST_ENTRIES];
     if (!find_folder(path, sizeof path, false)) return false;
@@ -59,7 +59,7 @@ bool tr_rate_cache_read(const char *key, double *rate) {
     int64_t now = (int64_t)time(NULL);
     for (int i = 0; i < count; i++) {
         const entry *e = &entries[i];
-        if (e->key != wanted || e->expires < now) continue;
+        if (e->key != wanted || e->stored > now || e->stored < now - lasts_s) continue;
         if (!isfinite(e->rate) || e->rate <= 0) continue;
         *rate = e->rate;
         return true;
@@ -67,7 +67,7 @@ bool tr_rate_cache_read(const char *key, double *rate) {
     return false;
 }
 
-void tr_rate_cache_write(const char *key, double rate, int64_t lasts_s) {
+void tr_rate_cache_write(const char *key, double rate) {
     char path[PATH], fresh[PATH + 32];
     entry old[MOST_ENTRIES];
     if (!find_folder(path, sizeof path, true)) return;
@@ -78,11 +78,10 @@ void tr_rate_cache_write(const char *key, double rate, int64_t lasts_s) {
     FILE *file = fopen(fresh, "w");
     if (!file) return;
     uint64_t mine = XXH3_64bits(key, strlen(key));
-    (void)fprintf(file, "%" PRIx64 " %" PRId64 " %.17g\n", mine, (int64_t)time(NULL) + lasts_s,
-                  rate);
+    (void)fprintf(file, "%" PRIx64 " %" PRId64 " %.17g\n", mine, (int64_t)time(NULL), rate);
     for (int i = 0, kept = 1; i < count && kept < MOST_ENTRIES; i++) {
         if (old[i].key == mine) continue;
-        (void)fprintf(file, "%" PRIx64 " %" PRId64 " %.17g\n", old[i].key, old[i].expires,
+        (void)fprintf(file, "%" PRIx64 " %" PRId64 " %.17g\n", old[i].key, old[i].stored,
                       old[i].rate);
         kept++;
     }

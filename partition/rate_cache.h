@@ -4,8 +4,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Reads the rate that was stored under `key`; returns false when there is none or it has
- * expired. */
-bool tr_rate_cache_read(const char *key, double *rate);
-/* Stores a rate for lasts_s seconds. Does not report a failure. */
-void tr_rate_cache_write(const char *key, double rate, int64_t lasts_s);
+/* Reads the rate that was stored under `key` less than lasts_s seconds ago; returns false when there
+ * is none. One that was stored later than now, before the clock was set back, does not count. */
+bool tr_rate_cache_read(const char *key, int64_t lasts_s, double *rate);
+/* Stores a rate. Does not report a failure. */
+void tr_rate_cache_write(const char *key, double rate);

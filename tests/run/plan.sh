@@ -188,6 +188,10 @@ grep -q '^time     not measured, ' "$scratch/immense.out" || fail "a layer that 
 sed -E 's/ [^ ]*$/ 1e9/' -i "$scratch/cache/trireme/rates"
 plan 0 third
 grep -q ': 1 GFLOP/s a rank (measured here' "$scratch/third.out" || fail "the remembered rate is not read: $(grep ^time "$scratch/third.out")"
+# One that a clock has stored which was set back since is measured again.
+sed -E 's/ [0-9]+ / 9999999999 /' -i "$scratch/cache/trireme/rates"
+plan 0 ahead
+! grep -q ': 1 GFLOP/s a rank (measured here' "$scratch/ahead.out" || fail "a rate of a later time is used: $(grep ^time "$scratch/ahead.out")"
 sed -E 's/ [^ ]*$/ -1/' -i "$scratch/cache/trireme/rates"
 plan 0 fourth
 grep -q '^time     about ' "$scratch/fourth.out" || fail "no time with a damaged cache"
