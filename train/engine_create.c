@@ -257,7 +257,6 @@ static void round_scalars(tr_engine_desc *desc) {
 /* Makes the parts that work without open links. */
 static tr_status make_before_links(tr_engine *e) {
     const tr_engine_desc *d = &e->desc;
-    TR_TRY(lower_layout(e));
     TR_TRY(tr_store_create(&(tr_store_desc){.device = d->device,
                                             .world = d->world,
                                             .mesh = &d->mesh,
@@ -296,7 +295,8 @@ static tr_status create_layout(const tr_engine_desc *desc, tr_engine **out) {
 }
 
 /* Ranks open their groups and links together, and close them together. So they agree before each,
- * and at the end. A rank that fails in between gives up, since closing would wait for the
+ * and at the end; and before a rank allocates, that the plan fits all of them, because a plan with
+ * another cut may follow. A rank that fails in between gives up, since closing would wait for the
  * others. */
 tr_status tr_engine_create(const tr_engine_desc *desc, tr_engine **out) {
     tr_world *world = desc->world;
@@ -304,6 +304,7 @@ tr_status tr_engine_create(const tr_engine_desc *desc, tr_engine **out) {
     tr_status status = TR_OK;
     TR_TRY_OUT(tr_world_agree(world, create_layout(desc, &e)));
     TR_TRY_OUT(open_groups(e));
+    TR_TRY_OUT(tr_world_agree(world, lower_layout(e)));
     TR_TRY_OUT(tr_world_agree(world, make_before_links(e)));
     TR_TRY_OUT(open_links(e));
     TR_TRY_OUT(tr_world_agree(world, make_after_links(e)));

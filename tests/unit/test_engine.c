@@ -1,6 +1,7 @@
 /* Tests the engine: a model that does not fit is refused before device memory is allocated, and a
  * step is enqueued without waiting for the device. */
 #include "base/memory.h"
+#include "base/minmax.h"
 #include "device/device_impl.h"
 #include "support/engine_ranks.h"
 #include "support/small_engine.h"
@@ -54,6 +55,44 @@ static void test_refuses_what_does_not_fit(void **state) {
     tr_schedule_destroy(schedule);
     tr_device_close(device);
     tr_world_close(world);
+}
+
+/* A rank of a pipeline with this memory, and what it found. */
+typedef struct tight_rank {
+    tr_schedule *schedule;
+    size_t memory, planned, taken;
+    tr_status status;
+} tight_rank;
+
+static tr_status create_tight(engine_rank *r, void *state) {
+    tight_rank *t = state;
+    tr_memory_plan plan;
+    tr_engine_desc desc = small(r->world, r->device, t->schedule);
+    desc.memory = t->memory;
+    TR_TRY(tr_mesh_make(2, 1, 1, r->rank, 2, &desc.mesh));
+    t->status = tr_engine_create(&desc, &r->engine);
+    for (int k = 0; k < TR_MEMORY_CLASSES; k++) t->taken += tr_device_peak(r->device, (tr_memory)k);
+    if (t->status != TR_OK) return TR_OK;
+    tr_engine_plan(r->engine, &plan);
+    t->planned = plan.total;
+    return TR_OK;
+}
+
+/* A rank for which the plan would fit has allocated nothing either, so another cut may follow. */
+static void test_no_rank_allocates_what_does_not_fit_one(void **state) {
+    (void)state;
+    tr_schedule *schedule = schedule_of("1f1b", 2, 4);
+    tight_rank rank[2] = {{.schedule = schedule}, {.schedule = schedule}};
+    run_engine_ranks(2, "cpu", create_tight, rank, sizeof *rank);
+    const size_t larger = tr_max_size(rank[0].planned, rank[1].planned);
+    assert_true(rank[0].planned != rank[1].planned);
+    for (int i = 0; i < 2; i++) rank[i] = (tight_rank){.schedule = schedule, .memory = larger - 1};
+    run_engine_ranks(2, "cpu", create_tight, rank, sizeof *rank);
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(rank[i].status, TR_ERR_FIT);
+        assert_int_equal(rank[i].taken, 0);
+    }
+    tr_schedule_destroy(schedule);
 }
 
 /* Sizes with a product that overflows every integer type. */
@@ -503,6 +542,7 @@ static void test_batches_of_several_sizes(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_refuses_what_does_not_fit),
+        cmocka_unit_test(test_no_rank_allocates_what_does_not_fit_one),
         cmocka_unit_test(test_refuses_absurd_sizes),
         cmocka_unit_test(test_enqueues_ahead),
         cmocka_unit_test(test_a_rank_without_samples_changes_nothing),
