@@ -232,7 +232,8 @@ tr_status tr_format_open_instruct(const char *path, const tr_source_options *opt
                        "data.format instruct reads lines of JSON, and '%s' does not end in .jsonl, "
                        ".ndjson or .json (.gz and .zst may follow)",
                        path);
-    if (tr_kept_tokens_find(options, path, kept)) return tr_kept_rows_open(kept, source);
+    if (tr_kept_tokens_find(options, path, kept))
+        return tr_kept_tokens_opened(options, tr_kept_rows_open(kept, source));
     TR_TRY(tr_format_open_file(path, source));
     TR_TRY_OUT(tr_chat_find(options->tokenizer, &r.chat));
     TR_TRY_OUT(tr_encoder_open(options->tokenizer, &r.encoder));

@@ -47,7 +47,8 @@ tr_status tr_format_open_text(const char *path, const tr_source_options *options
                        "files with `trireme data tokenize`, and set data.format megatron",
                        path);
     char stem[PATH_MAX];
-    if (tr_kept_tokens_find(options, path, stem)) return open_kept(stem, options, source);
+    if (tr_kept_tokens_find(options, path, stem))
+        return tr_kept_tokens_opened(options, open_kept(stem, options, source));
     TR_TRY(tr_format_open_file(path, source));
     TR_TRY_OUT(tr_encoder_open(options->tokenizer, &encoder));
     TR_TRY_OUT(encode(path, encoder, &tokens));

@@ -46,8 +46,7 @@ tr_status tr_kept_rows_write(const tr_source *rows, const char *path) {
 /* --- reading ---------------------------------------------------------------------------------- */
 
 static tr_status damaged(const tr_source *s) {
-    return TR_FAIL(TR_ERR_DATA, "'%s' is damaged: remove it, and the run makes it again",
-                   s->file.path);
+    return TR_FAIL(TR_ERR_DATA, "'%s' is damaged", s->file.path);
 }
 
 static tr_status read_ends(tr_source *s, int64_t count) {

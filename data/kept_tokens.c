@@ -60,6 +60,14 @@ bool tr_kept_tokens_find(const tr_source_options *o, const char *file, char *pat
     return true;
 }
 
+tr_status tr_kept_tokens_opened(const tr_source_options *o, tr_status status) {
+    if (status != TR_ERR_DATA) return status;
+    return TR_FAIL(status,
+                   "the tokens in '%s' are damaged: remove this folder, and the run makes them "
+                   "again (%s)",
+                   o->tokens, tr_error_message());
+}
+
 /* Removes what the folder has of this path: of other contents, and tokens without their index,
  * which an earlier process left when it was killed between the two names. */
 static void remove_others(const char *folder, const char *stem) {

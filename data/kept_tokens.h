@@ -11,6 +11,10 @@
  * their path to path[PATH_MAX]: of text without .bin and .idx. */
 bool tr_kept_tokens_find(const tr_source_options *options, const char *file, char *path);
 
+/* Returns the status with which the tokens that tr_kept_tokens_find found were opened. If they are
+ * damaged, the sentence says that the run can make them again. */
+tr_status tr_kept_tokens_opened(const tr_source_options *options, tr_status status);
+
 typedef struct tr_kept_tokens_options {
     tr_source_options source; /* format: text or instruct; tokens: the folder, whose parent exists;
                                  progress: called for both formats */

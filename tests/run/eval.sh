@@ -172,6 +172,10 @@ train 65 2 refused "${asked[@]}" train.eval=bad.jsonl parallel.pp=2
 # A tokenizer, and a folder of transformers.
 bash "$here/make_tokenizer.sh" >tokenizer.json
 train 0 1 tokens model.vocab=320 data.format=text data.tokenizer=tokenizer.json train.steps=2 data.validation=0.1
+cp -r tokens torn
+truncate -s 30 torn/tokens/*.idx
+train 65 1 torn model.vocab=320 data.format=text data.tokenizer=tokenizer.json train.steps=3 data.validation=0.1 --resume
+says torn "the tokens in '.*torn/tokens' are damaged: remove this folder, and the run makes them again \\(the index '.*"
 "$trireme" ckpt export tokens folder >/dev/null
 head -c 2000 "$text" >some.txt
 evaluate 1 of_run tokens --data some.txt --json

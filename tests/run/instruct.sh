@@ -46,7 +46,7 @@ grep -q 'documents: packed' one/config.yaml || fail "one: documents: $(grep docu
 cp -r one broken
 for file in broken/tokens/*; do truncate -s 100 "$file"; done
 train 65 2 broken --resume parallel.dp=2 train.steps=7
-says broken "'.*broken/tokens/.*\.rows' is damaged: remove it, and the run makes it again"
+says broken "the tokens in '.*broken/tokens' are damaged: remove this folder, and the run makes them again \\('.*\.rows' is damaged\\)"
 rm broken/tokens/*
 train 0 2 broken --resume parallel.dp=2 train.steps=7
 
