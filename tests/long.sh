@@ -15,7 +15,7 @@ tests=build/release/tests
 work=build/long
 random=(test_op_cpu test_op_ref test_op_gradients test_comm_local test_stream test_check test_lower test_arena
   test_plan test_runner test_cut test_ckpt test_ckpt_damage test_csv test_mutations test_program_mutations test_mixture test_data_formats test_textfile test_text_cut test_tokenizer_back test_tokenizer_damage)
-trials=(lost restart stop race damage hostile families options)
+trials=(lost restart stop race damage hostile families options chain advice)
 mkdir -p "$work"
 touch "$work/done"
 

@@ -8,6 +8,9 @@
 #   damage   a checkpoint's files are damaged: --resume goes on from the one before, with the same bits
 #   families a family's tiny preset on a random layout: the bits of one rank, or near ones; planned bytes are allocated
 #   options  drawn options of optimizer, precision, memory and data ranks: the bits without them, planned bytes, or 78
+#   chain    a run is interrupted again and again, and goes on with other stages and memory: the bits of one that was not; eval,
+#            sample, export and import agree on it; a run with other ranks, precision and optimizer continues it
+#   advice   the changes that a plan names for a drawn limit fit, and the best of --search is what plan says of it
 #   hostile  invalid files and arguments: one sentence and a documented exit code
 # Timing in a trial of several ranks depends on the machine's load too; the expectations hold for any timing.
 #
