@@ -66,7 +66,7 @@ suite 0 nothing
 suite_says '^tests \(release\): [0-9]+ s: 1/3 tests have ended; running: (run.slow run.slower|run.slower run.slow)$'
 suite_says '^100% tests passed, 0 tests failed out of 3$'
 suite_says '^tests: all passed in [0-9]+ s$'
-grep -qx 'checked -o a.o -c a.c -fsyntax-only' build/log/check-clang.log || fail "clang checks nothing: $(<build/log/check-clang.log)"
+grep -qx 'checked -o a.o -c a.c -Ino_gpu -fsyntax-only' build/log/check-clang.log || fail "clang checks nothing: $(<build/log/check-clang.log)"
 # The sanitizers' tests: each is built, and one of two runs.
 sed -n 's/^ctest --test-dir build.asan .* -R ^unit\\.test_(\(.*\))\$$/\1/p' called | tr '|' '\n' | sed 's/^/test_/' >ran
 sed 's/\.avx2$//' ran | sort >targets
