@@ -13,9 +13,10 @@ mkdir -p "$logs"
 : >"$logs/failed"
 
 # Jobs in the background ignore Ctrl-C, so they are ended with the script. Those that `meanwhile` starts have a process
-# group.
+# group. A ticker that is killed as soon as it was forked still has these traps: it must leave the script's jobs alone.
 leave() {
     local job
+    ((BASHPID == $$)) || return 0
     for job in $(jobs -p); do kill -- "-$job" 2>/dev/null || kill "$job" 2>/dev/null || true; done
 }
 trap leave EXIT
