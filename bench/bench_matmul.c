@@ -61,8 +61,7 @@ typedef struct timing {
  * for both. */
 static tr_status prepare_parts(const tr_op_context *context, const tr_op_desc *desc, tr_op **out) {
     TR_TRY(tr_op_decompose(context, desc, out));
-    tr_op_list(*out);
-    return TR_OK;
+    return tr_op_list(*out);
 }
 
 typedef tr_status (*prepare_fn)(const tr_op_context *context, const tr_op_desc *desc, tr_op **out);

@@ -34,6 +34,13 @@ typedef enum tr_memory {
     TR_MEMORY_CLASSES
 } tr_memory;
 
+/* The prepared operators of a device (device/shared.c). */
+typedef struct tr_op_set {
+    struct tr_op *newest; /* list of all, newest first */
+    struct tr_op **chain; /* [chains], lists of those with the same lower bits of tr_op.key */
+    size_t chains, count; /* chains: a power of two, or 0 without operators */
+} tr_op_set;
+
 /* Every implementation's tr_device begins with this. */
 struct tr_device {
     const tr_device_ops *ops;
@@ -43,7 +50,7 @@ struct tr_device {
     /* Of each class, allocated now and at most; each allocation is rounded up to TR_ALIGN. */
     size_t live[TR_MEMORY_CLASSES], peak[TR_MEMORY_CLASSES];
     struct tr_device_block *blocks; /* the allocations */
-    struct tr_op *operators;        /* the prepared ones */
+    tr_op_set operators;            /* the prepared ones */
 };
 
 typedef struct tr_device_options {

@@ -88,9 +88,10 @@ tr_status tr_op_check_args(const tr_op *op, const tr_op_args *args);
 /* Returns the operator of this description and context, with one more user; NULL when there is
  * none. */
 tr_op *tr_op_share(const tr_op_context *context, const tr_op_desc *desc);
-/* Adds an operator to its device's list, with one user. */
-void tr_op_list(tr_op *op);
-/* Removes one user. Returns true when it was the last one: the operator has left the list, and the
+/* Adds an operator to its device's set, with one user. Fails with TR_ERR_FIT, and then the set is
+ * as before. */
+tr_status tr_op_list(tr_op *op);
+/* Removes one user. Returns true when it was the last one: the operator has left the set, and the
  * caller releases it. */
 bool tr_op_unshare(tr_op *op);
 

@@ -145,10 +145,8 @@ tr_status tr_op_prepare(const tr_op_context *context, const tr_op_desc *desc, tr
     tr_device_wait_issued(context->device); /* a library's handle serves one thread at a time */
     TR_TRY(plan(context, desc, out));
     tr_status status = tr_op_choose_plan(out);
-    if (status == TR_OK) {
-        tr_op_list(*out);
-        return TR_OK;
-    }
+    if (status == TR_OK) status = tr_op_list(*out);
+    if (status == TR_OK) return TR_OK;
     (*out)->release(*out);
     *out = NULL;
     return status;

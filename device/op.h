@@ -484,8 +484,10 @@ typedef struct tr_op {
     tr_op_way way;
     const struct tr_op_plans *plans; /* how to list others (device_impl.h); NULL: there are none */
     char plan[TR_PLAN_NAME]; /* the library's name of the plan in use; "" where plans is NULL */
-    int users;          /* number of tr_op_prepare calls that returned it and are not released */
-    struct tr_op *next; /* in the device's list */
+    int users; /* number of tr_op_prepare calls that returned it and are not released */
+    /* In the device's set: neighbours in the list of all, and the next one of the chain. */
+    struct tr_op *newer, *older, *chained;
+    uint64_t key; /* tr_op_key of the description */
     tr_status (*run)(struct tr_op *op, tr_stream *stream, const tr_op_args *args);
     void (*release)(struct tr_op *op);
 } tr_op;

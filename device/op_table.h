@@ -53,6 +53,9 @@ typedef struct tr_op_row {
     /* Returns true when two descriptions of this operator are equal field by field; padding and
      * other members of the union may differ. */
     bool (*same)(const tr_op_desc *a, const tr_op_desc *b);
+    /* Returns a number that is equal where `same` is true, and differs between the layers of a
+     * model. NULL: layers of the same shape have the same description. */
+    uint64_t (*key)(const tr_op_desc *desc);
     /* Appends all fields, " name value" each, to text[size], so that the texts are equal where
      * `same` is true. NULL: no library has several plans for the operator. */
     void (*text)(const tr_op_desc *desc, char *text, size_t size);
@@ -78,3 +81,9 @@ bool tr_op_sizes_fit(int64_t least, int64_t a, int64_t b, int64_t c);
 /* Return the fault of the boxes of a rounding, or NULL; and true when two roundings are equal. */
 const char *tr_quantize_boxes_fault(const tr_quantize_desc *d);
 bool tr_quantize_same(const tr_quantize_desc *a, const tr_quantize_desc *b);
+/* Returns the key of a rounding's boxes, as tr_op_row.key. */
+uint64_t tr_quantize_key(const tr_quantize_desc *d);
+
+/* Returns the number by which prepared operators are found: equal for equal descriptions, and for
+ * few others. */
+uint64_t tr_op_key(const tr_op_desc *desc);

@@ -1,13 +1,21 @@
 /* The operators of a device by context and description. Equal ones share one operator, because a
  * library takes up to a second to plan one. Also lists the operators that run without their
  * library. */
+#include "base/memory.h"
+#include "base/philox.h"
 #include "device/device_impl.h"
 #include "device/op_table.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
-/* --- the device's list ------------------------------------------------------------------------ */
+/* --- the device's set ------------------------------------------------------------------------- */
+
+uint64_t tr_op_key(const tr_op_desc *desc) {
+    const tr_op_row *row = tr_op_row_of(desc->kind);
+    return tr_mix64((row->key ? tr_mix64(row->key(desc)) : 0) ^ (uint64_t)desc->kind);
+}
 
 static bool same_context(const tr_op_context *a, const tr_op_context *b) {
     return a->device == b->device && a->deterministic == b->deterministic &&
@@ -20,24 +28,63 @@ static bool is(const tr_op *op, const tr_op_context *context, const tr_op_desc *
            tr_op_row_of(desc->kind)->same(&op->desc, desc);
 }
 
+/* Returns the first link of the chain of a key; the set has chains. */
+static tr_op **chain_of(const tr_op_set *set, uint64_t key) {
+    return &set->chain[key & (set->chains - 1)];
+}
+
+static void chain(const tr_op_set *set, tr_op *op) {
+    tr_op **first = chain_of(set, op->key);
+    op->chained = *first;
+    *first = op;
+}
+
+/* Makes room for another operator: at least as many chains as operators. */
+static tr_status reserve(tr_op_set *set) {
+    if (set->count < set->chains) return TR_OK;
+    const size_t chains = set->chains ? 2 * set->chains : 64;
+    tr_op **old = set->chain;
+    TR_TRY(tr_calloc(chains, sizeof *old, &set->chain));
+    set->chains = chains;
+    for (tr_op *op = set->newest; op; op = op->older) chain(set, op);
+    free(old);
+    return TR_OK;
+}
+
 tr_op *tr_op_share(const tr_op_context *context, const tr_op_desc *desc) {
-    tr_op *op = context->device->operators;
-    while (op && !is(op, context, desc)) op = op->next;
+    const tr_op_set *set = &context->device->operators;
+    if (!set->chains) return NULL;
+    tr_op *op = *chain_of(set, tr_op_key(desc));
+    while (op && !is(op, context, desc)) op = op->chained;
     if (op) op->users++;
     return op;
 }
 
-void tr_op_list(tr_op *op) {
+tr_status tr_op_list(tr_op *op) {
+    tr_op_set *set = &op->context.device->operators;
+    TR_TRY(reserve(set));
     op->users = 1;
-    op->next = op->context.device->operators;
-    op->context.device->operators = op;
+    op->key = tr_op_key(&op->desc);
+    op->newer = NULL;
+    op->older = set->newest;
+    if (op->older) op->older->newer = op;
+    set->newest = op;
+    chain(set, op);
+    set->count++;
+    return TR_OK;
 }
 
 bool tr_op_unshare(tr_op *op) {
     if (--op->users > 0) return false;
-    tr_op **link = &op->context.device->operators;
-    while (*link != op) link = &(*link)->next;
-    *link = op->next;
+    tr_op_set *set = &op->context.device->operators;
+    *(op->newer ? &op->newer->older : &set->newest) = op->older;
+    if (op->older) op->older->newer = op->newer;
+    tr_op **link = chain_of(set, op->key);
+    while (*link != op) link = &(*link)->chained;
+    *link = op->chained;
+    if (--set->count > 0) return true;
+    free(set->chain);
+    *set = (tr_op_set){0};
     return true;
 }
 
@@ -70,7 +117,7 @@ int tr_device_fallbacks(const tr_device *device, char *text, size_t size) {
     int count = 0;
     size_t used = 0;
     if (size > 0) text[0] = '\0';
-    for (const tr_op *op = device->operators; op; op = op->next) {
+    for (const tr_op *op = device->operators.newest; op; op = op->older) {
         char one[160];
         if (op->way == TR_OP_WHOLE) continue;
         describe(op, one, sizeof one);

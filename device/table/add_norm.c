@@ -31,6 +31,10 @@ static bool same(const tr_op_desc *x, const tr_op_desc *y) {
            x->add_norm.rms == y->add_norm.rms;
 }
 
+static uint64_t key(const tr_op_desc *desc) {
+    return desc->add_norm.add.site;
+}
+
 static void operands(const tr_op_desc *desc, tr_tensor *t) {
     const tr_dropout_desc *d = &desc->add_norm.add;
     t[TR_ADD_NORM_SUM] = t[TR_ADD_NORM_RESIDUAL] = t[TR_ADD_NORM_Y] =
@@ -76,6 +80,7 @@ const tr_op_row tr_op_row_add_norm = {
              [TR_ADD_NORM_RSTD] = {"rstd", TR_SLOT_OUT, TR_TYPES_ACC}},
     .fault = fault,
     .same = same,
+    .key = key,
     .operands = operands,
     .decompose = decompose,
 };

@@ -15,6 +15,10 @@ static bool same(const tr_op_desc *x, const tr_op_desc *y) {
            a->p == b->p && a->site == b->site && a->dtype == b->dtype;
 }
 
+static uint64_t key(const tr_op_desc *desc) {
+    return desc->dropout.site;
+}
+
 static tr_tensor matrix(const tr_dropout_desc *d) {
     return tr_tensor_matrix(NULL, d->dtype, d->rows, d->width);
 }
@@ -33,6 +37,7 @@ const tr_op_row tr_op_row_dropout_add = {
              [TR_DROPOUT_Y] = {"y", TR_SLOT_OUT, TR_TYPES_STORAGE}},
     .fault = fault,
     .same = same,
+    .key = key,
     .operands = add_operands,
 };
 
@@ -46,5 +51,6 @@ const tr_op_row tr_op_row_dropout_dgrad = {
              [TR_DROPOUT_DGRAD_DX] = {"dx", TR_SLOT_OUT, TR_TYPES_STORAGE}},
     .fault = fault,
     .same = same,
+    .key = key,
     .operands = dgrad_operands,
 };

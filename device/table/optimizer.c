@@ -107,6 +107,10 @@ static bool same_update(const tr_op_desc *x, const tr_op_desc *y) {
            tr_quantize_same(&a->rounding, &b->rounding);
 }
 
+static uint64_t update_key(const tr_op_desc *desc) {
+    return tr_quantize_key(&desc->update.rounding) ^ (uint64_t)desc->update.count;
+}
+
 /* Describes a vector in FP32, or FP64 where the model is, or in BF16. */
 static tr_tensor vector_of(const tr_update_desc *d, bool bf16) {
     return tr_tensor_vector(NULL, bf16 ? TR_BF16 : tr_dtype_acc(d->dtype), d->count);
@@ -145,6 +149,7 @@ const tr_op_row tr_op_row_update = {
              [TR_UPDATE_V_SCALES] = {"scales of v", TR_SLOT_BOTH, TR_TYPES_F32}},
     .fault = update_fault,
     .same = same_update,
+    .key = update_key,
     .operands = update_operands,
 };
 
@@ -164,6 +169,7 @@ const tr_op_row tr_op_row_direction = {
              [TR_UPDATE_V_SCALES] = {"scales of v", TR_SLOT_BOTH, TR_TYPES_F32}},
     .fault = update_fault,
     .same = same_update,
+    .key = update_key,
     .operands = direction_operands,
 };
 
@@ -186,6 +192,10 @@ static bool same_descend(const tr_op_desc *x, const tr_op_desc *y) {
            a->bf16_master == b->bf16_master && tr_quantize_same(&a->rounding, &b->rounding);
 }
 
+static uint64_t descend_key(const tr_op_desc *desc) {
+    return tr_quantize_key(&desc->descend.rounding) ^ (uint64_t)desc->descend.count;
+}
+
 static void descend_operands(const tr_op_desc *desc, tr_tensor *t) {
     const tr_descend_desc *d = &desc->descend;
     t[TR_DESCEND_U] = t[TR_DESCEND_MASTER] =
@@ -203,6 +213,7 @@ const tr_op_row tr_op_row_descend = {
              [TR_DESCEND_VALUE] = {"value", TR_SLOT_OUT | TR_SLOT_OPTIONAL, TR_TYPES_STORAGE}},
     .fault = descend_fault,
     .same = same_descend,
+    .key = descend_key,
     .operands = descend_operands,
 };
 

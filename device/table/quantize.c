@@ -1,4 +1,5 @@
 /* QUANTIZE, and the checks of the boxes of all operators that round. */
+#include "base/philox.h"
 #include "device/op_table.h"
 
 static bool is_box(const tr_quantize_box *b) {
@@ -29,8 +30,19 @@ bool tr_quantize_same(const tr_quantize_desc *a, const tr_quantize_desc *b) {
     return same;
 }
 
+uint64_t tr_quantize_key(const tr_quantize_desc *d) {
+    uint64_t key = (uint64_t)d->use;
+    for (int k = 0; k < d->boxes; k++)
+        key = tr_mix64(key ^ d->box[k].name) ^ (uint64_t)d->box[k].begin;
+    return key;
+}
+
 static bool same_quantize(const tr_op_desc *a, const tr_op_desc *b) {
     return tr_quantize_same(&a->quantize, &b->quantize);
+}
+
+static uint64_t quantize_key(const tr_op_desc *desc) {
+    return tr_quantize_key(&desc->quantize);
 }
 
 static void quantize_operands(const tr_op_desc *desc, tr_tensor *t) {
@@ -44,5 +56,6 @@ const tr_op_row tr_op_row_quantize = {
              [TR_QUANTIZE_Y] = {"y", TR_SLOT_GRADIENT, TR_TYPES_BF16}},
     .fault = quantize_fault,
     .same = same_quantize,
+    .key = quantize_key,
     .operands = quantize_operands,
 };

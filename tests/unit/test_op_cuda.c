@@ -233,7 +233,7 @@ static void test_shared(void **state) {
         tr_op_release(first[i]);
         tr_op_release(first[i]);
     }
-    assert_null(device->operators);
+    assert_null(device->operators.newest);
 }
 
 /* Products leave compute units to kernels that wait, except in deterministic mode: their number

@@ -268,6 +268,75 @@ static void test_fallbacks(void **state) {
     }
 }
 
+/* Describes an operator of which every layer has its own, by a dropout site or a rounded tensor. */
+static tr_op_desc of_layer(tr_op_kind kind, int layer) {
+    const tr_dropout_desc dropout = {
+        .rows = 2, .width = 3, .seq = 2, .p = 0.1f, .site = (uint64_t)layer * 4096};
+    const tr_quantize_desc rounding = {
+        .count = 6,
+        .boxes = 1,
+        .box = {{.name = (uint64_t)layer * 4096, .rows = 1, .cols = 6, .ld = 6}}};
+    if (kind == TR_OP_ADD_NORM)
+        return (tr_op_desc){.kind = kind, .add_norm = {.add = dropout, .eps = 1e-5}};
+    if (kind == TR_OP_QUANTIZE) return (tr_op_desc){.kind = kind, .quantize = rounding};
+    if (kind == TR_OP_UPDATE || kind == TR_OP_DIRECTION)
+        return (tr_op_desc){.kind = kind,
+                            .update = {.count = 6,
+                                       .lr_scale = 1,
+                                       .state_dtype = TR_BF16,
+                                       .rule = TR_UPDATE_LION,
+                                       .rounding = rounding}};
+    if (kind == TR_OP_DESCEND)
+        return (tr_op_desc){
+            .kind = kind,
+            .descend = {
+                .count = 6, .lr_scale = 1, .factor = 1, .bf16_master = true, .rounding = rounding}};
+    return (tr_op_desc){.kind = kind, .dropout = dropout};
+}
+
+static int longest_chain(const tr_op_set *set) {
+    int longest = 0;
+    for (size_t i = 0; i < set->chains; i++) {
+        int length = 0;
+        for (const tr_op *op = set->chain[i]; op; op = op->chained) length++;
+        if (length > longest) longest = length;
+    }
+    return longest;
+}
+
+/* The operators of a deep model are found with few comparisons, and equal ones are shared. */
+static void test_many_layers(void **state) {
+    enum { LAYERS = 1000, KINDS = 7 };
+    static const tr_op_kind kinds[KINDS] = {TR_OP_DROPOUT_ADD, TR_OP_DROPOUT_DGRAD, TR_OP_ADD_NORM,
+                                            TR_OP_QUANTIZE,    TR_OP_UPDATE,        TR_OP_DIRECTION,
+                                            TR_OP_DESCEND};
+    static tr_op *ops[LAYERS][KINDS];
+    tr_device *device = *state;
+    const tr_op_set *set = &device->operators;
+    const tr_op_context context = {.device = device};
+    for (int layer = 0; layer < LAYERS; layer++)
+        for (int k = 0; k < KINDS; k++) {
+            const tr_op_desc desc = of_layer(kinds[k], layer);
+            must(tr_op_prepare(&context, &desc, &ops[layer][k]));
+        }
+    assert_true(set->count >= LAYERS * KINDS && set->chains >= set->count);
+    assert_in_range(longest_chain(set), 1, 12);
+    for (int layer = 0; layer < LAYERS; layer += 7)
+        for (int k = 0; k < KINDS; k++) {
+            tr_op *again;
+            const tr_op_desc desc = of_layer(kinds[k], layer);
+            must(tr_op_prepare(&context, &desc, &again));
+            assert_ptr_equal(again, ops[layer][k]);
+            tr_op_release(again);
+            assert_int_equal(again->users, 1);
+        }
+    /* Not in the order of the list. */
+    for (int i = 0; i < LAYERS; i++)
+        for (int k = 0; k < KINDS; k++) tr_op_release(ops[i * 37 % LAYERS][k]);
+    assert_int_equal(set->count, 0);
+    assert_null(set->newest);
+}
+
 static int setup(void **state) {
     return (int)tr_op_open_ref((tr_device **)state);
 }
@@ -283,7 +352,7 @@ int main(void) {
         cmocka_unit_test(test_rows),     cmocka_unit_test(test_descriptions),
         cmocka_unit_test(test_operands), cmocka_unit_test(test_refused),
         cmocka_unit_test(test_bytes),    cmocka_unit_test(test_fallbacks),
-        cmocka_unit_test(test_codes),
+        cmocka_unit_test(test_codes),    cmocka_unit_test(test_many_layers),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
