@@ -14,11 +14,10 @@ static void close_cpu(tr_device *device) {
 
 static tr_status open_engine(tr_cpu_device *cpu) {
     /* DNNL_MAX_CPU_ISA limits these kernels, too. */
-    const unsigned isa = dnnl_get_effective_cpu_isa(), wide = dnnl_cpu_isa_avx512_core,
-                   amx = dnnl_cpu_isa_avx512_core_amx;
-    cpu->kernels = (isa & amx) == amx && tr_cpu_request_amx() ? &tr_cpu_kernels_amx
+    cpu->kernels = tr_onednn_uses(dnnl_cpu_isa_avx512_core_amx) && tr_cpu_request_amx()
+                       ? &tr_cpu_kernels_amx
                    : tr_cpu_bf16_native()                     ? &tr_cpu_kernels_bf16
-                   : (isa & wide) == wide                     ? &tr_cpu_kernels_wide
+                   : tr_onednn_uses(dnnl_cpu_isa_avx512_core) ? &tr_cpu_kernels_wide
                                                               : &tr_cpu_kernels_base;
     TR_DNNL(dnnl_engine_create(&cpu->engine, dnnl_cpu, 0));
     TR_DNNL(dnnl_stream_create(&cpu->stream, cpu->engine, dnnl_stream_in_order));
@@ -39,20 +38,22 @@ static tr_status open_cpu(int ordinal, const tr_device_options *options, tr_devi
 }
 
 const char *tr_cpu_isa(void) {
-    switch (dnnl_get_effective_cpu_isa()) {
-    case dnnl_cpu_isa_all: return "all";
-    case dnnl_cpu_isa_sse41: return "sse41";
-    case dnnl_cpu_isa_avx: return "avx";
-    case dnnl_cpu_isa_avx2: return "avx2";
-    case dnnl_cpu_isa_avx2_vnni: return "avx2_vnni";
-    case dnnl_cpu_isa_avx512_mic: return "avx512_mic";
-    case dnnl_cpu_isa_avx512_mic_4ops: return "avx512_mic_4ops";
-    case dnnl_cpu_isa_avx512_core: return "avx512_core";
-    case dnnl_cpu_isa_avx512_core_vnni: return "avx512_core_vnni";
-    case dnnl_cpu_isa_avx512_core_bf16: return "avx512_core_bf16";
-    case dnnl_cpu_isa_avx512_core_amx: return "avx512_core_amx";
-    default: return "generic";
-    }
+    static const struct {
+        unsigned isa;
+        const char *name;
+    } richest_first[] = {
+        {dnnl_cpu_isa_avx512_core_amx, "avx512_core_amx"},
+        {dnnl_cpu_isa_avx512_core_bf16, "avx512_core_bf16"},
+        {dnnl_cpu_isa_avx512_core_vnni, "avx512_core_vnni"},
+        {dnnl_cpu_isa_avx512_core, "avx512_core"},
+        {dnnl_cpu_isa_avx2_vnni, "avx2_vnni"},
+        {dnnl_cpu_isa_avx2, "avx2"},
+        {dnnl_cpu_isa_avx, "avx"},
+        {dnnl_cpu_isa_sse41, "sse41"},
+    };
+    for (size_t i = 0; i < sizeof richest_first / sizeof *richest_first; i++)
+        if (tr_onednn_uses(richest_first[i].isa)) return richest_first[i].name;
+    return "generic";
 }
 
 const char *tr_cpu_onednn_version(char *text, size_t size) {
@@ -62,8 +63,7 @@ const char *tr_cpu_onednn_version(char *text, size_t size) {
 }
 
 bool tr_cpu_bf16_native(void) {
-    const unsigned bf16 = dnnl_cpu_isa_avx512_core_bf16;
-    return (dnnl_get_effective_cpu_isa() & bf16) == bf16;
+    return tr_onednn_uses(dnnl_cpu_isa_avx512_core_bf16);
 }
 
 const tr_device_ops tr_device_ops_cpu = {

@@ -4,11 +4,10 @@
 #include "base/memory.h"
 #include "device/cpu/cpu.h"
 #include "device/cpu/kernels.h"
+#include "device/cpu/onednn.h"
 #include "device/cpu/vec.h"
 #include "device/host_impl.h"
 
-#include <dnnl.h>
-#include <dnnl_debug.h>
 #include <stdlib.h>
 #ifdef _OPENMP
 #include <omp.h>
@@ -42,15 +41,6 @@ tr_status tr_cpu_prepare_matmul_tiles(const tr_op_context *context, const tr_op_
  * residual. */
 void tr_cpu_matmul_finish(const tr_cpu_kernels *kernels, const tr_matmul_desc *d,
                           const tr_op_args *args, int64_t row, int64_t at, int64_t count, float *c);
-
-/* Returns a failure of oneDNN as TR_ERR_INTERNAL, because shapes and types were checked before. */
-#define TR_DNNL(expr)                                                                              \
-    do {                                                                                           \
-        dnnl_status_t tr_dnnl_ = (expr);                                                           \
-        if (tr_dnnl_ != dnnl_success)                                                              \
-            return TR_FAIL(TR_ERR_INTERNAL, "oneDNN: %s failed: %s", #expr,                        \
-                           dnnl_status2str(tr_dnnl_));                                             \
-    } while (0)
 
 /* Memory of the random bits of TR_BLOCK elements. */
 typedef struct tr_cpu_draws {

@@ -13,11 +13,7 @@
 #include <stdio.h>
 #include <string.h>
 
-typedef struct matrix {
-    int64_t rows, columns, ld; /* as multiplied: after transposition; ld of the stored matrix */
-    bool transposed;
-    tr_dtype dtype;
-} matrix;
+typedef tr_onednn_matrix matrix;
 
 /* How an operand reaches the product. */
 typedef struct operand {
@@ -27,10 +23,14 @@ typedef struct operand {
     dnnl_memory_t memory; /* the product's view of `used` */
 } operand;
 
-enum { SRC, WEIGHTS, DST, BIAS, RESIDUAL, OPERANDS };
-static const int dnnl_argument[OPERANDS] = {DNNL_ARG_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_DST,
-                                            DNNL_ARG_BIAS,
-                                            DNNL_ARG_ATTR_MULTIPLE_POST_OP(0) | DNNL_ARG_SRC_1};
+enum {
+    SRC = TR_ONEDNN_SRC,
+    WEIGHTS = TR_ONEDNN_WEIGHTS,
+    DST = TR_ONEDNN_DST,
+    BIAS = TR_ONEDNN_BIAS,
+    RESIDUAL = TR_ONEDNN_RESIDUAL,
+    OPERANDS = TR_ONEDNN_OPERANDS
+};
 static const int tensor_index[OPERANDS] = {TR_MATMUL_A, TR_MATMUL_B, TR_MATMUL_C, TR_MATMUL_BIAS,
                                            TR_MATMUL_RESIDUAL};
 
@@ -66,17 +66,6 @@ static int set_threads(int threads) {
 #endif
 }
 
-static dnnl_data_type_t dnnl_type(tr_dtype dtype) {
-    return dtype == TR_BF16 ? dnnl_bf16 : dnnl_f32;
-}
-
-static tr_status describe(const matrix *x, dnnl_memory_desc_t *out) {
-    dnnl_dims_t dims = {x->rows, x->columns};
-    dnnl_dims_t strides = {x->transposed ? 1 : x->ld, x->transposed ? x->ld : 1};
-    TR_DNNL(dnnl_memory_desc_init_by_strides(out, 2, dims, dnnl_type(x->dtype), strides));
-    return TR_OK;
-}
-
 /* Returns true when the processor is Intel's. */
 static bool is_intel(void) {
 #if defined __x86_64__
@@ -84,11 +73,6 @@ static bool is_intel(void) {
 #else
     return false;
 #endif
-}
-
-static bool has_amx(void) {
-    const unsigned amx = dnnl_cpu_isa_avx512_core_amx;
-    return (dnnl_get_effective_cpu_isa() & amx) == amx;
 }
 
 /* Returns true when oneDNN's implementation on top of its GEMM is faster than the one that it
@@ -110,12 +94,6 @@ static bool prefers_gemm(const cpu_matmul *op, const char *first) {
             x[SRC].used.columns >= TERMS);
 }
 
-static const char *name_of(const_dnnl_primitive_desc_t found) {
-    const char *name = "";
-    (void)dnnl_primitive_desc_query(found, dnnl_query_impl_info_str, 0, &name);
-    return name;
-}
-
 /* Returns true when the implementation is optimised and right. With a depth of 64 i - 1,
  * oneDNN 2.6.3's product by AMX tiles computes wrong rows of C in some shapes, or ends the process
  * with SIGILL. */
@@ -124,83 +102,49 @@ static bool is_usable(const cpu_matmul *op, const char *name) {
     return strncmp(name, "ref", 3) != 0 && !(amx && op->operands[SRC].used.columns % 64 == 63);
 }
 
-/* Takes the proposed implementation of those that the iterator lists, if it is usable; else
- * NULL. */
-static dnnl_primitive_desc_t pick(const cpu_matmul *op, dnnl_primitive_desc_iterator_t list) {
-    dnnl_primitive_desc_t found = dnnl_primitive_desc_iterator_fetch(list);
-    bool gemm = is_usable(op, name_of(found)) && !prefers_gemm(op, name_of(found));
-    while (!gemm && dnnl_primitive_desc_iterator_next(list) == dnnl_success) {
-        dnnl_primitive_desc_t next = dnnl_primitive_desc_iterator_fetch(list);
-        gemm = strncmp(name_of(next), "gemm", 4) == 0;
-        dnnl_primitive_desc_destroy(gemm ? found : next);
-        if (gemm) found = next;
+/* Takes the proposed implementation of the list, if it is usable; else NULL. */
+static dnnl_primitive_desc_t pick(const cpu_matmul *op, tr_onednn_list *list) {
+    dnnl_primitive_desc_t found = tr_onednn_list_take(list);
+    const char *first = tr_onednn_name(found);
+    if (is_usable(op, first) && !prefers_gemm(op, first)) return found;
+    while (list->current && strncmp(tr_onednn_name(list->current), "gemm", 4) != 0)
+        tr_onednn_list_next(list);
+    if (list->current) {
+        dnnl_primitive_desc_destroy(found);
+        found = tr_onednn_list_take(list);
     }
-    if (is_usable(op, name_of(found))) return found;
+    if (is_usable(op, tr_onednn_name(found))) return found;
     dnnl_primitive_desc_destroy(found);
     return NULL;
 }
 
-/* Takes the usable implementation of that name; NULL when the iterator does not list it. */
+/* Takes the usable implementation of that name; NULL when it is not in the list. */
 static dnnl_primitive_desc_t pick_named(const cpu_matmul *op, const char *name,
-                                        dnnl_primitive_desc_iterator_t list) {
-    do {
-        dnnl_primitive_desc_t found = dnnl_primitive_desc_iterator_fetch(list);
-        if (strcmp(name_of(found), name) == 0 && is_usable(op, name)) return found;
-        dnnl_primitive_desc_destroy(found);
-    } while (dnnl_primitive_desc_iterator_next(list) == dnnl_success);
-    return NULL;
+                                        tr_onednn_list *list) {
+    while (list->current && strcmp(tr_onednn_name(list->current), name) != 0)
+        tr_onednn_list_next(list);
+    return is_usable(op, name) ? tr_onednn_list_take(list) : NULL;
 }
 
-/* The implementations of a product; the iterator reads the description. */
-typedef struct listing {
-    dnnl_matmul_desc_t matmul;
-    dnnl_primitive_desc_iterator_t list; /* NULL: there are none */
-} listing;
-
-/* Lists the implementations of the product of the operands as `used`; the caller destroys the
- * iterator. */
+/* Lists the implementations of the product of the operands as `used`; the caller closes the
+ * list. */
 static tr_status list_primitives(const cpu_matmul *op, dnnl_engine_t engine, bool adds,
-                                 listing *out) {
-    out->list = NULL;
-    dnnl_memory_desc_t descs[OPERANDS];
+                                 tr_onednn_list *list) {
+    tr_onednn_matmul matmul = {.scale = (float)op->host.base.desc.matmul.scale, .adds = adds};
     for (int i = 0; i < OPERANDS; i++)
-        if (has(op, i)) TR_TRY(describe(&op->operands[i].used, &descs[i]));
-    TR_DNNL(dnnl_matmul_desc_init(&out->matmul, &descs[SRC], &descs[WEIGHTS],
-                                  has(op, BIAS) ? &descs[BIAS] : NULL, &descs[DST]));
-    dnnl_primitive_attr_t attr = NULL;
-    dnnl_post_ops_t post_ops = NULL;
-    tr_status status = TR_OK;
-    const float scale = (float)op->host.base.desc.matmul.scale;
-    if (dnnl_primitive_attr_create(&attr) != dnnl_success ||
-        (scale != 0 && dnnl_primitive_attr_set_output_scales(attr, 1, 0, &scale) != dnnl_success) ||
-        dnnl_primitive_attr_set_scratchpad_mode(attr, dnnl_scratchpad_mode_user) != dnnl_success ||
-        dnnl_post_ops_create(&post_ops) != dnnl_success ||
-        (has(op, RESIDUAL) && dnnl_post_ops_append_binary(post_ops, dnnl_binary_add,
-                                                          &descs[RESIDUAL]) != dnnl_success) ||
-        (adds && dnnl_post_ops_append_sum(post_ops, 1.0f) != dnnl_success) ||
-        dnnl_primitive_attr_set_post_ops(attr, post_ops) != dnnl_success) {
-        status = TR_FAIL(TR_ERR_INTERNAL, "oneDNN: the matmul's attributes could not be made");
-        goto out;
-    }
-    if (dnnl_primitive_desc_iterator_create(&out->list, &out->matmul, attr, engine, NULL) !=
-        dnnl_success)
-        out->list = NULL;
-out:
-    if (post_ops) dnnl_post_ops_destroy(post_ops);
-    if (attr) dnnl_primitive_attr_destroy(attr);
-    return status;
+        if (has(op, i)) matmul.operand[i] = &op->operands[i].used;
+    return tr_onednn_list_open(&matmul, engine, list);
 }
 
 /* Looks for an implementation by name; without one (NULL) for the proposed one. *out is NULL when
  * there is none. */
 static tr_status find_primitive(const cpu_matmul *op, dnnl_engine_t engine, bool adds,
                                 const char *name, dnnl_primitive_desc_t *out) {
-    listing all;
+    tr_onednn_list all;
     *out = NULL;
     TR_TRY(list_primitives(op, engine, adds, &all));
-    if (!all.list) return TR_OK;
-    *out = name ? pick_named(op, name, all.list) : pick(op, all.list);
-    dnnl_primitive_desc_iterator_destroy(all.list);
+    if (all.current) *out = name ? pick_named(op, name, &all) : pick(op, &all);
+    tr_onednn_list_close(&all);
     return TR_OK;
 }
 
@@ -249,7 +193,8 @@ static tr_status choose(cpu_matmul *op, dnnl_engine_t engine,
     operand *c = &op->operands[DST];
     widen_stored(op);
     /* oneDNN's product by AMX tiles writes a dense C only. */
-    if (has_amx() && c->given.dtype == TR_BF16 && c->given.ld != c->given.columns)
+    if (tr_onednn_uses(dnnl_cpu_isa_avx512_core_amx) && c->given.dtype == TR_BF16 &&
+        c->given.ld != c->given.columns)
         use_dense(c, TR_BF16);
     TR_TRY(find_primitives(op, engine, NULL, found, &all));
     if (all) return TR_OK;
@@ -335,7 +280,7 @@ static tr_status run_matmul(tr_op *base, const tr_op_args *args) {
         void *tensor = args->t[tensor_index[i]].data;
         if (x->copied && (i != DST || adds)) copy_dense(base, x, tensor, scratch + x->offset);
         TR_DNNL(dnnl_memory_set_data_handle(x->memory, x->copied ? scratch + x->offset : tensor));
-        arguments[count++] = (dnnl_exec_arg_t){dnnl_argument[i], x->memory};
+        arguments[count++] = (dnnl_exec_arg_t){tr_onednn_argument[i], x->memory};
     }
     const product *used = &op->product[adds ? ADDS : WRITES];
     TR_DNNL(dnnl_memory_set_data_handle(used->scratchpad, scratch));
@@ -363,8 +308,8 @@ static void release_matmul(tr_op *base) {
 
 /* "gemm:jit", or "gemm:jit+brg:avx512_core" where what adds to C has another implementation. */
 static void name_plan(tr_op *op, dnnl_primitive_desc_t found[PRODUCTS]) {
-    const char *writes = name_of(found[WRITES]),
-               *adds = found[ADDS] ? name_of(found[ADDS]) : writes;
+    const char *writes = tr_onednn_name(found[WRITES]),
+               *adds = found[ADDS] ? tr_onednn_name(found[ADDS]) : writes;
     const bool differ = strcmp(writes, adds) != 0;
     (void)snprintf(op->plan, sizeof op->plan, "%s%s%s", writes, differ ? "+" : "",
                    differ ? adds : "");
@@ -377,17 +322,14 @@ static tr_status finish_plan(cpu_matmul *op, dnnl_engine_t engine,
     size_t bytes = 0;
     for (int p = 0; p < PRODUCTS && found[p]; p++) {
         TR_DNNL(dnnl_primitive_create(&op->product[p].primitive, found[p]));
-        const dnnl_memory_desc_t *pad =
-            dnnl_primitive_desc_query_md(found[p], dnnl_query_scratchpad_md, 0);
-        bytes = tr_max_size(bytes, tr_align_up(dnnl_memory_desc_get_size(pad)));
-        TR_DNNL(dnnl_memory_create(&op->product[p].scratchpad, pad, engine, DNNL_MEMORY_NONE));
+        size_t own;
+        TR_TRY(tr_onednn_scratch_view(found[p], engine, &own, &op->product[p].scratchpad));
+        bytes = tr_max_size(bytes, tr_align_up(own));
     }
     for (int i = 0; i < OPERANDS; i++) {
         operand *x = &op->operands[i];
-        dnnl_memory_desc_t desc;
         if (!has(op, i)) continue;
-        TR_TRY(describe(&x->used, &desc));
-        TR_DNNL(dnnl_memory_create(&x->memory, &desc, engine, DNNL_MEMORY_NONE));
+        TR_TRY(tr_onednn_view(&x->used, engine, &x->memory));
         if (!x->copied) continue;
         x->offset = bytes;
         bytes += tr_align_up((size_t)x->used.rows * (size_t)x->used.columns *
@@ -425,17 +367,15 @@ static dnnl_engine_t engine_of(const tr_op *op) {
 }
 
 static tr_status list_plans(const tr_op *base, tr_plan_names *names) {
-    listing all;
+    const cpu_matmul *op = (const cpu_matmul *)base;
+    tr_onednn_list all;
     const int before = set_threads(base->context.device->threads);
-    tr_status status = list_primitives((const cpu_matmul *)base, engine_of(base), false, &all);
-    for (bool more = status == TR_OK && all.list; more;
-         more = dnnl_primitive_desc_iterator_next(all.list) == dnnl_success) {
-        dnnl_primitive_desc_t found = dnnl_primitive_desc_iterator_fetch(all.list);
-        if (is_usable((const cpu_matmul *)base, name_of(found)))
-            tr_plan_names_add(names, name_of(found));
-        dnnl_primitive_desc_destroy(found);
+    tr_status status = list_primitives(op, engine_of(base), false, &all);
+    for (; all.current; tr_onednn_list_next(&all)) {
+        const char *name = tr_onednn_name(all.current);
+        if (is_usable(op, name)) tr_plan_names_add(names, name);
     }
-    if (all.list) dnnl_primitive_desc_iterator_destroy(all.list);
+    tr_onednn_list_close(&all);
     set_threads(before);
     return status;
 }

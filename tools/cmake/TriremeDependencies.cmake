@@ -18,6 +18,8 @@ find_path(DNNL_INCLUDE dnnl.h REQUIRED)
 find_library(DNNL_LIBRARY dnnl REQUIRED)
 
 add_library(trireme_dependencies INTERFACE)
+# HDF5 1.12 and later declare the functions of 1.10 under this name.
+target_compile_definitions(trireme_dependencies INTERFACE H5_USE_110_API)
 target_include_directories(trireme_dependencies SYSTEM INTERFACE ${HDF5_SERIAL_INCLUDE} ${DNNL_INCLUDE})
 target_link_libraries(trireme_dependencies INTERFACE MPI::MPI_C PkgConfig::YAML PkgConfig::CJSON
   PkgConfig::XXHASH PkgConfig::ZLIB PkgConfig::ZSTD PkgConfig::PCRE2 PkgConfig::UTF8PROC ${HDF5_SERIAL_LIBRARY} ${DNNL_LIBRARY} Threads::Threads m rt)
