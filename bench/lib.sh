@@ -27,7 +27,8 @@ mpi() {
     local ranks=$1
     shift
     OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1 \
-        OMPI_MCA_mpi_yield_when_idle=1 mpirun -q --bind-to none -n "$ranks" "$@" </dev/null
+        PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe OMPI_MCA_orte_execute_quiet=1 OMPI_MCA_mpi_yield_when_idle=1 \
+        mpirun --bind-to none -n "$ranks" "$@" </dev/null
 }
 
 # median, least, most: print that of the numbers in the input, one a line.

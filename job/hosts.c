@@ -89,7 +89,7 @@ typedef struct question {
 
 /* Sets *out to the words of an mpirun that does nothing on that host; the caller frees the list. */
 static tr_status make_words(const tr_job_host *host, char *const *options, char ***out) {
-    char *const before[] = {"mpirun", "-q", "-n", "1", "--host", (char *)host->name};
+    char *const before[] = {"mpirun", "-n", "1", "--host", (char *)host->name};
     const size_t first = sizeof before / sizeof *before;
     size_t count = 0;
     while (options[count]) count++;

@@ -19,14 +19,17 @@
 
 static const int held_signals[] = {SIGTERM, SIGINT, SIGHUP};
 
-/* Sets the environment for mpirun; variables that the user has set stay. */
-static void set_environment(const char *board, const char *first) {
+/* Sets the environment for mpirun; variables that the user has set stay. Open MPI 4 and 5 each
+ * ignore the other's. */
+static void set_environment(const char *board, const char *first, bool quiet) {
     if (first) (void)setenv(TR_RESTART_VARIABLE, first, 1);
     if (geteuid() == 0) {
         (void)setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 0);
         (void)setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 0);
     }
     (void)setenv("OMPI_MCA_rmaps_base_oversubscribe", "1", 0);
+    (void)setenv("PRTE_MCA_rmaps_default_mapping_policy", ":oversubscribe", 0);
+    if (quiet) (void)setenv("OMPI_MCA_orte_execute_quiet", "1", 0);
     (void)setenv("OMPI_MCA_mpi_yield_when_idle", "1", 0);
     (void)setenv(TR_BOARD_VARIABLE, board, 1);
     char text[32];
@@ -54,8 +57,6 @@ static tr_status make_arguments(const tr_launch *launch, const char *exe, char *
         argv[used++] = "-x";
         argv[used++] = variables[i];
     }
-    /* On several hosts the launcher reads what mpirun says (job/mpirun_log.h). */
-    if (!tr_launch_spans_hosts(launch)) argv[used++] = "-q";
     if (launch->hostfile) {
         argv[used++] = "--hostfile";
         argv[used++] = (char *)launch->hostfile;
@@ -160,7 +161,8 @@ tr_status tr_mpirun_start(const tr_launch *launch, const char *exe, const char *
                           tr_relay *relay[2]) {
     char count[16], **argv = NULL;
     int input = -1, output[2] = {-1, -1}, error = 0;
-    set_environment(board, launch->first);
+    /* On several hosts the launcher reads what mpirun says (job/mpirun_log.h). */
+    set_environment(board, launch->first, !tr_launch_spans_hosts(launch));
     tr_status status = tr_relay_open(STDOUT_FILENO, NULL, &output[0], &relay[0]);
     const tr_relay *line_of = tr_signal_refreshes() ? relay[0] : NULL;
     if (status == TR_OK) status = tr_relay_open(STDERR_FILENO, line_of, &output[1], &relay[1]);

@@ -1,7 +1,7 @@
 # One line for each MPI test and each whole-run test.
 trireme_mpi_test(comm 1 2 3 5)
 # The same with staged messages.
-add_test(NAME mpi.comm.staged.3 COMMAND ${MPIEXEC_EXECUTABLE} -q --bind-to none -n 3
+add_test(NAME mpi.comm.staged.3 COMMAND ${MPIEXEC_EXECUTABLE} --bind-to none -n 3
   $<TARGET_FILE:comm> guarded)
 trireme_mpirun(mpi.comm.staged.3)
 # NCCL on GPUs, which gpu.sh runs, and with one rank over the checked library.
@@ -15,7 +15,7 @@ endif()
 # The same over a libnccl.so.2 that checks every call.
 if(TARGET nccl_mock)
   foreach(ranks IN ITEMS 2 3 5)
-    add_test(NAME mpi.comm.nccl.${ranks} COMMAND ${MPIEXEC_EXECUTABLE} -q --bind-to none -n ${ranks}
+    add_test(NAME mpi.comm.nccl.${ranks} COMMAND ${MPIEXEC_EXECUTABLE} --bind-to none -n ${ranks}
       $<TARGET_FILE:comm> guarded nccl)
     trireme_mpirun(mpi.comm.nccl.${ranks} LD_LIBRARY_PATH=${nccl_mock_folder}:$ENV{LD_LIBRARY_PATH})
   endforeach()

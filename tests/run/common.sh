@@ -83,8 +83,9 @@ train() {
 
 # plain_mpirun ARGUMENTS...: mpirun without `trireme run`, also as root and with more ranks than cores.
 plain_mpirun() {
-    OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1 timeout 300 \
-        mpirun -q --bind-to none "$@"
+    OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_orte_execute_quiet=1 \
+        OMPI_MCA_rmaps_base_oversubscribe=1 PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe timeout 300 \
+        mpirun --bind-to none "$@"
 }
 
 # field RUN KEY: prints its value at each step that has one, as text.
