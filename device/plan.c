@@ -84,7 +84,7 @@ static void write_pattern(tr_dtype dtype, void *memory) {
 static tr_status fill(tr_device *device, const tr_tensor *t) {
     const tr_device_ops *ops = device->ops;
     tr_stream *stream = ops->compute(device);
-    const size_t bytes = tr_tensor_bytes(t);
+    const size_t bytes = tr_tensor_extent(t);
     char *to = t->data;
     if (!(TR_TYPES_STORAGE & 1u << t->dtype)) return ops->stream_zero(stream, to, bytes);
     void *pattern;
@@ -113,7 +113,7 @@ static tr_status allocate_operands(const tr_op *op, operands *o) {
     for (int i = 0; i < TR_OP_MAX_TENSORS; i++) {
         tr_tensor *t = &o->args.t[i];
         if (!t->rank) continue;
-        TR_TRY(device->ops->alloc(device, tr_align_up(tr_tensor_bytes(t)), &t->data));
+        TR_TRY(device->ops->alloc(device, tr_align_up(tr_tensor_extent(t)), &t->data));
         TR_TRY(fill(device, t));
     }
     if (op->scratch_bytes)

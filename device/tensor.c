@@ -55,6 +55,13 @@ size_t tr_tensor_bytes(const tr_tensor *tensor) {
     return (size_t)tr_tensor_count(tensor) * tr_dtype_size(tensor->dtype);
 }
 
+size_t tr_tensor_extent(const tr_tensor *tensor) {
+    if (tr_tensor_count(tensor) == 0) return 0;
+    int64_t last = 0;
+    for (int d = 0; d < tensor->rank; d++) last += (tensor->shape[d] - 1) * tensor->stride[d];
+    return (size_t)(last + 1) * tr_dtype_size(tensor->dtype);
+}
+
 /* Returns the tensor without dimensions of one element. Does not merge adjacent dimensions. */
 static tr_tensor squeeze(const tr_tensor *tensor) {
     tr_tensor t = {.dtype = tensor->dtype};

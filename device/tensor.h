@@ -34,6 +34,8 @@ tr_tensor tr_tensor_narrow(tr_tensor tensor, int64_t count);
 int64_t tr_tensor_count(const tr_tensor *tensor);
 /* Returns the bytes of all elements, without gaps between rows. */
 size_t tr_tensor_bytes(const tr_tensor *tensor);
+/* Returns the bytes from the first element to the end of the last, with the gaps between rows. */
+size_t tr_tensor_extent(const tr_tensor *tensor);
 
 /* Returns true when both describe the same elements in the same places: dtype, shape and strides
  * are equal, or adjacent dimensions of one are one dimension of the other, as in (batch * seq,

@@ -6,6 +6,7 @@
 #include "device/plan_book.h"
 #include "support/op_check.h"
 
+#include <malloc.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdint.h>
@@ -170,8 +171,25 @@ static const made_up library[] = {
 enum { LIBRARY = sizeof library / sizeof *library };
 static int live;
 
+/* Rows of all operands lie apart. */
+static const tr_op_desc measured_desc = {
+    .kind = TR_OP_MATMUL,
+    .matmul = {.m = 2, .n = 3, .k = 4, .lda = 5000, .ldb = 6000, .ldc = 7000}};
+
+/* Checks that the allocations of a measurement's operands reach to their last elements. */
+static void check_room(const tr_op_args *args) {
+    for (int i = 0; i < TR_OP_MAX_TENSORS; i++) {
+        const tr_tensor *t = &args->t[i];
+        int64_t elements = 1;
+        for (int d = 0; d < t->rank; d++) elements += (t->shape[d] - 1) * t->stride[d];
+        if (t->rank)
+            assert_true(malloc_usable_size(t->data) >= (size_t)elements * tr_dtype_size(t->dtype));
+    }
+}
+
 static tr_status sleep_a_while(tr_op *op, tr_stream *stream, const tr_op_args *args) {
-    (void)stream, (void)args;
+    (void)stream;
+    check_room(args);
     for (int i = 0; i < LIBRARY; i++)
         if (strcmp(op->plan, library[i].name) == 0)
             nanosleep(&(struct timespec){.tv_nsec = 1000 * library[i].microseconds}, NULL);
@@ -207,7 +225,7 @@ static const char *choose(const tr_op_context *context) {
     static const tr_op_plans plans = {.list = list_made_up, .make = make_made_up};
     static char name[TR_PLAN_NAME];
     tr_op proposed = {.context = *context,
-                      .desc = {.kind = TR_OP_MATMUL, .matmul = {.m = 1, .n = 1, .k = 1}},
+                      .desc = measured_desc,
                       .plans = &plans,
                       .run = sleep_a_while,
                       .release = release_made_up};
@@ -251,9 +269,7 @@ static void test_choice(void **state) {
         context.book = new_book();
         must(tr_plan_book_want(context.book, "matmul", &(tr_op_desc){.kind = TR_OP_MATMUL}));
         char recorded[TR_PLAN_KEY + TR_PLAN_NAME], plain[TR_PLAN_KEY];
-        tr_plan_key(&context,
-                    &(tr_op_desc){.kind = TR_OP_MATMUL, .matmul = {.m = 1, .n = 1, .k = 1}}, plain,
-                    sizeof plain);
+        tr_plan_key(&context, &measured_desc, plain, sizeof plain);
         (void)snprintf(recorded, sizeof recorded, "trireme plans 1\n%s = %s\n", plain, gone[i]);
         must(tr_plan_book_read(context.book, recorded, strlen(recorded), "plans.txt"));
         assert_string_equal(choose(&context), "slow");
