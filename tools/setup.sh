@@ -20,7 +20,7 @@ fail() {
 }
 
 command -v dpkg-query >/dev/null ||
-    fail "this script installs with apt and wants Debian 12; elsewhere install the counterparts of: ${packages[*]}"
+    fail "this script installs with apt and wants Debian 12 or 13; elsewhere install the counterparts of: ${packages[*]}"
 
 missing=()
 for package in "${packages[@]}"; do
