@@ -79,6 +79,7 @@ void tr_device_close(tr_device *device) {
         free(b);
         b = next;
     }
+    free(device->operators.chain); /* still there when a caller keeps operators */
     tr_queue_close(tr_device_compute(device)->queue);
     device->ops->close(device);
 }
