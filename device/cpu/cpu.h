@@ -4,8 +4,8 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* Returns the richest instruction set that oneDNN uses here, of those that differ for its products,
- * by the name of oneDNN's version 2 ("avx512_core_bf16"). */
+/* Returns oneDNN's name of the instruction set that it uses here ("avx512_core_bf16"). A set that
+ * its version 2 does not know goes by the richest that it contains of those. */
 const char *tr_cpu_isa(void);
 
 /* Writes the version of the loaded oneDNN, "2.6.3", to text[size]; returns it. */

@@ -57,13 +57,13 @@ typedef struct tr_onednn_list {
 #endif
 } tr_onednn_list;
 
-/* Opens a list, which is empty where oneDNN has no implementation; the caller closes it, also after
- * a failure. The list must not be moved. */
+/* Opens a list, which is empty after a failure and where oneDNN has no implementation. The caller
+ * closes it, and does not move it before. */
 tr_status tr_onednn_list_open(const tr_onednn_matmul *matmul, dnnl_engine_t engine,
                               tr_onednn_list *list);
 void tr_onednn_list_close(tr_onednn_list *list);
 
-/* Goes on to the next implementation. */
+/* Goes on to the next implementation; the list is not past its end. */
 void tr_onednn_list_next(tr_onednn_list *list);
 
 /* Returns the current implementation, which the caller destroys; NULL past the end and without
