@@ -188,19 +188,19 @@ step build "build (release)" build release all || finish
 step build-bench "build of the benchmarks" build release benches || true
 commit=$(git rev-parse HEAD 2>/dev/null || echo none)
 TRIREME_DRAW=$commit step test "tests (release)" suite release 4 || true # on two processors: whole runs wait for more than half of their time
-# The trials, and then the tests with ThreadSanitizer, wait for much of their time.
+# The trials, and then the tests with ThreadSanitizer, wait for much of their time, in which these builds go on.
+draw_asan
 meanwhile step build-tsan "build (thread)" build_meanwhile tsan tsan_tests
 tsan=$!
+# shellcheck disable=SC2046 # a word for each target
+meanwhile step build-asan "build (address, undefined)" build_meanwhile asan $(printf 'test_%s ' "${asan_tests[@]%.avx2}")
+asan=$!
 step long "a sample of tests/long.sh for commit ${commit:0:12}" bash tests/long.sh --sample "$commit" || true
 gpu=$(ctest --test-dir build/release -N -L '^gpu$' | sed -n 's/^Total Tests: //p')
 skipped=$(grep -c '\(Skipped\|Not Run\)' <(grep -E '^ *[0-9]+/[0-9]+ Test +#[0-9]+: gpu\.' "$logs/test.log") || true)
 echo "GPU tests: ${skipped:-0} skipped of ${gpu:-0}"
 tsan_built=0
 built build-tsan $tsan && tsan_built=1
-draw_asan
-# shellcheck disable=SC2046 # a word for each target
-meanwhile step build-asan "build (address, undefined)" build_meanwhile asan $(printf 'test_%s ' "${asan_tests[@]%.avx2}")
-asan=$!
 if ((tsan_built)); then step test-tsan "stream and thread tests (thread)" suite_tsan || true; fi
 if built build-asan $asan; then step test-asan "unit tests (address, undefined)" suite_asan || true; fi
 step check-clang "warnings of clang" check_clang || true
