@@ -1,6 +1,7 @@
 #include "base/json.h"
 
 #include "base/input.h"
+#include "base/json_scan.h"
 #include "base/memory.h"
 #include "base/utf8.h"
 
@@ -63,30 +64,38 @@ static size_t find_zero(const char *text, size_t length) {
     return length;
 }
 
+/* Fails unless the text is one value of RFC 8259. cJSON would also take 007, any control character
+ * as white space, and a string with a raw zero byte, which then ends there. */
+static tr_status check_form(const char *text, size_t length, const char *where) {
+    const bool mark = length >= 3 && memcmp(text, "\xef\xbb\xbf", 3) == 0;
+    tr_scan scan = {.line = text, .length = length, .at = mark ? 3 : 0};
+    if (!tr_scan_value(&scan, 0))
+        return TR_FAIL(TR_ERR_DATA, "%s: this is not valid JSON at byte %zu: %s", where,
+                       scan.fault_at, scan.fault);
+    tr_scan_space(&scan);
+    if (scan.at < length)
+        return TR_FAIL(TR_ERR_DATA,
+                       "%s: the JSON value ends before byte %zu, and other text follows", where,
+                       scan.at);
+    const size_t zero = find_zero(text, length);
+    if (zero == length) return TR_OK;
+    return TR_FAIL(TR_ERR_DATA,
+                   "%s: the text at byte %zu has a zero character (\\u0000): remove it", where,
+                   zero);
+}
+
 tr_status tr_json_parse(const char *text, size_t length, const char *where, cJSON **out) {
     const char *end = text;
     *out = NULL;
     const size_t valid = tr_utf8_valid((const uint8_t *)text, length);
     if (valid < length)
         return TR_FAIL(TR_ERR_DATA, "%s: this is not JSON: byte %zu is not UTF-8", where, valid);
+    TR_TRY(check_form(text, length, where));
     cJSON *value = cJSON_ParseWithLengthOpts(text, length, &end, false);
-    size_t at = end ? (size_t)(end - text) : 0;
-    if (!value)
+    if (!value) /* half a surrogate pair, or a number of more than 63 characters */
         return TR_FAIL(TR_ERR_DATA, "%s: this is not valid JSON at byte %zu", where,
-                       at < length ? at : length);
-    for (; at < length; at++)
-        if (!text[at] || !strchr(" \t\r\n", text[at])) break;
-    const size_t zero = find_zero(text, length);
-    tr_status status;
-    if (at < length)
-        status =
-            TR_FAIL(TR_ERR_DATA, "%s: the JSON value ends before byte %zu, and other text follows",
-                    where, at);
-    else if (zero < length)
-        status = TR_FAIL(TR_ERR_DATA,
-                         "%s: the text at byte %zu has a zero character (\\u0000): remove it",
-                         where, zero);
-    else status = check_tree(value, where);
+                       end ? (size_t)(end - text) : 0);
+    tr_status status = check_tree(value, where);
     if (status != TR_OK) cJSON_Delete(value);
     else *out = value;
     return status;

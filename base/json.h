@@ -9,7 +9,7 @@
 #include <stdio.h>
 
 /* Parses a whole text as one JSON value in *out; the caller frees it with cJSON_Delete. Fails with
- * TR_ERR_DATA when it is not JSON in UTF-8, is nested deeper than 1000, has a zero character in a
+ * TR_ERR_DATA when it is not JSON in UTF-8, is nested deeper than 64, has a zero character in a
  * string, or names a key twice in one object; the message begins with `where`, and names the byte
  * or the key. */
 tr_status tr_json_parse(const char *text, size_t length, const char *where, cJSON **out);

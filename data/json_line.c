@@ -1,6 +1,6 @@
 #include "data/json_line.h"
 
-#include "data/json_scan.h"
+#include "base/json_scan.h"
 
 #include <string.h>
 

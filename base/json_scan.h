@@ -1,4 +1,5 @@
-/* A strict scanner of JSON (RFC 8259) in a line, for json_line.c and conversation.c. */
+/* A strict scanner of JSON (RFC 8259). It reads texts of lines, and checks whole files before cJSON
+ * parses them, because cJSON takes more than JSON. */
 #pragma once
 
 #include <stdbool.h>

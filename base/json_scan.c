@@ -1,4 +1,4 @@
-#include "data/json_scan.h"
+#include "base/json_scan.h"
 
 #include "base/utf8.h"
 
