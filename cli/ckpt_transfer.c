@@ -4,6 +4,7 @@
  * They run on one rank, or on several under `trireme run`. */
 #include "cli/ckpt_transfer.h"
 
+#include "base/digits.h"
 #include "cli/ranks.h"
 #include "job/rank_process.h"
 #include "train/transfer.h"
@@ -19,20 +20,14 @@ typedef struct request {
 } request;
 
 static tr_status take_size(const char *text, int64_t *bytes) {
-    static const struct {
-        const char *unit;
-        int64_t bytes;
-    } units[] = {{"GB", 1000000000}, {"GiB", 1 << 30}, {"MB", 1000000}, {"MiB", 1 << 20},
-                 {"kB", 1000},       {"KiB", 1 << 10}, {"", 1}};
-    char *end;
-    long long n = strtoll(text, &end, 10);
-    for (size_t i = 0; i < sizeof units / sizeof *units; i++)
-        if (end > text && !strcmp(end, units[i].unit) && n > 0 &&
-            !__builtin_mul_overflow(n, units[i].bytes, bytes))
-            return TR_OK;
+    const char *unit = text;
+    int64_t n;
+    if (tr_digits_read(&unit, INT64_MAX, &n) && n > 0 && tr_digits_unit(unit) &&
+        !__builtin_mul_overflow(n, tr_digits_unit(unit), bytes))
+        return TR_OK;
     return cli_usage("ckpt",
-                     "--max-shard-size must be a whole number of bytes, kB, KiB, MB, MiB, GB or "
-                     "GiB, like 5GB, not '%.80s'",
+                     "--max-shard-size must be a whole number of bytes, kB, KiB, MB, MiB, GB, GiB, "
+                     "TB or TiB, like 5GB, not '%.80s'",
                      text);
 }
 

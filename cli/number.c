@@ -1,3 +1,4 @@
+#include "base/digits.h"
 #include "cli/cli.h"
 
 #include <errno.h>
@@ -21,10 +22,8 @@ tr_status cli_take_integer(const char *command, const char *option, const char *
 
 tr_status cli_take_number(const char *command, const char *option, const char *text, double least,
                           double most, double *out) {
-    char *end;
-    double x = strtod(text, &end);
-    bool digits = end != text && !*end && strspn(text, "+-.0123456789eE") == strlen(text);
-    if (!digits || !(x >= least && x <= most))
+    double x;
+    if (!tr_number_is(text, &x) || !(x >= least && x <= most))
         return cli_usage(command, "%s takes a number from %g to %g, not '%.80s'", option, least,
                          most, text);
     *out = x;

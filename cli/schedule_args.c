@@ -1,11 +1,11 @@
 #include "cli/schedule_args.h"
 
+#include "base/digits.h"
 #include "base/text.h"
 #include "cli/cli.h"
 #include "pipeline/orders/csv.h"
 #include "pipeline/orders/make.h"
 
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -48,10 +48,9 @@ static tr_status take_fields(const char *command, const char *option, const char
         if (found == count || at[key] != '=')
             return cli_usage(command, "%s takes %s as in %s=1, not '%.*s'", option, known,
                              fields[0].key, (int)strcspn(at, ","), at);
-        const char *number = at + key + 1;
-        char *end;
-        double value = strtod(number, &end);
-        bool number_ends = end != number && (!*end || *end == ',');
+        const char *number = at + key + 1, *end = number;
+        double value = -1;
+        bool number_ends = tr_number_read(&end, &value) && (!*end || *end == ',');
         if (!number_ends || !(value == 0 || (value >= LEAST_COST && value <= MOST_COST)))
             return cli_usage(command, "%s: %s must be 0 or between %g and %g, not '%.*s'", option,
                              fields[found].key, LEAST_COST, MOST_COST, (int)strcspn(number, ","),

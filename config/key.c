@@ -1,4 +1,5 @@
 /* The values of keys: parsing, printing, and what a key takes. */
+#include "base/digits.h"
 #include "base/nearest.h"
 #include "base/text.h"
 #include "base/utf8.h"
@@ -103,26 +104,11 @@ static bool parse_integer(const char *text, int64_t *out, const char **rest) {
     return true;
 }
 
-static bool parse_number(const char *text, double *out) {
-    if (!*text || text[strspn(text, "0123456789+-.eE")]) return false; /* no hex, no nan, no inf */
-    char *end;
-    *out = strtod(text, &end);
-    return end != text && !*end;
-}
-
 static tr_status set_integer(const tr_key *key, const char *value, tr_config *config) {
-    static const struct {
-        const char *suffix;
-        int64_t factor;
-    } unit[] = {{"", 1},          {"KiB", 1 << 10},          {"MiB", 1 << 20},
-                {"GiB", 1 << 30}, {"TiB", INT64_C(1) << 40}, {"kB", 1000},
-                {"MB", 1000000},  {"GB", 1000000000},        {"TB", 1000000000000}};
-    int64_t n, factor = 0;
+    int64_t n;
     const char *rest;
     if (!parse_integer(value, &n, &rest)) return wrong_type(key, value, NULL);
-    size_t units = key->type == TR_KEY_BYTES ? sizeof unit / sizeof *unit : 1;
-    for (size_t i = 0; i < units; i++)
-        if (!strcmp(rest, unit[i].suffix)) factor = unit[i].factor;
+    const int64_t factor = key->type == TR_KEY_BYTES || !*rest ? tr_digits_unit(rest) : 0;
     if (!factor) return wrong_type(key, value, NULL);
     if (key->type == TR_KEY_BYTES && factor == 1 && n > 0 && n < 4096)
         return TR_FAIL(TR_ERR_CONFIG,
@@ -200,7 +186,7 @@ static tr_status set_text(const tr_key *key, const char *value, tr_config *confi
 }
 
 bool tr_key_share(const char *text, double *share) {
-    return parse_number(text, share);
+    return tr_number_is(text, share);
 }
 
 /* Copies a list without the quotes that a file may have around its items. Returns false if it is
@@ -269,7 +255,7 @@ tr_status tr_key_set(const tr_key *key, const char *value, tr_config *config) {
     case TR_KEY_FACTORS: TR_TRY(set_factors(key, value, config)); break;
     case TR_KEY_FLOAT: {
         double x = 0;
-        if (!parse_number(value, &x)) TR_TRY(wrong_type(key, value, NULL));
+        if (!tr_number_is(value, &x)) TR_TRY(wrong_type(key, value, NULL));
         if (!(x >= key->min && x <= key->max)) TR_TRY(out_of_range(key, value));
         *(double *)field(key, config) = x;
         break;

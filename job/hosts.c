@@ -1,6 +1,7 @@
 #include "job/hosts.h"
 
 #include "base/clock.h"
+#include "base/digits.h"
 #include "base/memory.h"
 #include "base/output.h"
 #include "base/text.h"
@@ -9,6 +10,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,22 +19,26 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { MOST_LINE = 4096, MOST_NAMED = 8 };
+enum { MOST_LINE = 4096, MOST_NAMED = 8, MOST_SLOTS = 1 << 20 };
 
 /* --- the file --------------------------------------------------------------------------------- */
 
 /* Adds the host of a line, if there is one. */
 static tr_status add_line(tr_hosts *hosts, size_t *capacity, char *line) {
     char *rest = NULL;
-    line[strcspn(line, "#\n")] = '\0';
+    line[strcspn(line, "#\r\n")] = '\0';
     const char *name = strtok_r(line, " \t", &rest);
     if (!name) return TR_OK;
     TR_TRY(tr_grow(&hosts->host, capacity, (size_t)hosts->count + 1, sizeof *hosts->host));
     tr_job_host *host = &hosts->host[hosts->count++];
     *host = (tr_job_host){.answers = true};
     (void)snprintf(host->name, sizeof host->name, "%s", name);
-    for (const char *word; (word = strtok_r(NULL, " \t", &rest));)
-        if (!strncmp(word, "slots=", 6)) host->slots = atoi(word + 6);
+    for (const char *word; (word = strtok_r(NULL, " \t", &rest));) {
+        const char *number = word + strlen("slots=");
+        int64_t slots;
+        if (!strncmp(word, "slots=", 6) && tr_digits_read(&number, MOST_SLOTS, &slots) && !*number)
+            host->slots = (int)slots;
+    }
     return TR_OK;
 }
 
@@ -158,7 +164,7 @@ int tr_hosts_slots(const tr_hosts *hosts) {
     for (int i = 0; i < hosts->count; i++) {
         if (!hosts->host[i].answers) continue;
         if (hosts->host[i].slots <= 0) return 0;
-        slots += hosts->host[i].slots;
+        if (__builtin_add_overflow(slots, hosts->host[i].slots, &slots)) return INT_MAX;
     }
     return slots;
 }

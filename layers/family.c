@@ -1,8 +1,12 @@
 /* The families, one row each. */
+#include "base/digits.h"
 #include "layers/model_impl.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
+
+#define MOST_POSITIONS 1099511627776.0 /* 2^40 */
 
 /* Radford et al. 2019. */
 static const tr_family gpt2 = {.name = "gpt2",
@@ -100,42 +104,65 @@ const char *tr_model_activation_names(char *text, size_t size) {
     return text;
 }
 
-/* Reads "yarn FACTOR ORIGINAL [BETA_FAST BETA_SLOW [ATTENTION]]"; false for other text, and for
- * values out of range. */
-static bool read_yarn(const char *text, tr_rope_scaling *s) {
-    long long original = 0;
-    int end = 0;
-    const int count = sscanf(text, "yarn %lf %lld%n %lf %lf%n %lf%n", &s->factor, &original, &end,
-                             &s->beta_fast, &s->beta_slow, &end, &s->attention_factor, &end);
+enum { SCALING_NUMBERS = 5 };
+
+/* Reads the numbers behind the first word of the text, each after blanks. Returns how many there
+ * are; -1 for other text and more numbers. */
+static int read_numbers(const char *text, double number[SCALING_NUMBERS]) {
+    int count = 0;
+    for (text += strcspn(text, " "); *text; count++) {
+        const size_t blanks = strspn(text, " ");
+        text += blanks;
+        if (!blanks || count == SCALING_NUMBERS || !tr_number_read(&text, &number[count]))
+            return -1;
+    }
+    return count;
+}
+
+/* Reads a context in tokens, an integer. */
+static bool take_original(double number, int64_t *out) {
+    if (!(number >= 1 && number <= MOST_POSITIONS && number == floor(number))) return false;
+    *out = (int64_t)number;
+    return true;
+}
+
+/* FACTOR LOW HIGH ORIGINAL */
+static bool take_llama3(const double number[SCALING_NUMBERS], tr_rope_scaling *s) {
+    s->kind = TR_ROPE_LLAMA3;
+    s->low_factor = number[1];
+    s->high_factor = number[2];
+    return s->low_factor > 0 && s->high_factor > s->low_factor && s->high_factor < 1e6 &&
+           take_original(number[3], &s->original);
+}
+
+/* FACTOR ORIGINAL [BETA_FAST BETA_SLOW [ATTENTION]] */
+static bool take_yarn(const double number[SCALING_NUMBERS], int count, tr_rope_scaling *s) {
     s->kind = TR_ROPE_YARN;
-    s->original = original;
-    if (count < 2 || (size_t)end != strlen(text)) return false;
-    if (count >= 4 && !(s->beta_slow > 0 && s->beta_fast > s->beta_slow && s->beta_fast < 1e6))
-        return false;
-    if (count == 5 && !(s->attention_factor > 0 && s->attention_factor < 1e6)) return false;
-    return s->factor >= 1 && original > 0;
+    if (!take_original(number[1], &s->original)) return false;
+    if (count == 2) return true;
+    s->beta_fast = number[2];
+    s->beta_slow = number[3];
+    if (!(s->beta_slow > 0 && s->beta_fast > s->beta_slow && s->beta_fast < 1e6)) return false;
+    if (count == 5) s->attention_factor = number[4];
+    return count == 4 || (s->attention_factor > 0 && s->attention_factor < 1e6);
 }
 
 tr_status tr_model_rope_scaling(const char *text, tr_rope_scaling *out) {
-    long long original = 0;
-    int end = 0;
+    double number[SCALING_NUMBERS] = {1};
     tr_rope_scaling s = {.kind = TR_ROPE_PLAIN};
-    const size_t length = strlen(text);
+    const int count = read_numbers(text, number);
     bool good = !strcmp(text, "none");
-    if (sscanf(text, "linear %lf%n", &s.factor, &end) == 1 && (size_t)end == length) {
+    if (!strncmp(text, "linear ", 7) && count == 1) {
         s.kind = TR_ROPE_LINEAR;
-        good = s.factor >= 1;
-    } else if (sscanf(text, "llama3 %lf %lf %lf %lld%n", &s.factor, &s.low_factor, &s.high_factor,
-                      &original, &end) == 4 &&
-               (size_t)end == length) {
-        s.kind = TR_ROPE_LLAMA3;
-        good = s.factor >= 1 && s.low_factor > 0 && s.high_factor > s.low_factor && original > 0;
-        s.original = original;
-    } else if (!strncmp(text, "yarn ", 5)) {
-        good = read_yarn(text, &s);
+        good = true;
+    } else if (!strncmp(text, "llama3 ", 7) && count == 4) {
+        good = take_llama3(number, &s);
+    } else if (!strncmp(text, "yarn ", 5) && (count == 2 || count == 4 || count == 5)) {
+        good = take_yarn(number, count, &s);
     }
+    s.factor = s.kind == TR_ROPE_PLAIN ? 0 : number[0];
     *out = s;
-    if (good && s.factor < 1e6 && s.high_factor < 1e6) return TR_OK;
+    if (good && number[0] >= 1 && number[0] < 1e6) return TR_OK;
     return TR_FAIL(TR_ERR_CONFIG,
                    "model.rope_scaling must be none, linear FACTOR, llama3 FACTOR LOW HIGH "
                    "ORIGINAL or yarn FACTOR ORIGINAL [BETA_FAST BETA_SLOW [ATTENTION]] (factors of "

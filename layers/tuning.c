@@ -1,5 +1,6 @@
 #include "layers/tuning.h"
 
+#include "base/digits.h"
 #include "base/memory.h"
 #include "base/text.h"
 #include "layers/lora_config.h"
@@ -24,14 +25,6 @@ static bool next_word(const char **text, char *word) {
     return length > 0;
 }
 
-/* Returns true when the word is a number, and sets *number; no pattern that matches a name is. */
-static bool is_number(const char *word, double *number) {
-    char *end;
-    if (word[strspn(word, "0123456789+-.eE")]) return false;
-    *number = strtod(word, &end);
-    return end != word && !*end;
-}
-
 static bool matches(const char *pattern, const char *name) {
     return fnmatch(pattern, name, 0) == 0;
 }
@@ -49,7 +42,7 @@ static double lr_scale_of(const tr_tuning *tuning, const char *name) {
     char word[TR_TUNING_TEXT];
     double scale = 1;
     for (const char *text = tuning->lr_scale; next_word(&text, word);)
-        if (!is_number(word, &scale) && matches(word, name)) return scale;
+        if (!tr_number_is(word, &scale) && matches(word, name)) return scale;
     return 1;
 }
 
@@ -112,7 +105,7 @@ tr_status tr_tuning_check(const tr_tuning *t) {
     int patterns = -1; /* behind the last scale; -1: there was no scale */
     for (const char *text = t->lr_scale; next_word(&text, word);) {
         double scale;
-        if (!is_number(word, &scale)) {
+        if (!tr_number_is(word, &scale)) {
             if (patterns < 0) break;
             patterns++;
             continue;
@@ -239,7 +232,7 @@ tr_status tr_tuning_check_model(const tr_model *model) {
     for (const char *text = t->freeze; next_word(&text, word);)
         TR_TRY(check_pattern(model, "train.freeze", word));
     for (const char *text = t->lr_scale; next_word(&text, word);)
-        if (!is_number(word, &scale)) TR_TRY(check_pattern(model, "train.lr_scale", word));
+        if (!tr_number_is(word, &scale)) TR_TRY(check_pattern(model, "train.lr_scale", word));
     TR_TRY(visit_tensors(model, any_trained, &trained));
     if (trained) return TR_OK;
     return TR_FAIL(TR_ERR_CONFIG,

@@ -1,5 +1,6 @@
 #include "train/eval_session.h"
 
+#include "base/digits.h"
 #include "base/memory.h"
 #include "base/text.h"
 #include "ckpt/ckpt.h"
@@ -11,7 +12,6 @@
 #include "train/data_options.h"
 #include "train/same_data.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -28,17 +28,16 @@ static const char *context_of(const char *override) {
 }
 
 static tr_status read_context(const char *text, const tr_config *config, int64_t *out) {
-    char *end;
-    errno = 0;
-    const long long context = strtoll(text, &end, 10);
-    if (errno || end == text || *end || context < 1)
+    const char *end = text;
+    int64_t context;
+    if (!tr_digits_read(&end, INT64_MAX, &context) || *end || context < 1)
         return TR_FAIL(TR_ERR_CONFIG, "model.context must be an integer from 1, not '%s'", text);
     if (context > config->model.context)
         return TR_FAIL(
             TR_ERR_CONFIG,
             "model.context is %lld, but the model was trained with %lld: leave it out, or "
             "choose a smaller one",
-            context, (long long)config->model.context);
+            (long long)context, (long long)config->model.context);
     *out = context;
     return TR_OK;
 }

@@ -144,6 +144,8 @@ command_fails 78 "train.seed must be between 0 and 9007199254740992, not 9007199
     plan base.yaml train.seed=9007199254740993
 command_fails 64 "--costs: F must be 0 or between 1e-30 and 1e\+30, not '1e308'; usage: " \
     simulate --schedule 1f1b -p 4 -m 8 --costs F=1e308
+command_fails 64 "--costs: F must be 0 or between 1e-30 and 1e\+30, not '0x10'; usage: " \
+    simulate --schedule 1f1b -p 4 -m 8 --costs F=0x10
 refuses 78 1 "parallel.pp \* tp \* dp = 2 \* 2 \* 1 needs 4 ranks, but 1 was started: use .trireme run -n 4 train" \
     parallel.pp=2 parallel.tp=2
 refuses 78 3 ".*parallel.pp \* tp \* dp = 2 \* 1 \* 1 needs 2 ranks, but 3 were started: use .trireme run -n 2 train" parallel.pp=2

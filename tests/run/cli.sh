@@ -129,7 +129,7 @@ for option in "-n 9223372036854775808" "-n -1" "--top-k 4294967297" "--seed -1" 
 done
 expect 64 "trireme: STEP takes a whole number from 0 to 9223372036854775807, not 'x'; usage: trireme ckpt ls RUN | verify RUN [STEP] | import FOLDER|FILE RUN | export RUN FOLDER [--adapter] [--dtype fp32|bf16|fp16] [--step N] [--max-shard-size 5GB]" ckpt verify no-run x
 code=0 && "$trireme" ckpt export a b --max-shard-size 100KB >out 2>err || code=$?
-[[ $code == 64 ]] && grep -q "^trireme: --max-shard-size must be a whole number of bytes, kB, KiB, MB, MiB, GB or GiB, like 5GB, not '100KB'; " err ||
+[[ $code == 64 ]] && grep -q "^trireme: --max-shard-size must be a whole number of bytes, kB, KiB, MB, MiB, GB, GiB, TB or TiB, like 5GB, not '100KB'; " err ||
     fail "--max-shard-size: exit code $code: $(<err)"
 
 # A sentence is one line without control characters, and names the cause even if the path is long.

@@ -40,15 +40,17 @@ static void reads_names_and_slots(void **state) {
     (void)state;
     tr_hosts hosts =
         read_text("# two racks\n\n a slots=4 max_slots=8\nb\tmax_slots=9 slots=2 # old\n"
-                  "c.example.org slots=1");
-    static const char *const name[] = {"a", "b", "c.example.org"};
-    static const int slots[] = {4, 2, 1};
-    assert_int_equal(hosts.count, 3);
-    for (int i = 0; i < 3; i++) {
+                  "c.example.org slots=1\r\nd\r\ne slots=4294967297\nf slots=0x10\n");
+    static const char *const name[] = {"a", "b", "c.example.org", "d", "e", "f"};
+    static const int slots[] = {4, 2, 1, 0, 0, 0}; /* other text: not known */
+    assert_int_equal(hosts.count, 6);
+    for (int i = 0; i < 6; i++) {
         assert_string_equal(hosts.host[i].name, name[i]);
         assert_int_equal(hosts.host[i].slots, slots[i]);
         assert_true(hosts.host[i].answers);
     }
+    assert_int_equal(tr_hosts_slots(&hosts), 0);
+    for (int i = 3; i < 6; i++) hosts.host[i].answers = false;
     assert_int_equal(tr_hosts_slots(&hosts), 7);
     tr_hosts_free(&hosts);
 }
