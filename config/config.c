@@ -19,6 +19,12 @@ static tr_status at_place(const char *source, int line, int column) {
     return TR_FAIL(TR_ERR_CONFIG, "%s:%d:%d: %s", source, line, column, tr_error_message());
 }
 
+/* Fails because the key has other keys below it. */
+static tr_status not_section(const tr_key *key) {
+    return TR_FAIL(TR_ERR_CONFIG, "%s takes one value, not keys below it: write it like %s=\"%s\"",
+                   key->name, key->name, key->example ? key->example : key->fallback);
+}
+
 static tr_status unknown_key(const char *name) {
     int near = tr_schema_nearest(name);
     if (tr_schema_is_section(name))
@@ -28,10 +34,7 @@ static tr_status unknown_key(const char *name) {
     for (int i = 0; dot && i < tr_schema_count; i++)
         if (!strncmp(tr_schema[i].name, name, (size_t)(dot - name)) &&
             !tr_schema[i].name[dot - name])
-            return TR_FAIL(TR_ERR_CONFIG,
-                           "%s takes one value, not keys below it: write it like %s=\"%s\"",
-                           tr_schema[i].name, tr_schema[i].name,
-                           tr_schema[i].example ? tr_schema[i].example : tr_schema[i].fallback);
+            return not_section(&tr_schema[i]);
     if (near < 0)
         return TR_FAIL(TR_ERR_CONFIG, "unknown key '%s'; `trireme help` lists all keys", name);
     return TR_FAIL(TR_ERR_CONFIG, "unknown key '%s'; did you mean %s?", name, tr_schema[near].name);
@@ -49,11 +52,32 @@ static const char *list_of(const tr_key *key) {
     }
 }
 
-static tr_status set_entry(const tr_yaml_entry *e, const char *source, tr_config *config) {
+/* Fails when the section yaml->entry[at] is given a second time. */
+static tr_status check_section(const tr_yaml *yaml, int at, const char *source) {
+    const tr_yaml_entry *e = &yaml->entry[at], *before = yaml->entry;
+    while (before < e && strcmp(before->key, e->key) != 0) before++;
+    if (before == e) return TR_OK;
+    (void)TR_FAIL(TR_ERR_CONFIG, "the section %s is given twice, first in line %d: join the two",
+                  e->key, before->key_line);
+    return at_place(source, e->key_line, e->key_column);
+}
+
+/* Returns true for a section with keys. */
+static bool has_keys(const tr_yaml *yaml, int at) {
+    const size_t length = strlen(yaml->entry[at].key);
+    if (yaml->entry[at].kind != TR_YAML_SECTION || at + 1 == yaml->count) return false;
+    const char *next = yaml->entry[at + 1].key;
+    return !strncmp(next, yaml->entry[at].key, length) && next[length] == '.';
+}
+
+static tr_status set_entry(const tr_yaml *yaml, int at, const char *source, tr_config *config) {
+    const tr_yaml_entry *e = &yaml->entry[at];
     int index = tr_schema_find(e->key);
-    if (index < 0) {
-        if (!e->value && tr_schema_is_section(e->key)) return TR_OK; /* an empty section */
-        (void)unknown_key(e->key);
+    if (index < 0 && !e->value && tr_schema_is_section(e->key))
+        return check_section(yaml, at, source);
+    if (has_keys(yaml, at)) return TR_OK; /* no section: the first of its keys is refused */
+    if (index < 0 || e->kind == TR_YAML_SECTION) {
+        (void)(index < 0 ? unknown_key(e->key) : not_section(&tr_schema[index]));
         return at_place(source, e->key_line, e->key_column);
     }
     tr_config_place *place = &config->place[index];
@@ -160,7 +184,7 @@ void tr_config_keep(tr_config *config, const tr_config *saved) {
 
 static tr_status fill(const tr_yaml *yaml, const char *source, const char *const *overrides,
                       int count, tr_config *config) {
-    for (int i = 0; i < yaml->count; i++) TR_TRY(set_entry(&yaml->entry[i], source, config));
+    for (int i = 0; i < yaml->count; i++) TR_TRY(set_entry(yaml, i, source, config));
     for (int i = 0; i < count; i++) TR_TRY(set_override(overrides[i], i + 1, config));
     TR_TRY(config->init_from[0] ? tr_config_take_origin(config) : tr_config_take_preset(config));
     if (!strcmp(config->data.format, "instruct") && !tr_config_is_set(config, "data.documents"))

@@ -121,9 +121,9 @@ typedef struct tr_config {
  * device.name is one. The result does not depend on this machine. Fails with TR_ERR_NOFILE when the
  * file, or the folder of model.init_from, does not exist, with TR_ERR_DATA when one is of another
  * kind or its config.json is bad, and with TR_ERR_CONFIG for unknown keys, wrong types, values out
- * of range, keys given twice, a preset of another family than model.family, and keys that
- * contradict config.json. The message begins with "file:line:column: " unless an override is wrong,
- * and names the nearest key or choice. */
+ * of range, keys or sections given twice, a preset of another family than model.family, and keys
+ * that contradict config.json. The message begins with "file:line:column: " unless an override is
+ * wrong, and names the nearest key or choice. */
 tr_status tr_config_load(const char *path, const char *const *overrides, int count,
                          tr_config *config);
 /* Like tr_config_load, from text; `source` names the text in messages. */

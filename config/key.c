@@ -237,6 +237,7 @@ bool tr_key_is_text(const tr_key *key) {
 
 bool tr_key_takes(const tr_key *key, tr_yaml_kind kind) {
     switch (kind) {
+    case TR_YAML_SECTION: return false;
     case TR_YAML_TEXT: return true;
     case TR_YAML_LIST:
         return key->type == TR_KEY_PATHS || key->type == TR_KEY_PATTERNS ||

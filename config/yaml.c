@@ -91,7 +91,8 @@ static tr_status add_key(reader *r, yaml_mark_t key, yaml_mark_t value, tr_yaml_
     tr_yaml *out = r->out;
     TR_TRY(tr_grow(&out->entry, &r->capacity, (size_t)out->count + 1, sizeof *out->entry));
     tr_yaml_entry *e = &out->entry[out->count];
-    *e = (tr_yaml_entry){.key_line = (int)key.line + 1,
+    *e = (tr_yaml_entry){.kind = TR_YAML_TEXT,
+                         .key_line = (int)key.line + 1,
                          .key_column = (int)key.column + 1,
                          .line = (int)value.line + 1,
                          .column = (int)value.column + 1};
@@ -238,7 +239,10 @@ static tr_status read_pair(reader *r, const yaml_event_t *key) {
         status = add_entry(r, key->start_mark, &value);
         r->path[before] = '\0';
     } else if (value.type == YAML_MAPPING_START_EVENT && r->depth < DEEPEST) {
+        tr_yaml_entry *section = NULL;
         r->path_length[r->depth++] = before;
+        status = add_key(r, key->start_mark, value.start_mark, &section);
+        if (section) section->kind = TR_YAML_SECTION;
     } else if (value.type == YAML_MAPPING_START_EVENT) {
         status = FAIL_AT(r, value.start_mark,
                          "sections are nested too deep: a key has one section, like train.steps");

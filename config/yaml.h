@@ -1,12 +1,14 @@
-/* YAML text as a flat list of scalars with dotted keys and places: `model:\n  layers: 4` and
- * `model.layers: 4` are the same entry. */
+/* YAML text as a flat list of sections and values with dotted keys and places: `model:\n  layers: 4`
+ * and `model.layers: 4` have the same value. */
 #pragma once
 
 #include "base/status.h"
 
-/* What a value is: text, a list of texts, a list of {path: P, weight: W}, of {match: P, scale:
- * S} or of {until: STEP, batch: SEQUENCES}. */
+/* What an entry is: a section, the keys of which are the next entries; or a value: text, a list of
+ * texts, a list of {path: P, weight: W}, of {match: P, scale: S} or of {until: STEP, batch:
+ * SEQUENCES}. */
 typedef enum tr_yaml_kind {
+    TR_YAML_SECTION,
     TR_YAML_TEXT,
     TR_YAML_LIST,
     TR_YAML_WEIGHTS,
@@ -16,7 +18,7 @@ typedef enum tr_yaml_kind {
 
 typedef struct tr_yaml_entry {
     char *key;         /* path from the root, joined by dots */
-    char *value;       /* NULL: nothing follows the colon */
+    char *value;       /* NULL: a section, or nothing follows the colon */
     tr_yaml_kind kind; /* of a list, value has the words as data/paths.h has them, numbers first */
     int key_line, key_column; /* from 1, of the last part of the key */
     int line, column;         /* of the value */

@@ -285,6 +285,18 @@ static void a_wrong_form_has_its_place(void **state) {
             "x.yaml:3:1: train.steps is set twice, first in line 2");
     refused("model: 5\n",
             "x.yaml:1:1: model is a section: write its keys below it, or as model.KEY");
+    refused("train:\n  steps: 5\nlog:\ntrain:\n  batch: 6\n",
+            "x.yaml:4:1: the section train is given twice, first in line 1: join the two");
+    refused("log:\nmodel:\n  lora: {rank: 4}\n  lora:\n  layers: 2\n",
+            "x.yaml:4:3: the section model.lora is given twice, first in line 3: join the two");
+    refused("log:\nlog: {every: 5}\n",
+            "x.yaml:2:1: the section log is given twice, first in line 1: join the two");
+    refused("{train: {steps: 5}, trian: {}}\n",
+            "x.yaml:1:21: unknown key 'trian'; `trireme help` lists all keys");
+    refused("train:\n  steps: {}\n", "x.yaml:2:3: train.steps takes one value, not keys below "
+                                     "it: write it like train.steps=\"1000\"");
+    refused("train:\n  steps: {a: 5}\n", "x.yaml:2:11: train.steps takes one value, not keys "
+                                         "below it: write it like train.steps=\"1000\"");
     refused("train:\n  steps: [5]\n", "x.yaml:2:10: a list is not allowed here: give one value");
     refused("train:\n  steps: &a 5\n  batch: *a\n",
             "x.yaml:3:10: an alias cannot be used here: write the value");
