@@ -270,7 +270,8 @@ tr_status tr_key_set(const tr_key *key, const char *value, tr_config *config) {
         break;
     }
     case TR_KEY_PATTERNS:
-    case TR_KEY_SCALES: /* nothing is a list without items */
+    case TR_KEY_SCALES: /* nothing is a list without items, which has one text */
+        if (!*value && key->fallback) value = key->fallback;
         if (!*value) *(char *)field(key, config) = '\0';
         else TR_TRY(set_text(key, value, config));
         break;

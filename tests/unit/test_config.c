@@ -279,6 +279,16 @@ static void an_unknown_choice_has_its_place(void **state) {
                       "x.yaml:1:20: parallel.schedule must be one of gpipe, 1f1b");
 }
 
+/* So the recorded config of such a run says the same as the run. */
+static void an_empty_list_is_its_default(void **state) {
+    (void)state;
+    tr_config c;
+    assert_int_equal(parse("train: {recompute: [], freeze: ''}\ndevice.offload:\n", &c), TR_OK);
+    assert_string_equal(c.model.recompute, "none");
+    assert_string_equal(c.device.offload, "none");
+    assert_string_equal(c.model.tuning.freeze, "");
+}
+
 static void a_wrong_form_has_its_place(void **state) {
     (void)state;
     refused("train:\n  steps: 5\ntrain.steps: 6\n",
@@ -617,6 +627,7 @@ int main(void) {
         cmocka_unit_test(a_name_of_another_program_has_its_key),
         cmocka_unit_test(a_wrong_value_has_its_place),
         cmocka_unit_test(an_unknown_choice_has_its_place),
+        cmocka_unit_test(an_empty_list_is_its_default),
         cmocka_unit_test(a_wrong_form_has_its_place),
         cmocka_unit_test(a_wrong_model_has_its_place),
         cmocka_unit_test(broken_yaml_has_its_place),
