@@ -44,7 +44,8 @@ static int64_t line_step(const char *line) {
 }
 
 /* Finds how many bytes to keep: up to the first line that is incomplete, not a record, or of a
- * later step. */
+ * later step. Fails with TR_ERR_IO when the file cannot be read to there, because what follows
+ * would be cut. */
 static tr_status kept_length(const char *path, int64_t last_step, int64_t *bytes) {
     *bytes = 0;
     FILE *f;
@@ -52,13 +53,15 @@ static tr_status kept_length(const char *path, int64_t last_step, int64_t *bytes
     if (!f) return TR_OK;
     char *line = NULL;
     size_t size = 0;
-    for (ssize_t n; (n = getline(&line, &size, f)) > 0 && line[n - 1] == '\n'; *bytes += n) {
+    ssize_t n;
+    for (; (n = getline(&line, &size, f)) > 0 && line[n - 1] == '\n'; *bytes += n) {
         int64_t step = line_step(line);
         if (step < 0 || step > last_step) break;
     }
+    const int error = n < 0 && !feof(f) ? errno : 0;
     free(line);
     (void)fclose(f);
-    return TR_OK;
+    return error ? TR_FAIL(TR_ERR_IO, "'%s' cannot be read: %s", path, strerror(error)) : TR_OK;
 }
 
 /* Renames NAME.jsonl to NAME.old.jsonl if there is anything in it. */

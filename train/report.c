@@ -8,9 +8,11 @@
 #include "train/plot.h"
 
 #include <cjson/cJSON.h>
+#include <errno.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 /* The most rows of a table, and the most events of drawings, that a browser opens at once; the
  * width of the page's text in pixels, as in the style below. */
@@ -86,6 +88,8 @@ static tr_status read_curves(const char *dir, curves *c) {
         status = add_record(c, record);
         cJSON_Delete(record);
     }
+    if (status == TR_OK && !feof(f))
+        status = TR_FAIL(TR_ERR_IO, "'%s' cannot be read: %s", path, strerror(errno));
     free(line);
     (void)fclose(f);
     return status;

@@ -205,6 +205,18 @@ static void lines_keep_bits_and_resume_cuts(void **state) {
     assert_true(same_config(&config, &saved));
 }
 
+/* What cannot be read now may be whole, so it is not cut. */
+static void an_unreadable_file_is_not_cut(void **state) {
+    (void)state;
+    char path[1200];
+    tr_metrics *m;
+    use_directory("unreadable");
+    (void)snprintf(path, sizeof path, "%s/metrics.jsonl", config.log.dir);
+    assert_int_equal(symlink("/proc/self/mem", path), 0); /* its first page cannot be read */
+    assert_int_equal(tr_metrics_open(&config, 5, &m), TR_ERR_IO);
+    assert_non_null(strstr(tr_error_message(), "metrics.jsonl' cannot be read: "));
+}
+
 /* Going back opens and makes no file, because a disk may be full, and a record that fails after it
  * leaves whole records. */
 static void going_back_cuts(void **state) {
@@ -320,6 +332,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(tensorboard_bytes_are_exact),
         cmocka_unit_test(lines_keep_bits_and_resume_cuts),
+        cmocka_unit_test(an_unreadable_file_is_not_cut),
         cmocka_unit_test(going_back_cuts),
         cmocka_unit_test(metrics_of_a_run_that_saved_nothing_are_kept),
         cmocka_unit_test(what_cannot_be_written_is_named),
