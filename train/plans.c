@@ -15,14 +15,13 @@ static void name_file(const tr_config *config, char path[TR_CONFIG_PATH + 16]) {
     (void)snprintf(path, TR_CONFIG_PATH + 16, "%s/plans.txt", config->log.dir);
 }
 
-/* Reads the file into *text, malloc'd; "" when there is none. */
-static tr_status load_file(const char *path, char **text) {
+/* Reads the file into *text, malloc'd; *length is 0 when there is none. */
+static tr_status load_file(const char *path, char **text, size_t *length) {
     const tr_input_limit limit = {.mib = 1, .failure = TR_ERR_DATA};
-    size_t length;
-    tr_status status = tr_input_load("the plans of operators", path, limit, text, &length);
+    tr_status status = tr_input_load("the plans of operators", path, limit, text, length);
     if (status != TR_ERR_NOFILE) return status;
     tr_error_clear();
-    return tr_strdup("", text);
+    return TR_OK;
 }
 
 /* Gives every rank the plans of rank 0's file. Collective. */
@@ -31,9 +30,8 @@ static tr_status read_file(tr_world *world, const tr_config *config, tr_plan_boo
     char path[TR_CONFIG_PATH + 16], *text = NULL;
     size_t length = 0;
     name_file(config, path);
-    tr_status status = first ? load_file(path, &text) : TR_OK;
+    tr_status status = first ? load_file(path, &text, &length) : TR_OK;
     TR_TRY_OUT(tr_world_agree(world, status));
-    if (first) length = strlen(text);
     TR_TRY_OUT(tr_world_broadcast(world, 0, &length, sizeof length));
     if (length == 0) goto out;
     if (!first) status = tr_calloc(length, 1, &text);

@@ -10,6 +10,7 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static const char model[] =
     "data.path: x\n"
@@ -29,6 +30,7 @@ typedef struct rank_thread {
     pthread_t thread;
     const tr_config *config;
     tr_world *world;
+    bool resumes;
     tr_plans plans;
     char *text; /* of the book */
     tr_status status;
@@ -45,7 +47,7 @@ static tr_status settle(rank_thread *t, tr_device *device) {
     TR_TRY(tr_mesh_make((int)c->parallel.pp, (int)c->parallel.dp, (int)c->parallel.tp,
                         tr_world_rank(t->world), tr_world_size(t->world), &mesh));
     TR_TRY(tr_request_orders(c, &orders, &report));
-    tr_status status = tr_plans_settle(t->world, c, device, &mesh, &orders, false, &t->plans);
+    tr_status status = tr_plans_settle(t->world, c, device, &mesh, &orders, t->resumes, &t->plans);
     tr_orders_close(&orders);
     if (status == TR_OK && t->plans.book) status = tr_plan_book_print(t->plans.book, &t->text);
     device->ops = &tr_device_ops_cpu;
@@ -122,8 +124,33 @@ static void test_deterministic(void **state) {
     finish(1, t);
 }
 
+/* A zero byte does not hide what follows it. */
+static void test_damaged_file(void **state) {
+    (void)state;
+    static const char text[] = "trireme plans 1\n\0matmul\n";
+    char dir[] = "plans-XXXXXX", path[64], key[64];
+    tr_config config;
+    tr_world *world;
+    assert_non_null(mkdtemp(dir));
+    (void)snprintf(path, sizeof path, "%s/plans.txt", dir);
+    (void)snprintf(key, sizeof key, "log.dir=%s", dir);
+    FILE *f = fopen(path, "w");
+    assert_non_null(f);
+    assert_int_equal(fwrite(text, 1, sizeof text - 1, f), sizeof text - 1);
+    assert_int_equal(fclose(f), 0);
+    read_config(&config, 1, (const char *[]){key});
+    must(tr_world_open_local(1, &world));
+    rank_thread t = {.config = &config, .world = world, .resumes = true};
+    (void)run_rank(&t);
+    assert_int_equal(t.status, TR_ERR_DATA);
+    assert_non_null(strstr(tr_error_message(), "plans.txt:2: it has a character that is not"));
+    finish(1, &t);
+    assert_int_equal(unlink(path) + rmdir(dir), 0);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_ranks_agree),
-                                       cmocka_unit_test(test_deterministic)};
+                                       cmocka_unit_test(test_deterministic),
+                                       cmocka_unit_test(test_damaged_file)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
