@@ -57,6 +57,8 @@ tr_status tr_hosts_read(const char *path, tr_hosts *out) {
                              path, MOST_LINE - 1);
         else status = add_line(out, &capacity, line);
     }
+    if (status == TR_OK && ferror(f))
+        status = TR_FAIL(TR_ERR_IO, "the hostfile '%s' cannot be read: %s", path, strerror(errno));
     (void)fclose(f);
     return status;
 }

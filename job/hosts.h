@@ -17,8 +17,9 @@ typedef struct tr_hosts {
 } tr_hosts;
 
 /* Reads a hostfile of Open MPI: a host on each line, with slots=N, and # before remarks. All hosts
- * answer. Fails with TR_ERR_DATA on a line that is longer than 4 KiB, and like fopen with
- * TR_ERR_NOFILE. The caller frees *out with tr_hosts_free, after a failure too. */
+ * answer. Fails with TR_ERR_DATA on a line that is longer than 4 KiB, like fopen with
+ * TR_ERR_NOFILE, and with TR_ERR_IO. The caller frees *out with tr_hosts_free, after a failure too.
+ */
 tr_status tr_hosts_read(const char *path, tr_hosts *out);
 /* Asks every host at the same time: those on which mpirun (with these options) cannot run a command
  * within `limit_s` seconds do not answer. */

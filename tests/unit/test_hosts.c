@@ -85,6 +85,8 @@ static void missing_and_endless_lines_are_refused(void **state) {
     char path[] = "/tmp/trireme-test-XXXXXX", line[5000];
     assert_int_equal(tr_hosts_read("/nowhere/hosts", &hosts), TR_ERR_NOFILE);
     tr_hosts_free(&hosts);
+    assert_int_equal(tr_hosts_read("/", &hosts), TR_ERR_IO);
+    tr_hosts_free(&hosts);
     memset(line, 'h', sizeof line);
     int fd = mkstemp(path);
     assert_int_equal(write(fd, line, sizeof line), sizeof line);
