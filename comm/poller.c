@@ -5,6 +5,7 @@
 #include "base/minmax.h"
 #include "base/wait.h"
 #include "comm/world_impl.h"
+#include "device/thread.h"
 
 #include <math.h>
 #include <sched.h>
@@ -122,10 +123,7 @@ void tr_poller_wake(tr_world *world, bool sent) {
 
 tr_status tr_poller_start(tr_world *world) {
     if (world->size == 1) return TR_OK;
-    if (pthread_create(&world->poller, NULL, thread_main, world) != 0)
-        return TR_FAIL(
-            TR_ERR_DEVICE,
-            "cannot start a thread for messages: raise the limit of processes (ulimit -u)");
+    TR_TRY(tr_thread_start(&world->poller, thread_main, world, "messages"));
     world->poller_runs = true;
     return TR_OK;
 }

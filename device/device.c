@@ -2,6 +2,7 @@
 #include "base/memory.h"
 #include "device/host_impl.h"
 #include "device/queue.h"
+#include "device/thread.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -58,6 +59,7 @@ tr_status tr_device_open(const char *name, const tr_device_options *options, tr_
         return TR_FAIL(TR_ERR_INTERNAL, "a device needs at least one thread, not %d",
                        options->threads);
     tr_device *device;
+    TR_TRY(tr_thread_check(options->threads - 1, "computing"));
     TR_TRY(ops->open(ordinal, options, &device));
     (void)snprintf(device->name, sizeof device->name, "%s", name);
     *out = device;

@@ -1,6 +1,7 @@
 #include "device/queue.h"
 
 #include "base/memory.h"
+#include "device/thread.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -88,10 +89,7 @@ tr_status tr_queue_open(bool skips, tr_queue **out) {
     pthread_cond_init(&queue->moved, NULL);
     atomic_init(&queue->references, 1);
     tr_status status = grow_ring(queue);
-    if (status == TR_OK && pthread_create(&queue->thread, NULL, work_off, queue) != 0)
-        status =
-            TR_FAIL(TR_ERR_DEVICE,
-                    "cannot start a thread for a stream: raise the limit of processes (ulimit -u)");
+    if (status == TR_OK) status = tr_thread_start(&queue->thread, work_off, queue, "a stream");
     if (status == TR_OK) *out = queue;
     else tr_queue_release(queue);
     return status;

@@ -1,6 +1,7 @@
 #include "job/mpirun.h"
 
 #include "base/memory.h"
+#include "device/thread.h"
 #include "job/process.h"
 #include "job/signals.h"
 #include "job/terminal.h"
@@ -131,14 +132,14 @@ static tr_status open_input(int *input) {
     }
     *input = ends[0];
     *to = ends[1];
-    const int error = pthread_create(&thread, NULL, copy_input, to);
-    if (error == 0) {
+    const tr_status status = tr_thread_start(&thread, copy_input, to, "the ranks' input");
+    if (status == TR_OK) {
         (void)pthread_detach(thread);
-        return TR_OK;
+    } else {
+        (void)close(ends[1]);
+        free(to);
     }
-    (void)close(ends[1]);
-    free(to);
-    return TR_FAIL(TR_ERR_DEVICE, "a thread cannot be started: %s", strerror(error));
+    return status;
 }
 
 /* Returns 0, or the errno for which mpirun did not start. */

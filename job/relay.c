@@ -2,6 +2,7 @@
 
 #include "base/clock.h"
 #include "base/memory.h"
+#include "device/thread.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -140,14 +141,14 @@ static tr_status start(tr_relay *r, int *input) {
                        strerror(errno));
     r->from = ends[0];
     atomic_store(&r->read_ns, tr_now_ns());
-    if (pthread_create(&r->thread, NULL, copy, r) != 0) {
+    const tr_status status = tr_thread_start(&r->thread, copy, r, "the ranks' output");
+    if (status == TR_OK) {
+        *input = ends[1];
+    } else {
         (void)close(ends[0]);
         (void)close(ends[1]);
-        return TR_FAIL(TR_ERR_DEVICE, "cannot start a thread for the ranks' output: raise the "
-                                      "limit of processes (ulimit -u)");
     }
-    *input = ends[1];
-    return TR_OK;
+    return status;
 }
 
 tr_status tr_relay_open(int to, const tr_relay *line_of, int *input, tr_relay **out) {

@@ -2,6 +2,7 @@
 
 #include "base/clock.h"
 #include "base/text.h"
+#include "device/thread.h"
 #include "job/terminal.h"
 
 #include <pthread.h>
@@ -104,11 +105,13 @@ static void *take(void *nothing) {
     return nothing;
 }
 
-static void start_waiting(void) {
+static tr_status start_waiting(void) {
     pthread_t thread;
-    if (self.waits || pthread_create(&thread, NULL, take, NULL) != 0) return;
+    if (self.waits) return TR_OK;
+    TR_TRY(tr_thread_start(&thread, take, NULL, "signals"));
     (void)pthread_detach(thread);
     self.waits = true;
+    return TR_OK;
 }
 
 void tr_signals_take(bool launched, bool prints) {
@@ -124,7 +127,7 @@ void tr_signals_take(bool launched, bool prints) {
     }
     (void)signal(SIGPIPE, SIG_IGN);
     (void)pthread_sigmask(SIG_BLOCK, &self.asks, NULL);
-    start_waiting();
+    if (start_waiting() != TR_OK) tr_error_clear(); /* tr_signals_use tries again */
 }
 
 tr_status tr_signals_use(tr_board *board) {
@@ -132,8 +135,6 @@ tr_status tr_signals_use(tr_board *board) {
     self.board = board;
     if (self.asked) tr_board_request_stop(board);
     (void)pthread_mutex_unlock(&self.lock);
-    start_waiting();
-    if (self.waits) return TR_OK;
-    return TR_FAIL(TR_ERR_DEVICE,
-                   "cannot start a thread for signals: raise the limit of processes (ulimit -u)");
+    TR_TRY(start_waiting());
+    return TR_OK;
 }

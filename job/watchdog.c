@@ -2,6 +2,7 @@
 
 #include "base/memory.h"
 #include "base/wait.h"
+#include "device/thread.h"
 #include "job/process.h"
 
 #include <inttypes.h>
@@ -378,14 +379,10 @@ tr_status tr_watchdog_start(tr_board *board, const tr_watchdog_options *options,
     watchdog->watch = options->limits;
     (void)pthread_mutex_init(&watchdog->lock, NULL);
     tr_cond_init(&watchdog->wake);
-    if (pthread_create(&watchdog->thread, NULL, run, watchdog) != 0) {
-        free(watchdog);
-        return TR_FAIL(
-            TR_ERR_DEVICE,
-            "cannot start a thread for the watchdog: raise the limit of processes (ulimit -u)");
-    }
-    *out = watchdog;
-    return TR_OK;
+    const tr_status status = tr_thread_start(&watchdog->thread, run, watchdog, "the watchdog");
+    if (status == TR_OK) *out = watchdog;
+    else free(watchdog);
+    return status;
 }
 
 void tr_watchdog_lead(tr_watchdog *watchdog, tr_heartbeat *heartbeat) {

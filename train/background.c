@@ -1,6 +1,7 @@
 #include "train/background.h"
 
 #include "base/memory.h"
+#include "device/thread.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -48,17 +49,15 @@ tr_status tr_background_open(tr_background_fn work, void *context, const char *p
     b->context = context;
     (void)pthread_mutex_init(&b->lock, NULL);
     (void)pthread_cond_init(&b->changed, NULL);
-    int error = pthread_create(&b->thread, NULL, run, b);
-    if (error != 0) {
+    const tr_status status = tr_thread_start(&b->thread, run, b, purpose);
+    if (status == TR_OK) {
+        *out = b;
+    } else {
         (void)pthread_cond_destroy(&b->changed);
         (void)pthread_mutex_destroy(&b->lock);
         free(b);
-        return TR_FAIL(TR_ERR_DEVICE,
-                       "cannot start a thread for %s: %s: raise the limit of processes (ulimit -u)",
-                       purpose, strerror(error));
     }
-    *out = b;
-    return TR_OK;
+    return status;
 }
 
 void tr_background_close(tr_background *b) {

@@ -3,6 +3,7 @@
 #include "base/cores.h"
 #include "base/memory.h"
 #include "data/kept_tokens.h"
+#include "device/thread.h"
 #include "train/data_options.h"
 
 #include <pthread.h>
@@ -103,12 +104,11 @@ tr_status tr_train_tokenize_data(tr_world *world, const tr_config *config, tr_bo
     TR_TRY_OUT(gather_cores(world, &w->cores));
     if (tr_world_rank(world) == 0) {
         pthread_t thread;
-        if (pthread_create(&thread, NULL, run, w) == 0) {
+        status = tr_thread_start(&thread, run, w, "tokens");
+        if (status == TR_OK) {
             (void)pthread_join(thread, NULL);
             if (w->status != TR_OK) tr_error_restore(&w->error);
             status = w->status;
-        } else {
-            status = TR_FAIL(TR_ERR_FIT, "no thread can be started: raise the limit on processes");
         }
     }
     status = tr_world_agree(world, status);

@@ -15,13 +15,15 @@
 
 #include <cmocka.h>
 
+static int refusal = EAGAIN;
+
 /* The linker sends every pthread_create() here. */
 int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*run)(void *),
                           void *argument);
 int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*run)(void *),
                           void *argument) {
     (void)thread, (void)attributes, (void)run, (void)argument;
-    return EAGAIN;
+    return refusal;
 }
 
 static void expect_refusal(tr_status status) {
@@ -47,6 +49,23 @@ static void test_streams(void **state) {
     tr_device_close(device);
 }
 
+static void test_computing(void **state) {
+    (void)state;
+    const tr_device_options options = {.threads = 2};
+    tr_device *device;
+    expect_refusal(tr_device_open("cpu", &options, &device));
+}
+
+static void test_filtered(void **state) {
+    (void)state;
+    tr_world *world[2];
+    refusal = EPERM;
+    assert_int_equal(tr_world_open_local(2, world), TR_ERR_DEVICE);
+    assert_non_null(strstr(tr_error_message(), "let the container call clone3: "));
+    tr_error_clear();
+    refusal = EAGAIN;
+}
+
 static void test_watchdog(void **state) {
     (void)state;
     char name[64];
@@ -63,8 +82,8 @@ static void test_watchdog(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_messages),
-        cmocka_unit_test(test_streams),
+        cmocka_unit_test(test_messages),  cmocka_unit_test(test_streams),
+        cmocka_unit_test(test_computing), cmocka_unit_test(test_filtered),
         cmocka_unit_test(test_watchdog),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
