@@ -95,6 +95,27 @@ static bool adopt(board_header *header, int ranks) {
            magic == BOARD_MAGIC;
 }
 
+/* Opens a name with that many bytes of shared memory behind it. */
+static tr_status open_memory(const char *name, size_t bytes, int *out) {
+    int fd = shm_open(name, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    if (fd < 0)
+        return TR_FAIL(TR_ERR_DEVICE,
+                       "shared memory %s cannot be opened: %s; make /dev/shm a writable tmpfs "
+                       "(`trireme doctor` checks it)",
+                       name, strerror(errno));
+    /* Allocated now: a write to a hole in a full /dev/shm would be a bus error later. */
+    int error = posix_fallocate(fd, 0, (off_t)bytes);
+    if (!error) {
+        *out = fd;
+        return TR_OK;
+    }
+    (void)close(fd);
+    return TR_FAIL(
+        TR_ERR_DEVICE,
+        "%zu bytes of shared memory for %s cannot be reserved: %s; make room in /dev/shm", bytes,
+        name, strerror(error));
+}
+
 tr_status tr_board_open(const char *name, int ranks, tr_board **out) {
     *out = NULL;
     if (ranks < 1 || ranks > MAX_RANKS)
@@ -103,31 +124,17 @@ tr_status tr_board_open(const char *name, int ranks, tr_board **out) {
     size_t bytes = sizeof(board_header) + (size_t)ranks * sizeof(board_slot);
     tr_status status = TR_OK;
     tr_board *board;
+    int fd = -1;
     TR_TRY(tr_calloc(1, sizeof *board, &board));
     void *memory = MAP_FAILED;
-    int fd = shm_open(name, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-    if (fd < 0) {
-        status = TR_FAIL(TR_ERR_DEVICE,
-                         "shared memory %s cannot be opened: %s; make /dev/shm a writable tmpfs "
-                         "(`trireme doctor` checks it)",
-                         name, strerror(errno));
-        goto out;
-    }
-    /* Allocated now: a write to a hole in a full /dev/shm would be a bus error later. */
-    int error = posix_fallocate(fd, 0, (off_t)bytes);
-    if (error) {
-        status = TR_FAIL(
-            TR_ERR_DEVICE,
-            "%zu bytes of shared memory for %s cannot be reserved: %s; make room in /dev/shm",
-            bytes, name, strerror(error));
-        goto out;
-    }
-    memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (name) TR_TRY_OUT(open_memory(name, bytes, &fd));
+    memory =
+        mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | (name ? 0 : MAP_ANONYMOUS), fd, 0);
     if (memory == MAP_FAILED) {
-        status =
-            TR_FAIL(TR_ERR_DEVICE,
-                    "shared memory %s cannot be mapped: %s; raise the limit of memory (ulimit -v)",
-                    name, strerror(errno));
+        status = TR_FAIL(TR_ERR_DEVICE,
+                         "%zu bytes of shared memory cannot be mapped: %s; raise the limit of "
+                         "memory (ulimit -v)",
+                         bytes, strerror(errno));
         goto out;
     }
     if (!adopt(memory, ranks)) {

@@ -55,7 +55,8 @@ typedef struct tr_rank_view {
 
 /* Writes a new name ("/trireme-...") to name[size]; size >= 64. */
 void tr_board_make_name(char *name, size_t size);
-/* Opens the board of that name on this host, and creates it if it does not exist. Fails with
+/* Opens the board of that name on this host, and creates it if it does not exist. Without a name
+ * (NULL) it creates a board for this process alone, which needs no /dev/shm. Fails with
  * TR_ERR_DEVICE when shared memory is unavailable or full, or holds something else under the
  * name. */
 tr_status tr_board_open(const char *name, int ranks, tr_board **out);

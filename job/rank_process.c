@@ -97,10 +97,16 @@ tr_status tr_rank_process_enter(bool prints, tr_rank_process **out) {
     return TR_OK;
 }
 
-/* Opens the launcher's board, or one that rank 0 names. Every rank returns the same status. */
+/* Opens the launcher's board, or one that rank 0 names; a job of one process needs no name, and so
+ * no /dev/shm. Every rank returns the same status. */
 static tr_status join_board(tr_rank_process *process) {
     char name[64] = "";
     const char *given = getenv(TR_BOARD_VARIABLE);
+    if (!given && tr_world_size(process->world) == 1) {
+        TR_TRY(tr_board_open(NULL, 1, &process->board));
+        TR_TRY(tr_board_attach(process->board, 0));
+        return TR_OK;
+    }
     if (given) {
         (void)snprintf(name, sizeof name, "%s", given);
     } else {

@@ -105,6 +105,17 @@ static void refuses_another_shape(void **state) {
     assert_int_equal(tr_board_open("/no/such/folder", 1, &board), TR_ERR_DEVICE);
 }
 
+static void needs_no_name(void **state) {
+    (void)state;
+    tr_board *first, *second;
+    assert_int_equal(tr_board_open(NULL, 1, &first), TR_OK);
+    assert_int_equal(tr_board_open(NULL, 1, &second), TR_OK);
+    assert_int_equal(tr_board_attach(first, 0), TR_OK);
+    assert_int_equal(tr_board_attach(second, 0), TR_OK); /* they are not the same */
+    tr_board_close(first);
+    tr_board_close(second);
+}
+
 static void null_board_is_silent(void **state) {
     (void)state;
     tr_board_set_step(NULL, 1);
@@ -479,6 +490,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         board_test(reads_what_was_written),
         board_test(refuses_another_shape),
+        board_test(needs_no_name),
         board_test(null_board_is_silent),
         board_test(waits_lead_to_the_late_rank),
         board_test(a_silent_rank_is_the_late_one),
