@@ -4,6 +4,7 @@
 
 #include <fcntl.h>
 #include <limits.h>
+#include <pwd.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -142,6 +143,12 @@ static void limit_spinning(char **argv) {
     (void)execv(self, argv); /* returns only on failure, and then training is only slower */
 }
 
+/* Sets HOME for a user that has neither HOME nor an entry in the list of users, as in a container
+ * that runs under any number: the library that starts MPI's processes would crash. */
+static void set_home(void) {
+    if (!getenv("HOME") && !getpwuid(geteuid())) (void)setenv("HOME", "/", 1);
+}
+
 /* Opens /dev/null for each standard file that is closed. Otherwise the next file would get its
  * number, and progress lines would go into a checkpoint. It is opened in the wrong direction, so
  * that reads and writes still fail. */
@@ -157,6 +164,7 @@ int main(int argc, char **argv) {
     (void)signal(SIGCHLD, SIG_DFL);
     (void)signal(SIGXFSZ, SIG_IGN); /* a write beyond ulimit -f fails with EFBIG instead */
     open_closed_files();
+    set_home();
     if (argc > 1) limit_spinning(argv);
     const char *backtrace = getenv("TRIREME_BACKTRACE");
     cli_context cli = {.backtrace = backtrace && !strcmp(backtrace, "1"),

@@ -112,7 +112,7 @@ static void ask(question *q, const tr_job_host *host, char *const *options) {
     char **words;
     q->mpirun = -1;
     tr_board_make_name(q->name, sizeof q->name);
-    tr_job_folder_make(&q->folder, q->name);
+    (void)tr_job_folder_make(&q->folder, q->name);
     if (make_words(host, options, &words) != TR_OK) return;
     tr_job_folder_use(&q->folder, true);
     q->mpirun = fork();

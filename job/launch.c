@@ -16,6 +16,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/statvfs.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -27,6 +28,9 @@ static const double GRACE_S = 0.75, MPIRUN_GRACE_S = 4, FAILED_GRACE_S = 8;
 /* How long mpirun may take to name the rank that it lost: it sends the other ranks SIGTERM, SIGKILL
  * 1 s later, and names the rank when all have ended. */
 static const double VERDICT_S = 8;
+
+/* What a rank of Open MPI 4.1 takes of /dev/shm; with less it uses TCP if it can. */
+static const uint64_t SEGMENT_BYTES = 4 << 20;
 
 /* How long a killed rank may take to die before a restart is given up. */
 static const double DYING_S = 60;
@@ -52,6 +56,7 @@ typedef struct job {
     tr_watch watch;
     tr_mpirun_log log;
     tr_job_folder folder;
+    uint64_t shared_free; /* bytes of /dev/shm before the ranks started */
 } job;
 
 /* Prints the job's one message, unless a rank has printed it. */
@@ -303,8 +308,15 @@ static bool mpi_did_not_start(job *j) {
     if (!WIFEXITED(status) || WEXITSTATUS(status) == 0 || WEXITSTATUS(status) > 128) return false;
     if (tr_watch_gone_with_mpi(j->board) < 0 || tr_board_ending(j->board)) return false;
     (void)snprintf(doctor, sizeof doctor, "%s doctor", j->exe);
-    say_once(j, "MPI could not start; see why with: %s",
-             write_trial(j, doctor, command, sizeof command));
+    if (j->shared_free < SEGMENT_BYTES * (uint64_t)j->launch->ranks && !elsewhere(j))
+        say_once(j,
+                 "MPI could not start: its %d ranks take %llu MiB or more of shared memory, and "
+                 "/dev/shm had %.1f MiB free; make room there (docker run --shm-size=1g)",
+                 j->launch->ranks, (unsigned long long)j->launch->ranks * (SEGMENT_BYTES >> 20),
+                 (double)j->shared_free / (1 << 20));
+    else
+        say_once(j, "MPI could not start; see why with: %s",
+                 write_trial(j, doctor, command, sizeof command));
     tr_board_end_all(j->board, TR_ERR_DEVICE);
     return true;
 }
@@ -383,6 +395,12 @@ static void handled_signals(sigset_t *handled) {
     (void)sigaddset(handled, SIGCHLD);
 }
 
+/* Returns the bytes that are free in /dev/shm; UINT64_MAX when the system cannot say. */
+static uint64_t free_shared_memory(void) {
+    struct statvfs info;
+    return statvfs("/dev/shm", &info) == 0 ? (uint64_t)info.f_bavail * info.f_frsize : UINT64_MAX;
+}
+
 /* Opens the board, the launcher's only shared memory, and makes the job's folder. */
 static tr_status open_board(job *j) {
     ssize_t length = readlink("/proc/self/exe", j->exe, sizeof j->exe - 1);
@@ -390,9 +408,11 @@ static tr_status open_board(job *j) {
         return TR_FAIL(TR_ERR_DEVICE,
                        "this executable cannot be found through /proc: %s; mount /proc",
                        strerror(errno));
+    TR_TRY(tr_mpirun_check_limits(j->launch));
     tr_sweep();
     tr_board_make_name(j->name, sizeof j->name);
-    tr_job_folder_make(&j->folder, j->name);
+    TR_TRY(tr_job_folder_make(&j->folder, j->name));
+    j->shared_free = free_shared_memory();
     tr_job_folder_use(&j->folder, true);
     TR_TRY(tr_board_open(j->name, j->launch->ranks, &j->board));
     j->named = true;

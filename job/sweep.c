@@ -18,9 +18,14 @@
 #include <unistd.h>
 
 static const char shared_memory[] = "/dev/shm", segment_prefix[] = "vader_segment.";
+/* Tells a job's folder from its board, since TMPDIR may be /dev/shm. */
+static const char folder_suffix[] = ".d";
 
+/* Returns the folder that mpirun would use. */
 static const char *temporary_folder(void) {
-    const char *path = getenv("TMPDIR");
+    static const char *const name[] = {"TMPDIR", "TEMP", "TMP"};
+    const char *path = NULL;
+    for (size_t i = 0; i < sizeof name / sizeof *name && !path; i++) path = getenv(name[i]);
     return path && path[0] == '/' ? path : "/tmp";
 }
 
@@ -168,6 +173,15 @@ static void remove_boards(const char *prefix) {
     if (folder) (void)closedir(folder);
 }
 
+/* Removes the board of the job with that folder. */
+static void remove_board_of(const char *folder) {
+    char name[256];
+    const size_t length = strlen(folder), suffix = sizeof folder_suffix - 1;
+    if (length <= suffix || strcmp(folder + length - suffix, folder_suffix) != 0) return;
+    (void)snprintf(name, sizeof name, "/%.*s", (int)(length - suffix), folder);
+    tr_board_unlink(name);
+}
+
 void tr_sweep(void) {
     char prefix[64], path[512];
     const char *base = temporary_folder();
@@ -180,31 +194,43 @@ void tr_sweep(void) {
         int n = snprintf(path, sizeof path, "%s/%s", base, entry->d_name);
         int lock = n < (int)sizeof path ? lock_folder(path, false) : -1;
         if (lock < 0) continue;
-        tr_board_unlink(path + strlen(base));
+        remove_board_of(entry->d_name);
         (void)remove_job(path);
         (void)close(lock);
     }
     if (folder) (void)closedir(folder);
 }
 
-void tr_job_folder_make(tr_job_folder *folder, const char *board) {
+tr_status tr_job_folder_make(tr_job_folder *folder, const char *board) {
     *folder = (tr_job_folder){.board = board, .lock = -1};
-    int n = snprintf(folder->path, sizeof folder->path, "%s%s", temporary_folder(), board);
+    int error = 0;
+    int n = snprintf(folder->path, sizeof folder->path, "%s%s%s", temporary_folder(), board,
+                     folder_suffix);
     bool fits = n < (int)sizeof folder->path;
     bool chosen = getenv("OMPI_MCA_orte_tmpdir_base") || getenv("OMPI_MCA_orte_local_tmpdir_base");
     /* A sweep may remove the folder between its creation and its lock; then it is made again. */
     for (int i = 0; i < 10 && fits && !chosen && folder->lock < 0; i++) {
         struct stat info;
-        if (mkdir(folder->path, 0700) != 0) break;
+        if (mkdir(folder->path, 0700) != 0) {
+            error = errno;
+            break;
+        }
         folder->lock = lock_folder(folder->path, true);
         if (folder->lock < 0) break;
         if (stat(folder->path, &info) == 0) continue;
         (void)close(folder->lock);
         folder->lock = -1;
     }
-    if (folder->lock >= 0) return;
-    if (fits && !chosen) (void)rmdir(folder->path);
+    if (folder->lock >= 0) return TR_OK;
+    if (fits && !chosen && !error) (void)rmdir(folder->path);
     folder->path[0] = '\0';
+    /* A TMPDIR that does not exist is not among these: mpirun makes it. */
+    if (error != EACCES && error != EPERM && error != EROFS && error != ENOSPC && error != EDQUOT)
+        return TR_OK;
+    return TR_FAIL(TR_ERR_DEVICE,
+                   "mpirun cannot keep its files in '%s': %s; set TMPDIR to a folder that you can "
+                   "write",
+                   temporary_folder(), strerror(error));
 }
 
 void tr_job_folder_use(const tr_job_folder *folder, bool use) {

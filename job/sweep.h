@@ -1,13 +1,16 @@
 /* What a killed job leaves behind on the launcher's host, and its removal.
  *
  * Each job of `trireme run`, and each of its questions to hosts, has a folder in TMPDIR (or /tmp),
- * named like a board. mpirun keeps its session files there. The launcher and mpirun hold a lock on
- * the folder: the kernel frees it when the last of the two is dead, however it died. So a folder
- * without a lock belongs to a dead job, and the next `trireme run` of the same user removes the
- * folder, the job's board and the shared memory of its ranks. A job that was killed while it began
- * may have left a board and no folder, since a batch system gave it another TMPDIR or plain mpirun
- * started it: boards that no process has mapped are removed, too. Nothing else is removed. */
+ * named like its board and ".d". mpirun keeps its session files there. The launcher and mpirun hold
+ * a lock on the folder: the kernel frees it when the last of the two is dead, however it died. So a
+ * folder without a lock belongs to a dead job, and the next `trireme run` of the same user removes
+ * the folder, the job's board and the shared memory of its ranks. A job that was killed while it
+ * began may have left a board and no folder, since a batch system gave it another TMPDIR or plain
+ * mpirun started it: boards that no process has mapped are removed, too. Nothing else is removed.
+ */
 #pragma once
+
+#include "base/status.h"
 
 #include <stdbool.h>
 
@@ -19,11 +22,12 @@ typedef struct tr_job_folder {
 
 /* Removes the folders, boards and shared memory of this user's dead jobs. Does not fail or wait. */
 void tr_sweep(void);
-/* Makes and locks the job's folder, named like its board ("/trireme-..."). mpirun is started
- * afterwards and inherits the lock. Without a folder (TMPDIR cannot be written or locked, or the
- * user has chosen mpirun's folder) mpirun uses its own. The string `board` must outlive the
- * folder. */
-void tr_job_folder_make(tr_job_folder *folder, const char *board);
+/* Makes and locks the job's folder, named like its board ("/trireme-...") and ".d". mpirun is
+ * started afterwards and inherits the lock. Without a folder (it cannot be locked, or the user has
+ * chosen mpirun's folder) mpirun uses its own. Fails with TR_ERR_DEVICE, and makes none, when
+ * TMPDIR cannot be written, because mpirun could not keep its files there either. The string
+ * `board` must outlive the folder. */
+tr_status tr_job_folder_make(tr_job_folder *folder, const char *board);
 /* With `use`, makes each mpirun that is started from now on keep its session files in the folder,
  * if there is one. Without, lets later ones use their own. */
 void tr_job_folder_use(const tr_job_folder *folder, bool use);

@@ -37,7 +37,7 @@ start() {
 # left RUN: fails for each file of that job that still exists.
 left() {
     local file
-    for file in $folder $segments /dev/shm/"${folder##*/}"; do is_gone "$file" || fail "$1: $file is left"; done
+    for file in $folder $segments /dev/shm/"$(basename "$folder" .d)"; do is_gone "$file" || fail "$1: $file is left"; done
 }
 
 # mpirun is killed: the launcher removes what mpirun left.
