@@ -430,6 +430,7 @@ static int run_once(const tr_launch *launch, const sigset_t *handled, bool *ends
     if (tr_launch_spans_hosts(launch)) tr_mpirun_log_open(&j.log);
     if (code == 0) code = (int)tr_mpirun_start(launch, j.exe, j.name, &j.mpirun, j.output);
     if (code == 0) {
+        tr_relay_keep_notices(j.output[1], j.log.fd);
         j.watch.parent = j.mpirun;
         watch_until_the_end(&j, handled);
         code = exit_code(&j);

@@ -32,8 +32,8 @@ void tr_mpirun_log_open(tr_mpirun_log *log) {
 
 static void take_line(tr_mpirun_log *log, const char *line) {
     const char *noticed = strstr(line, "noticed that process rank "),
-               *detected = strstr(line, "Process name: [["),
-               *daemon = strstr(line, "Remote daemon: [[");
+               *detected = strstr(line, "Process name: ["),
+               *daemon = strstr(line, "Remote daemon: [");
     if (strstr(line, "the job has been aborted") && !log->aborting_ns)
         log->aborting_ns = tr_now_ns();
     if (log->rank >= 0) return;
@@ -41,9 +41,11 @@ static void take_line(tr_mpirun_log *log, const char *line) {
         (void)sscanf(noticed,
                      "noticed that process rank %d with PID %*d on node %255s exited on signal %d",
                      &log->rank, log->node, &log->signal);
-    else if (detected) (void)sscanf(detected, "Process name: [[%*u,%*u],%d]", &log->rank);
-    else if (daemon)
-        (void)sscanf(daemon, "Remote daemon: [[%*u,%*u],%*u] on node %255s", log->node);
+    else if (detected && sscanf(detected, "Process name: [[%*u,%*u],%d]", &log->rank) != 1)
+        (void)sscanf(detected, "Process name: [%*[^]@]@%*u,%d]", &log->rank);
+    else if (daemon &&
+             sscanf(daemon, "Remote daemon: [[%*u,%*u],%*u] on node %255s", log->node) != 1)
+        (void)sscanf(daemon, "Remote daemon: [%*[^]@]@%*u,%*u] on node %255s", log->node);
 }
 
 void tr_mpirun_log_read(tr_mpirun_log *log) {

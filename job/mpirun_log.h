@@ -2,9 +2,9 @@
  *
  * mpirun kills all ranks when one has ended, and on another host no process may be left that saw
  * the first one end. mpirun knows which one it was, and prints that when the last rank has ended.
- * Its own messages (not those of the ranks) go to memory that only the launcher reads. The expected
- * words are Open MPI 4's. Where they are missing, heartbeats still show that a rank of another host
- * is lost. */
+ * Its own messages (not those of the ranks) go to memory that only the launcher reads: Open MPI 4
+ * writes them there itself, and those of Open MPI 5 the relay takes out of the output (relay.h).
+ * Where its words are others, heartbeats still show that a rank of another host is lost. */
 #pragma once
 
 #include <stdint.h>

@@ -29,6 +29,7 @@ struct tr_relay {
     atomic_bool printed;      /* a sentence of this program was copied */
     atomic_bool printed_loss; /* one that names a lost rank or host */
     _Atomic int64_t read_ns;  /* when bytes came last */
+    _Atomic int notices;      /* a file that mpirun's notices are written to; -1: none */
     atomic_bool drops;        /* `dropped` is set: lines that contain one of these are dropped */
     char dropped[2][320];
     char chunk[CHUNK];
@@ -62,7 +63,8 @@ static void let_line_end(const tr_relay *r) {
 /* Open MPI's complaints about a message to or from a process that has just died, in shared memory
  * and over TCP, and those of mpirun's libevent about its pipe. They are dropped, because the job's
  * message already says what happened. mpirun's warning that its ssh began before it could set a
- * process group is dropped, too: the child has set its own. */
+ * process group is dropped, too: the child has set its own. So is what a rank's MPI says when it
+ * cannot start, of which the rank has its own message. */
 static const char *const reports[] = {
     "] Read -1, expected ",
     "mca_btl_tcp_frag_send: writev failed",
@@ -70,7 +72,13 @@ static const char *const reports[] = {
     "mca_btl_tcp_recv_blocking] recv(",
     "mca_btl_tcp_endpoint_send_handler] invalid connection state",
     "[warn] Epoll MOD(",
+    "] PMIX ERROR: PMIX_ERR_UNREACH in file ",
     "plm:rsh: Warning: setpgid(",
+    "*** An error occurred in MPI_Init_thread",
+    "*** on a NULL communicator",
+    "*** MPI_ERRORS_ARE_FATAL (processes in this communicator will now abort,",
+    "***    and MPI will try to terminate your MPI job as well)",
+    "] Local abort before MPI_INIT completed ",
 };
 
 /* Removes the lines that contain `report`; returns the remaining bytes. */
@@ -105,6 +113,115 @@ static size_t drop_beginnings(char *data, size_t bytes) {
     return bytes;
 }
 
+/* --- notices ---------------------------------------------------------------------------------- */
+
+enum {
+    ROW = 74,         /* dashes in the first and the last line of a notice */
+    NOTICE_MS = 2000, /* how long its next line may take */
+};
+
+/* How the notices begin that Open MPI 5 prints when a rank has ended early or could not start MPI,
+ * or when a host does not answer. It has no setting against them. */
+static const char *const notices[] = {
+    "prterun detected that one or more processes exited",
+    "prterun noticed that process rank ",
+    "prterun has exited due to process rank ",
+    "PRTE has lost communication with a remote daemon",
+    "MPI_ABORT was invoked on rank ",
+    "A requested component was not found, ",
+    "It looks like MPI_INIT failed ",
+};
+
+static bool begins_with(const char *at, const char *end, const char *text) {
+    const size_t length = strlen(text);
+    return (size_t)(end - at) >= length && memcmp(at, text, length) == 0;
+}
+
+static char *next_line(char *at, char *end) {
+    char *newline = memchr(at, '\n', (size_t)(end - at));
+    return newline ? newline + 1 : end;
+}
+
+/* Returns the end of the row of dashes at this line, or NULL when it has none. Open MPI writes the
+ * NUL at the end of some notices too. */
+static char *end_of_row(char *line, char *end) {
+    while (line < end && *line == '\0') line++;
+    if (end - line <= ROW || line[ROW] != '\n') return NULL;
+    for (int i = 0; i < ROW; i++)
+        if (line[i] != '-') return NULL;
+    return line + ROW + 1;
+}
+
+/* Returns the end of the notice that begins with this line, or the line itself when none does.
+ * *open: a notice may begin there, and the rest has not come yet. */
+static char *end_of_notice(char *line, char *end, bool *open) {
+    char *at = end_of_row(line, end), *after;
+    *open = at != NULL;
+    if (!at || at == end) return line;
+    *open = false;
+    for (size_t i = 0; i < sizeof notices / sizeof *notices; i++)
+        *open |= begins_with(at, end, notices[i]);
+    for (; *open && at < end; at = next_line(at, end)) {
+        after = end_of_row(at, end);
+        if (!after) continue;
+        *open = false;
+        while (after < end && *after == '\0') after++;
+        return after;
+    }
+    return line;
+}
+
+/* Returns true when the data ends in what may be the beginning of a notice. */
+static bool has_open_notice(char *data, size_t bytes) {
+    char *end = data + bytes;
+    bool open = false;
+    for (char *line = data, *after; line < end && !open; line = after) {
+        after = end_of_notice(line, end, &open);
+        if (after == line) after = next_line(line, end);
+    }
+    return open;
+}
+
+/* Writes a notice as one line to the file. */
+static void keep_notice(int file, const char *notice, const char *end) {
+    char text[1024];
+    size_t length = 0;
+    for (const char *c = notice; c < end && length < sizeof text - 1; c++)
+        text[length++] = *c == '\n' ? ' ' : *c;
+    text[length++] = '\n';
+    if (file >= 0) (void)put(file, text, length);
+}
+
+/* Removes the notices, except a job's message that came between their lines; returns the remaining
+ * bytes. */
+static size_t drop_notices(const tr_relay *r, char *data, size_t bytes) {
+    char *end = data + bytes, *out = data, *after = data; /* after: the end of the last notice */
+    bool open;
+    for (char *line = data, *next; line < end; line = next) {
+        if (line >= after) {
+            after = end_of_notice(line, end, &open);
+            if (after > line) keep_notice(atomic_load(&r->notices), line, after);
+        }
+        next = next_line(line, end);
+        if (line < after && !begins_with(line, end, "trireme: ")) continue;
+        memmove(out, line, (size_t)(next - line));
+        out += next - line;
+    }
+    return (size_t)(out - data);
+}
+
+/* Reads on while a notice is not complete, which comes line by line; returns the bytes there are.
+ */
+static size_t complete_notice(tr_relay *r, size_t bytes) {
+    struct pollfd more = {.fd = r->from, .events = POLLIN};
+    while (bytes < CHUNK && has_open_notice(r->chunk, bytes) && poll(&more, 1, NOTICE_MS) > 0) {
+        ssize_t n = read(r->from, r->chunk + bytes, CHUNK - bytes);
+        if (n <= 0) break;
+        bytes += (size_t)n;
+    }
+    return bytes;
+}
+
 static void *copy(void *argument) {
     tr_relay *r = argument;
     for (;;) {
@@ -114,7 +231,9 @@ static void *copy(void *argument) {
         if (n < 0 && errno == EINTR) continue;
         if (n <= 0) break;
         atomic_store(&r->read_ns, tr_now_ns());
-        size_t left = drop_beginnings(r->chunk, (size_t)n);
+        size_t left = complete_notice(r, (size_t)n);
+        left = drop_notices(r, r->chunk, left);
+        left = drop_beginnings(r->chunk, left);
         for (size_t i = 0; i < sizeof reports / sizeof *reports; i++)
             left = drop_lines(r->chunk, left, reports[i]);
         for (int i = 0; i < 2 && atomic_load(&r->drops); i++)
@@ -156,10 +275,15 @@ tr_status tr_relay_open(int to, const tr_relay *line_of, int *input, tr_relay **
     TR_TRY(tr_calloc(1, sizeof *r, &r));
     r->to = to;
     r->line_of = line_of;
+    atomic_store(&r->notices, -1);
     tr_status status = start(r, input);
     if (status != TR_OK) free(r);
     else *out = r;
     return status;
+}
+
+void tr_relay_keep_notices(tr_relay *r, int file) {
+    if (file >= 0) atomic_store(&r->notices, fcntl(file, F_DUPFD_CLOEXEC, 0));
 }
 
 void tr_relay_drop_from(tr_relay *r, pid_t pid) {
@@ -196,5 +320,6 @@ void tr_relay_close(tr_relay *r) {
     if (!r || !atomic_load(&r->ended)) return;
     (void)pthread_join(r->thread, NULL);
     (void)close(r->from);
+    if (atomic_load(&r->notices) >= 0) (void)close(atomic_load(&r->notices));
     free(r);
 }

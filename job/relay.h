@@ -18,6 +18,10 @@ typedef struct tr_relay tr_relay;
  * output waits for a moment and then begins a new line. Fails with TR_ERR_DEVICE when a pipe or a
  * thread cannot be created. */
 tr_status tr_relay_open(int to, const tr_relay *line_of, int *input, tr_relay **out);
+/* Writes to a duplicate of that file, each as one line, the notices that Open MPI 5's mpirun prints
+ * when a rank has ended early or a host does not answer. A relay never copies them, because the
+ * job's message says what happened. Does nothing for -1; is called once. */
+void tr_relay_keep_notices(tr_relay *relay, int file);
 /* Drops from now on the lines that Open MPI prints about the process `pid` of this host: a job that
  * has ended early has its message, and what mpirun says then, such as the trace of its own crash,
  * only hides it. */

@@ -97,9 +97,70 @@ static void test_mpirun_at_the_end(void **state) {
     }
 }
 
+#define ROW "--------------------------------------------------------------------------\n"
+
+/* The notices of Open MPI 5's mpirun are not copied, though they come line by line, but kept as a
+ * line each; other rows of dashes and the job's message within a notice are copied. */
+static void test_notices(void **state) {
+    (void)state;
+    static const char *const lines[] = {
+        ROW,
+        "kept\n",
+        ROW,
+        ROW,
+        "prterun detected that one or more processes exited with\n",
+        "thus causing the job to be terminated.\n",
+        "\n",
+        "   Process name: [prterun-a-7@1,2]\n",
+        "trireme: lost rank 2\n",
+        ROW,
+        "kept\n",
+        ROW,
+        "prterun noticed that process rank 1 with PID 9 on node a exited on\n",
+        "signal 9 (Killed).\n",
+        ROW,
+        ROW};
+    static const char want[] = ROW "kept\n" ROW "trireme: lost rank 2\nkept\n" ROW;
+    static const char first[] = "exited with thus causing the job to be terminated.     Process "
+                                "name: [prterun-a-7@1,2] ",
+                      second[] = "prterun noticed that process rank 1 with PID 9 on node a exited "
+                                 "on signal 9 (Killed). ";
+    static const char aborted[] = ROW "MPI_ABORT was invoked on rank 0\n" ROW;
+    int file[2], kept[2], input;
+    tr_relay *relay;
+    char got[2048] = "";
+    assert_int_equal(pipe(file), 0);
+    assert_int_equal(pipe(kept), 0);
+    must(tr_relay_open(file[1], NULL, &input, &relay));
+    tr_relay_keep_notices(relay, kept[1]);
+    for (size_t i = 0; i < sizeof lines / sizeof *lines; i++) {
+        const ssize_t length = (ssize_t)strlen(lines[i]);
+        assert_int_equal(write(input, lines[i], (size_t)length), length);
+        if (i % 2 == 0) sleep_ms(20);
+    }
+    assert_int_equal(write(input, aborted, sizeof aborted), sizeof aborted); /* with its NUL */
+    (void)close(input);
+    while (!tr_relay_ended(relay)) sleep_ms(1);
+    assert_int_equal(read(file[0], got, sizeof got), sizeof want - 1);
+    assert_memory_equal(got, want, sizeof want - 1);
+    memset(got, 0, sizeof got);
+    assert_true(read(kept[0], got, sizeof got - 1) > 0);
+    char *end = strchr(got, '\n');
+    assert_non_null(end);
+    assert_non_null(strstr(got, first));
+    assert_true(strstr(got, first) < end);
+    assert_non_null(strstr(end, second));
+    assert_non_null(strstr(end, "MPI_ABORT"));
+    tr_relay_close(relay);
+    for (int i = 0; i < 2; i++) {
+        (void)close(file[i]);
+        (void)close(kept[i]);
+    }
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_output_after_silence),
-                                       cmocka_unit_test(test_mpirun_at_the_end),
-                                       cmocka_unit_test(test_failed_copies)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_output_after_silence), cmocka_unit_test(test_mpirun_at_the_end),
+        cmocka_unit_test(test_notices), cmocka_unit_test(test_failed_copies)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
