@@ -67,6 +67,8 @@ typedef struct tr_world_hook {
  * TR_ERR_DEVICE when Slurm's or torchrun's variables announce several ranks but MPI has one; the
  * message has the right command. */
 tr_status tr_world_open_mpi(tr_world **out);
+/* Returns the major version of Open MPI; 0 for another MPI. Does not start MPI. */
+int tr_world_mpi_version(void);
 /* Opens n worlds for n threads of this process in out[0..n). A send completes only when its receive
  * is posted (rendezvous), as the deadlock proof assumes. */
 tr_status tr_world_open_local(int n, tr_world **out);

@@ -2,10 +2,12 @@
  * so MPI_THREAD_SERIALIZED is enough. */
 #include "base/cores.h"
 #include "base/memory.h"
+#include "comm/comm.h"
 #include "comm/transport.h"
 
 #include <limits.h>
 #include <mpi.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/uio.h>
@@ -202,6 +204,9 @@ static tr_status init_mpi(bool *initialised_here) {
          * round of pieces costs a sleep of each: with Open MPI's 3 pieces of 32 KiB a message of 1
          * MiB took eleven rounds. */
         (void)setenv("OMPI_MCA_pml_ob1_send_pipeline_depth", "32", 0);
+        /* Otherwise Open MPI 5 asks the kernel for the route to each rank, complains of each rank
+         * of this host, and uses shared memory then. */
+        (void)setenv("OMPI_MCA_reachable", "weighted", 0);
         /* Otherwise Open MPI asks every library for networks first, which takes 0.2 s. */
         if (is_one_host()) (void)setenv("OMPI_MCA_pml", "ob1", 0);
         if (!can_copy_between_processes())
@@ -235,6 +240,13 @@ static int divide_cores(MPI_Comm host) {
         tr_cores_keep_to(&mine);
     }
     return count > sharers ? (int)(count / sharers) : 1;
+}
+
+int tr_world_mpi_version(void) {
+    char text[MPI_MAX_LIBRARY_VERSION_STRING] = "";
+    int length, version = 0;
+    MPI_Get_library_version(text, &length);
+    return sscanf(text, "Open MPI v%d.", &version) == 1 ? version : 0;
 }
 
 tr_status tr_transport_open_mpi(tr_transport **out) {

@@ -1,6 +1,7 @@
 #include "job/mpirun.h"
 
 #include "base/memory.h"
+#include "comm/comm.h"
 #include "device/thread.h"
 #include "job/process.h"
 #include "job/signals.h"
@@ -77,6 +78,11 @@ static tr_status make_arguments(const tr_launch *launch, const char *exe, char *
                                TR_RESTART_VARIABLE};
     const size_t passed = launch->first ? 4 : 3; /* without the last on the first start */
     for (size_t i = 0; i < sizeof fixed / sizeof *fixed; i++) argv[used++] = fixed[i];
+    /* Version 5 holds output back until its line ends, which a refreshed progress line does not. */
+    if (tr_world_mpi_version() >= 5 && tr_signal_refreshes()) {
+        argv[used++] = "--output";
+        argv[used++] = ":raw";
+    }
     for (size_t i = 0; i < passed; i++) {
         argv[used++] = "-x";
         argv[used++] = variables[i];
