@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 tr_status cli_usage(const char *name, const char *format, ...) {
@@ -158,7 +159,22 @@ static void open_closed_files(void) {
             (void)open("/dev/null", fd == STDIN_FILENO ? O_WRONLY : O_RDONLY);
 }
 
+/* Whether the parent ignores SIGHUP, as nohup does. UCX, which Open MPI 5 loads, takes that signal
+ * before main. */
+static bool ignores_hangup;
+
+/* The linker puts this before the start of all libraries, sanitizers included: it may only ask the
+ * kernel. The answer begins with the handler. */
+__attribute__((no_sanitize("address", "thread", "undefined"))) static void read_hangup(void) {
+    unsigned long answer[8] = {0};
+    (void)syscall(SYS_rt_sigaction, SIGHUP, NULL, answer, sizeof(unsigned long));
+    ignores_hangup = answer[0] == (unsigned long)SIG_IGN;
+}
+__attribute__((section(".preinit_array"),
+               used)) static void (*const before_libraries)(void) = read_hangup;
+
 int main(int argc, char **argv) {
+    (void)signal(SIGHUP, ignores_hangup ? SIG_IGN : SIG_DFL);
     /* A parent that ignores it passes that on, and the kernel then keeps no exit status of
      * mpirun. */
     (void)signal(SIGCHLD, SIG_DFL);
