@@ -141,6 +141,28 @@ static tr_status halve(const search *x, tr_run_plan **better) {
     return TR_OK;
 }
 
+/* Lowers one rank alone in its last stage that has a mode, which halving may have refused because
+ * another rank, lowered at the same time, moved the cut. Leaves in found[] the modes and in *better
+ * the plan of the first change that fits; NULL: none. */
+static tr_status lower_one(const search *x, tr_run_plan **better) {
+    const size_t blocks = (size_t)x->c->model.layers;
+    *better = NULL;
+    for (int pp = 0; pp < x->c->parallel.pp && x->l->placement.stages > x->c->parallel.pp; pp++) {
+        memcpy(x->lowered, x->mode, blocks);
+        int s = x->l->placement.stages - 1;
+        while (s >= 0 && (x->l->owner[s] != pp || !lower_stage(x, s, 1))) s--;
+        if (s < 0) continue;
+        TR_TRY(plan_modes(x->c, x->device, x->lowered, better));
+        if (tr_run_plan_fits_device(*better)) {
+            memcpy(x->found, x->lowered, blocks);
+            return TR_OK;
+        }
+        tr_run_plan_destroy(*better);
+        *better = NULL;
+    }
+    return TR_OK;
+}
+
 /* Lowers the modes of stages that were raised with others of their rank, where all ranks still fit.
  * Since the cut follows the modes, the search goes on with the stages that were found. */
 static tr_status lower_raised(tr_config *c, tr_device *device, uint8_t *mode, tr_run_plan **plan) {
@@ -155,6 +177,7 @@ static tr_status lower_raised(tr_config *c, tr_device *device, uint8_t *mode, tr
         x.l = (*plan)->layout;
         memset(x.of, 0, (size_t)c->parallel.pp * sizeof *x.of);
         status = halve(&x, &better);
+        if (status == TR_OK && !better) status = lower_one(&x, &better);
         lower = status == TR_OK && better;
         if (!better) continue;
         tr_run_plan_destroy(*plan);

@@ -51,7 +51,8 @@ tr_status tr_run_plan_make_within(const tr_config *config, tr_device *device, si
 tr_status tr_run_plan_make_fastest(const tr_config *config, tr_device *device, tr_run_plan **out);
 /* The same as tr_run_plan_make_within, but plans the ranks of tensor index 0, and takes their bytes
  * for the others, unless a host's memory would not suffice then. The others take no more, except
- * that with parallel.zero 3 their smaller pieces may pack worse. */
+ * that with parallel.zero 3 their smaller pieces may pack worse, and that a library's product may
+ * need more scratch for a smaller slice of the vocabulary. */
 tr_status tr_run_plan_sketch(const tr_config *config, tr_device *device, size_t limit,
                              tr_run_plan **out);
 /* Plans the other ranks of a sketch that was made of this config on this device: *plan is then that
