@@ -23,13 +23,11 @@ build() {
 }
 
 # mpi RANKS PROGRAM ARGUMENTS...: calls mpirun with the options of `trireme run`.
-mpi() {
-    local ranks=$1
-    shift
-    OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1 \
-        PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe OMPI_MCA_orte_execute_quiet=1 OMPI_MCA_mpi_yield_when_idle=1 \
-        mpirun --bind-to none -n "$ranks" "$@" </dev/null
-}
+mpi() (
+    set -a
+    source tests/mpi.env
+    exec mpirun --bind-to none -n "$1" "${@:2}" </dev/null
+)
 
 # median, least, most: print that of the numbers in the input, one a line.
 median() { sort -g | awk '{ x[NR] = $1 } END { print (x[int((NR + 1) / 2)] + x[int(NR / 2) + 1]) / 2 }'; } # of an even count: the mean of the two in the middle

@@ -27,9 +27,10 @@ command_fails() {
 
 # The command that shows why mpirun does not start has the options that were passed to it. mpirun's own lines may come
 # before or after the sentence, because the launcher does not wait for them.
-code=0
+bogus=0 code=0
+plain_mpirun -n 2 --bogus 1 hostname >/dev/null 2>&1 || bogus=$? # it depends on mpirun's version
 "$trireme" run -n 2 --mpi "--bogus 1" train base.yaml log.dir=bogus parallel.dp=2 >command.out 2>command.err || code=$?
-[[ $code == 69 ]] && grep -q "trireme: mpirun ended with 1 before the job began; see why with: mpirun .*-n 2 --bogus 1 hostname$" command.err ||
+[[ $code == 69 ]] && grep -q "trireme: mpirun ended with $bogus before the job began; see why with: mpirun .*-n 2 --bogus 1 hostname$" command.err ||
     fail "--mpi: exit code $code, said '$(<command.err)'"
 
 # --- files of the wrong kind ------------------------------------------------------------------------------

@@ -14,9 +14,10 @@ for name in bench_train bench_op; do
     }
 done
 cd "$scratch"
-export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1 \
-    PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe OMPI_MCA_orte_execute_quiet=1 OMPI_MCA_mpi_yield_when_idle=1 \
-    OMP_NUM_THREADS=1
+set -a
+source "$tests_root/mpi.env"
+set +a
+export OMP_NUM_THREADS=1
 model=(layers=2 width=64 heads=4 context=32 vocab=256 batch=8 steps=2)
 
 # step NAME RANKS OPTION...: runs bench_train; its output is in NAME.out.

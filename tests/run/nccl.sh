@@ -93,7 +93,7 @@ says host ".*parallel.transport nccl connects GPUs, but device.name cpu is not a
 train 0 2 staged device.name=guarded parallel.pp=2 parallel.transport=mpi
 same_bits staged one-fp32
 # shellcheck disable=SC2016 # the ranks' own shells expand it
-OMPI_MCA_mpi_yield_when_idle=1 plain_mpirun -n 2 bash -c \
+plain_mpirun -n 2 bash -c \
     'exec "$@" device.name=guarded:$OMPI_COMM_WORLD_RANK' sh "$trireme" train base.yaml \
     log.dir="$scratch/own" parallel.pp=2 >own.out 2>own.err || fail "own: code $? $(<own.err)"
 same_bits own one-fp32

@@ -47,8 +47,9 @@ END
 printf '#!/bin/sh\n/usr/bin/head "$@"\nexec cat >/dev/null\n' >bin/head
 chmod +x bin/*
 export PATH=$scratch/bin:$PATH TERM=dumb
-export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1 \
-    PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe
+set -a
+source "$root/tests/mpi.env"
+set +a
 unset OMPI_COMM_WORLD_RANK PMIX_RANK TRIREME_BACKTRACE
 
 blocks yaml "$root/README.md" | sed -e '1d' -e '/:```$/,$d' -e 's/^[0-9]*://' >x.yaml
