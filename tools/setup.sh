@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs the Debian packages that building and testing Trireme needs and that are not there yet.
+# Installs the packages of Debian or Ubuntu that building and testing Trireme needs and that are not there yet.
 # A second run finds nothing to do and needs neither root nor the network.
 # usage: tools/setup.sh [PACKAGE ...]     more packages, such as the tests' second compiler
 set -euo pipefail
@@ -20,7 +20,7 @@ fail() {
 }
 
 command -v dpkg-query >/dev/null ||
-    fail "this script installs with apt and wants Debian 12 or 13; elsewhere install the counterparts of: ${packages[*]}"
+    fail "this script installs with apt and wants Debian 12 or 13 or Ubuntu 24.04; elsewhere install the counterparts of: ${packages[*]}"
 
 missing=()
 for package in "${packages[@]}"; do
