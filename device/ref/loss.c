@@ -8,9 +8,11 @@ tr_status tr_ref_xent_max(tr_op *op, const tr_op_args *args) {
     const tr_xent_desc *d = &op->desc.xent;
     for (int64_t r = 0; r < d->rows; r++) {
         double largest = -INFINITY;
-        for (int64_t v = 0; v < d->vocab; v++)
-            largest = fmax(largest, tr_ref_load(d->dtype, args->t[TR_XENT_LOGITS].data,
-                                                r * tr_xent_ld(d) + v));
+        for (int64_t v = 0; v < d->vocab; v++) {
+            const double logit =
+                tr_ref_load(d->dtype, args->t[TR_XENT_LOGITS].data, r * tr_xent_ld(d) + v);
+            if (logit > largest) largest = logit; /* GCC 12 for AArch64 cannot compile fmax here */
+        }
         tr_ref_set(args, TR_XENT_MAX, r, largest);
     }
     return TR_OK;

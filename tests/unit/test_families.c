@@ -238,7 +238,8 @@ static void test_sequence_changes_only_norms(void **state) {
 
 static double log_sum_exp(const float *x, int64_t n) {
     double max = (double)x[0], sum = 0;
-    for (int64_t i = 1; i < n; i++) max = fmax(max, (double)x[i]);
+    for (int64_t i = 1; i < n; i++)
+        if ((double)x[i] > max) max = (double)x[i];
     for (int64_t i = 0; i < n; i++) sum += exp((double)x[i] - max);
     return max + log(sum);
 }
@@ -261,7 +262,8 @@ static void check_decode(const char *device, const tr_model_config *config, doub
         for (int64_t b = 0; b < BATCH; b++) {
             const float *logits = &step.logits[b * config->vocab];
             double total = log_sum_exp(logits, config->vocab), size = 1;
-            for (int64_t v = 0; v < config->vocab; v++) size = fmax(size, fabs((double)logits[v]));
+            for (int64_t v = 0; v < config->vocab; v++)
+                if (fabs((double)logits[v]) > size) size = fabs((double)logits[v]);
             for (int32_t v = 0; v < config->vocab; v += 3) {
                 for (int64_t i = 0; i < whole.rows; i++)
                     whole.labels[i] = i == b * SEQ + t ? v : -1;

@@ -210,7 +210,8 @@ static double forward_log_probability(rig *r, int64_t row, int32_t token) {
 
 static double log_sum_exp(const float *x, int64_t n) {
     double max = (double)x[0], sum = 0;
-    for (int64_t i = 1; i < n; i++) max = fmax(max, (double)x[i]);
+    for (int64_t i = 1; i < n; i++)
+        if ((double)x[i] > max) max = (double)x[i];
     for (int64_t i = 0; i < n; i++) sum += exp((double)x[i] - max);
     return max + log(sum);
 }

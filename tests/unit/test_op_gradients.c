@@ -308,8 +308,10 @@ static void check(const gradient *g) {
     analytic(g, &data, dy, &result, &before);
 
     double largest = 1;
-    for (int64_t i = 0; i < ny; i++)
-        largest = fmax(largest, fabs((double)y[i]) * fabs((double)dy[i]));
+    for (int64_t i = 0; i < ny; i++) {
+        const double product = fabs((double)y[i]) * fabs((double)dy[i]);
+        if (product > largest) largest = product;
+    }
     double tolerance = 8 * tr_dtype_eps(TR_F32) / h * sqrt((double)ny) * largest;
     double size = 0;
     for (int64_t i = 0; i < nx; i++) {
