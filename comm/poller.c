@@ -3,9 +3,9 @@
  * may share few cores, so a thread that waits longer than SPIN_S sleeps and leaves its core to
  * computing threads. */
 #include "base/minmax.h"
+#include "base/thread.h"
 #include "base/wait.h"
 #include "comm/world_impl.h"
-#include "device/thread.h"
 
 #include <math.h>
 #include <sched.h>

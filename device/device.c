@@ -1,8 +1,8 @@
 #include "base/digits.h"
 #include "base/memory.h"
+#include "base/thread.h"
 #include "device/host_impl.h"
 #include "device/queue.h"
-#include "device/thread.h"
 
 #include <stdio.h>
 #include <stdlib.h>

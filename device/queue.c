@@ -1,7 +1,7 @@
 #include "device/queue.h"
 
 #include "base/memory.h"
-#include "device/thread.h"
+#include "base/thread.h"
 
 #include <pthread.h>
 #include <stdatomic.h>

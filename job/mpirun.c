@@ -1,8 +1,8 @@
 #include "job/mpirun.h"
 
 #include "base/memory.h"
+#include "base/thread.h"
 #include "comm/comm.h"
-#include "device/thread.h"
 #include "job/process.h"
 #include "job/signals.h"
 #include "job/terminal.h"

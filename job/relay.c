@@ -2,7 +2,7 @@
 
 #include "base/clock.h"
 #include "base/memory.h"
-#include "device/thread.h"
+#include "base/thread.h"
 
 #include <errno.h>
 #include <fcntl.h>

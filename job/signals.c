@@ -2,7 +2,7 @@
 
 #include "base/clock.h"
 #include "base/text.h"
-#include "device/thread.h"
+#include "base/thread.h"
 #include "job/terminal.h"
 
 #include <pthread.h>

@@ -1,8 +1,8 @@
 #include "job/watchdog.h"
 
 #include "base/memory.h"
+#include "base/thread.h"
 #include "base/wait.h"
-#include "device/thread.h"
 #include "job/process.h"
 
 #include <inttypes.h>

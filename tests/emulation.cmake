@@ -20,7 +20,7 @@ set_source_files_properties(${kernels} PROPERTIES LANGUAGE CXX)
 add_library(emulated_cuda OBJECT unit/support/cuda/beside.c unit/support/cuda/cublaslt.c unit/support/cuda/runtime.c
   unit/support/cuda/emulation.cpp ${kernels} ${kernel_hosts} ${cuda_folder}/op.c ${CMAKE_SOURCE_DIR}/device/device.c
   ${CMAKE_SOURCE_DIR}/device/host.c ${CMAKE_SOURCE_DIR}/device/op.c ${CMAKE_SOURCE_DIR}/device/decompose.c ${CMAKE_SOURCE_DIR}/device/rope.c ${CMAKE_SOURCE_DIR}/device/shared.c
-  ${CMAKE_SOURCE_DIR}/device/plan.c ${CMAKE_SOURCE_DIR}/device/plan_book.c ${CMAKE_SOURCE_DIR}/device/queue.c ${CMAKE_SOURCE_DIR}/device/stream.c ${CMAKE_SOURCE_DIR}/device/tensor.c ${CMAKE_SOURCE_DIR}/device/thread.c ${ref_sources}
+  ${CMAKE_SOURCE_DIR}/device/plan.c ${CMAKE_SOURCE_DIR}/device/plan_book.c ${CMAKE_SOURCE_DIR}/device/queue.c ${CMAKE_SOURCE_DIR}/device/stream.c ${CMAKE_SOURCE_DIR}/device/tensor.c ${CMAKE_SOURCE_DIR}/base/thread.c ${ref_sources}
   ${CMAKE_SOURCE_DIR}/base/cgroup.c
   ${CMAKE_SOURCE_DIR}/base/digits.c ${CMAKE_SOURCE_DIR}/base/memory.c ${CMAKE_SOURCE_DIR}/base/status.c ${CMAKE_SOURCE_DIR}/base/text.c)
 # Its threads of a block are stacks between which it jumps, which Ubuntu's checks of longjmp refuse.

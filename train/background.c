@@ -1,7 +1,7 @@
 #include "train/background.h"
 
 #include "base/memory.h"
-#include "device/thread.h"
+#include "base/thread.h"
 
 #include <pthread.h>
 #include <stdlib.h>

@@ -2,8 +2,8 @@
 
 #include "base/cores.h"
 #include "base/memory.h"
+#include "base/thread.h"
 #include "data/kept_tokens.h"
-#include "device/thread.h"
 #include "train/data_options.h"
 
 #include <pthread.h>
