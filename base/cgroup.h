@@ -1,5 +1,5 @@
-/* The limits of the memory of this process's control groups: those of a SLURM job or a container,
- * which /proc/meminfo does not show. */
+/* The limits of this process's control groups: those of a SLURM job or a container, which neither
+ * /proc/meminfo nor the set of CPUs shows. */
 #pragma once
 
 #include <stddef.h>
@@ -10,3 +10,7 @@
  * system can drop count as available.
  * list: "/proc/self/cgroup", root: "/sys/fs/cgroup"; tests have others. */
 void tr_cgroup_memory(const char *list, const char *root, size_t *available, size_t *total);
+
+/* Returns how many of `cpus` processors the quotas of processor time of these groups keep busy, at
+ * least 1: more threads would be stopped in every period until it ends. */
+int tr_cgroup_cpus(const char *list, const char *root, int cpus);

@@ -1,5 +1,7 @@
 #include "base/cores.h"
 
+#include "base/cgroup.h"
+
 #include <sched.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -46,9 +48,9 @@ void tr_cores_usable(tr_cores *out) {
 
 int tr_cores_count(void) {
     cpu_set_t set;
-    if (sched_getaffinity(0, sizeof set, &set) == 0) return CPU_COUNT(&set);
-    long online = sysconf(_SC_NPROCESSORS_ONLN);
-    return online > 0 ? (int)online : 1;
+    long count = sysconf(_SC_NPROCESSORS_ONLN);
+    if (sched_getaffinity(0, sizeof set, &set) == 0) count = CPU_COUNT(&set);
+    return count > 1 ? tr_cgroup_cpus("/proc/self/cgroup", "/sys/fs/cgroup", (int)count) : 1;
 }
 
 void tr_cores_share(const tr_cores *all, int index, int ranks, tr_cores *out) {

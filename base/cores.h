@@ -14,8 +14,8 @@ typedef struct tr_cores {
 
 /* Fills *out with the CPUs that this thread may use; its count is 0 when the system cannot say. */
 void tr_cores_usable(tr_cores *out);
-/* Returns the number of CPUs that this process may use, at least 1: a container or a launcher may
- * have left it fewer than there are. */
+/* Returns the number of CPUs that this process can keep busy, at least 1: a container or a launcher
+ * may have left it fewer than there are, or a part of their time. */
 int tr_cores_count(void);
 
 /* Fills *out with the share of rank `index` of `ranks` (at most all->count): CPUs next to each

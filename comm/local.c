@@ -222,8 +222,7 @@ tr_status tr_transport_open_local(int n, tr_transport **out) {
         tr_cond_init(&box->changed);
     }
     tr_status status = TR_OK;
-    tr_cores usable;
-    tr_cores_usable(&usable);
+    const int cores = tr_cores_count();
     for (; h->open < n; h->open++) {
         tr_transport_local *t;
         TR_TRY_OUT(tr_calloc(1, sizeof *t, &t));
@@ -231,7 +230,7 @@ tr_status tr_transport_open_local(int n, tr_transport **out) {
                                  .rank = h->open,
                                  .size = n,
                                  .host_rank = h->open,
-                                 .cores = usable.count > n ? usable.count / n : 1,
+                                 .cores = cores > n ? cores / n : 1,
                                  .tag_limit = 1 << 30};
         t->hub = h;
         out[h->open] = &t->base;

@@ -234,12 +234,12 @@ static int divide_cores(MPI_Comm host) {
     MPI_Comm_size(same, &sharers);
     MPI_Comm_rank(same, &index);
     MPI_Comm_free(&same);
-    long count = mine.count > 0 ? mine.count : sysconf(_SC_NPROCESSORS_ONLN);
+    const int count = tr_cores_count();
     if (sharers > 1 && mine.count >= sharers) {
         tr_cores_share(&mine, index, sharers, &mine);
         tr_cores_keep_to(&mine);
     }
-    return count > sharers ? (int)(count / sharers) : 1;
+    return count > sharers ? count / sharers : 1;
 }
 
 int tr_world_mpi_version(void) {

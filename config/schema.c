@@ -182,7 +182,8 @@ const tr_key tr_schema[] = {
              "the scale, and 2000 steps without that double it; CPUs store FP16 and multiply in "
              "FP32. With fp64, only on device.name ref, everything is FP64."},
     {"train.threads", INT(train.threads, 0, 4096), .fallback = "0", .local = true,
-     .help = "Threads of each rank; 0: the machine's cores divided by its ranks."},
+     .help = "Threads of each rank; 0: the cores of the machine, or of its container, divided by "
+             "the ranks there."},
     {"train.deterministic", TR_KEY_BOOL, AT(train.deterministic), .fallback = "true",
      .on_gpu = "false",
      .help = "Whether to use only algorithms that give the same bits in every run. With false the "

@@ -53,6 +53,31 @@ static void test_version_1(void **state) {
     expect("4:memory:/docker/1\n", (size_t)6 * GIB, (size_t)8 * GIB);
 }
 
+/* Fails unless that many of 8 CPUs are for the process. */
+static void expect_cpus(const char *list, int cpus) {
+    put("list", list);
+    assert_int_equal(tr_cgroup_cpus(path_of("list"), scratch, 8), cpus);
+}
+
+static void test_cpus(void **state) {
+    (void)state;
+    put("job/cpu.max", "350000 100000\n"); /* 3.5 CPUs */
+    put("job/step/cpu.max", "max 100000\n");
+    expect_cpus("0::/job/step\n", 3);
+    put("job/step/cpu.max", "30000 100000\n");
+    expect_cpus("0::/job/step\n", 1);
+    put("job/cpu.max", "6400000 100000\n"); /* more than there are */
+    expect_cpus("0::/job\n", 8);
+    put("cpu/docker/cpu.cfs_quota_us", "200000\n");
+    expect_cpus("4:cpu,cpuacct:/docker\n", 8); /* without a period */
+    put("cpu/docker/cpu.cfs_period_us", "100000\n");
+    expect_cpus("4:cpu,cpuacct:/docker\n", 2);
+    expect_cpus("4:memory:/docker\n", 8);
+    put("cpu/docker/cpu.cfs_quota_us", "-1\n");
+    expect_cpus("4:cpu,cpuacct:/docker\n", 8);
+    expect_cpus("", 8);
+}
+
 static void test_no_groups(void **state) {
     (void)state;
     size_t available = 3, total = 5;
@@ -66,6 +91,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_version_2),
         cmocka_unit_test(test_version_1),
+        cmocka_unit_test(test_cpus),
         cmocka_unit_test(test_no_groups),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
