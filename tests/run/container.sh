@@ -1,29 +1,22 @@
 #!/usr/bin/env bash
 # Tests the places that containers give a program: little or no shared memory, low limits, a TMPDIR that cannot be
 # written or is /dev/shm, a user without a name or a home. A run works, or one sentence says what is missing and how
-# to give it. Needs the right to mount, if necessary in a namespace of its own; without it the test is skipped (77).
+# to give it. Needs the right to mount (mounts.sh).
 # usage: container.sh TRIREME SCRATCH_DIR
 set -euo pipefail
-if [[ -z ${TRIREME_TEST_MOUNTS:-} ]]; then
-    unshare --mount --map-root-user true 2>/dev/null ||
-        { echo "container.sh: skipped: this user may not mount a tmpfs (unshare failed)"; exit 77; }
-    TRIREME_TEST_MOUNTS=1 exec unshare --mount --map-root-user bash "$0" "$@"
-fi
+source "$(dirname "$0")/mounts.sh"
 trireme=$1 scratch=$2
 source "$(dirname "$0")/common.sh"
 cd "$scratch"
 
-# over FOLDER OPTIONS: mounts an empty file system there.
-over() { mount -t tmpfs -o "$2" tmpfs "$1" || { echo "container.sh: skipped: mount failed"; exit 77; }; }
-
 # --- /dev/shm ---------------------------------------------------------------------------------------------
 
-over /dev/shm ro
+mount_empty /dev/shm ro
 train 0 1 alone # it needs none
 train 69 2 together parallel.pp=2
 says together "shared memory .* cannot be opened: Read-only file system; make /dev/shm a writable tmpfs"
 umount /dev/shm
-over /dev/shm size=1m
+mount_empty /dev/shm size=1m
 OMPI_MCA_btl=vader,self train 69 2 small parallel.pp=2
 grep -Eq '^trireme: MPI could not start: its 2 ranks take 8 MiB or more of shared memory, and /dev/shm had 1\.0 MiB free; make room' \
     small.err || fail "a small /dev/shm: $(<small.err)"
@@ -44,13 +37,13 @@ says large "mpirun and its ranks need files of 5 MiB, and the limit on a file's 
 # --- TMPDIR -----------------------------------------------------------------------------------------------
 
 mkdir sealed
-over sealed ro
+mount_empty sealed ro
 TMPDIR=$scratch/sealed train 69 2 unwritten parallel.pp=2
 says unwritten "mpirun cannot keep its files in '$scratch/sealed': Read-only file system; set TMPDIR to a folder that you can write$"
 
 # A user without an entry in /etc/passwd and without HOME, TMPDIR in /dev/shm, and a limit of open files that the
 # launcher may raise.
-over /dev/shm size=64m
+mount_empty /dev/shm size=64m
 mount --bind /dev/null /etc/passwd
 unset HOME
 TMPDIR=/dev/shm limited "-S -n 32" 0 2 odd parallel.pp=2

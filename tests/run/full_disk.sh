@@ -1,14 +1,9 @@
 #!/usr/bin/env bash
 # Tests a full disk (a small tmpfs): a save that fails gives one warning and leaves no partial files, and
-# training continues; the run ends with 74 only when its last save fails. Needs the right to mount, if
-# necessary in a namespace of its own; without it the test is skipped (77).
+# training continues; the run ends with 74 only when its last save fails. Needs the right to mount (mounts.sh).
 # usage: full_disk.sh TRIREME SCRATCH_DIR
 set -euo pipefail
-if [[ -z ${TRIREME_TEST_MOUNTS:-} ]]; then
-    unshare --mount --map-root-user true 2>/dev/null ||
-        { echo "full_disk.sh: skipped: this user may not mount a tmpfs (unshare failed)"; exit 77; }
-    TRIREME_TEST_MOUNTS=1 exec unshare --mount --map-root-user bash "$0" "$@"
-fi
+source "$(dirname "$0")/mounts.sh"
 trireme=$1 scratch=$2
 source "$(dirname "$0")/common.sh"
 cd "$scratch"
@@ -16,7 +11,7 @@ cd "$scratch"
 # disk RUN KIB: mounts a file system of that size for a run.
 disk() {
     mkdir -p "$1"
-    mount -t tmpfs -o size="$2k" tmpfs "$1" || { echo "full_disk.sh: skipped: mount failed"; exit 77; }
+    mount_empty "$1" size="$2k"
 }
 
 # nothing_half RUN: no directory must be in progress or partly deleted.
