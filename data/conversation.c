@@ -1,7 +1,7 @@
 #include "data/conversation.h"
 
-#include "base/memory.h"
 #include "base/json_scan.h"
+#include "base/memory.h"
 
 #include <stdlib.h>
 #include <string.h>
