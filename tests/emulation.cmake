@@ -50,6 +50,8 @@ foreach(name IN ITEMS test_op_cuda_emulated test_op_rounded_emulated test_device
   set_tests_properties(unit.${name} PROPERTIES LABELS unit TIMEOUT ${unit_timeout})
   add_dependencies(unit_tests ${name})
 endforeach()
+# The longest unit test begins with the longest runs.
+set_property(TEST unit.test_op_cuda_emulated PROPERTY COST 100)
 # The second GPU, because threads start on the first.
 set_property(TEST unit.test_device_emulated APPEND PROPERTY ENVIRONMENT TRIREME_TEST_DEVICE=cuda:1)
 

@@ -235,3 +235,11 @@ set_tests_properties(house.names PROPERTIES LABELS house TIMEOUT 300)
 # Unclear phrases do not come back.
 add_test(NAME house.words COMMAND bash ${CMAKE_CURRENT_SOURCE_DIR}/words.sh ${CMAKE_SOURCE_DIR})
 set_tests_properties(house.words PROPERTIES LABELS house TIMEOUT 300)
+
+# The longest tests begin first, so that none of them is left alone at the end.
+foreach(long IN ITEMS own_model full_disk watchdog hosts stopping bundle background gpu_scripts nccl zero.fp32 bad_input
+    sequence)
+  if(TEST run.${long})
+    set_tests_properties(run.${long} PROPERTIES COST 100)
+  endif()
+endforeach()

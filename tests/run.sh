@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs the whole suite: set-up, release build and every test; then the tests of streams and threads with
+# Runs the suite: set-up, release build and its tests, of which a few are drawn; then the tests of streams and threads with
 # ThreadSanitizer, the unit tests with AddressSanitizer and UndefinedBehaviorSanitizer, and the warnings of clang about
 # every source. Waiting ranks poll, so two steps with tests do not run at the same time; the sanitizers are built next
 # to one. Logs stay in build/log, with the names of failed steps in build/log/failed. The exit code is not 0 when a step
@@ -136,8 +136,23 @@ one_of() {
     echo "${words[$((16#$(printf %s "$commit $*" | sha256sum | cut -c1-7) % $#))]}"
 }
 
-# The release build runs all tests. With the sanitizers one of each kind of those that take long runs, and about half of
-# the others, by the commit; tests/long.sh runs all. Words with a comma run together.
+# Prints an expression of the tests that are left out: of long tests that do the same in several precisions or forms one
+# runs, by the commit. tests/long.sh runs all.
+left_out() {
+    local kinds kind words word drawn names=()
+    kinds=("run.equivalence.fp32 run.equivalence.bf16 run.equivalence.fp16" "run.resume.fp32 run.resume.bf16"
+        "run.zero.fp32 run.zero.bf16" "run.moments.int8 run.moments.bf16 run.master" "run.stopping run.signals"
+        "run.sequence run.placements" "unit.test_op_cpu unit.test_op_cpu.avx2")
+    for kind in "${kinds[@]}"; do
+        read -ra words <<<"$kind"
+        drawn=$(one_of "${words[@]}")
+        for word in "${words[@]}"; do [[ $word == "$drawn" ]] || names+=("${word//./\\.}"); done
+    done
+    echo "^($(paste -sd'|' <(printf '%s\n' "${names[@]}")))\$"
+}
+
+# With the sanitizers one of each kind of tests that take long runs, and about a third of the others, by the commit;
+# tests/long.sh runs all. Words with a comma run together.
 draw_asan() {
     local kinds kind words word
     kinds=("arena auto generators mutations program_mutations" "zero offload directions" "ckpt ckpt_kill"
@@ -151,7 +166,7 @@ draw_asan() {
     done
     kinds+=(op_cuda cuda_graphs) # need the toolkit
     while read -r word; do
-        [[ " ${kinds[*]//,/ } " == *" $word "* || $(one_of "$word" no) == no ]] || asan_tests+=("$word")
+        [[ " ${kinds[*]//,/ } " == *" $word "* || $(one_of "$word" no neither) != "$word" ]] || asan_tests+=("$word")
     done < <(printf '%s\n' tests/unit/test_*.c | sed 's/.*test_//; s/\.c$//')
     read -ra asan_tests <<<"$(tr , ' ' <<<"${asan_tests[*]}")"
 }
@@ -187,7 +202,7 @@ step setup "set-up" bash tools/setup.sh clang libomp-dev || finish
 step build "build (release)" build release all || finish
 step build-bench "build of the benchmarks" build release benches || true
 commit=$(git rev-parse HEAD 2>/dev/null || echo none)
-TRIREME_DRAW=$commit step test "tests (release)" suite release 4 || true # on two processors: whole runs wait for more than half of their time
+TRIREME_DRAW=$commit step test "tests (release)" suite release 4 -E "$(left_out)" || true # on two processors: whole runs wait for more than half of their time
 # The trials, and then the tests with ThreadSanitizer, wait for much of their time, in which these builds go on.
 draw_asan
 meanwhile step build-tsan "build (thread)" build_meanwhile tsan tsan_tests
