@@ -1,4 +1,4 @@
-/* Threads, and what a process is told that may not start one. */
+/* Starting threads, with the cause and the remedy when the system refuses. */
 #pragma once
 
 #include "base/status.h"
@@ -10,7 +10,7 @@
 tr_status tr_thread_start(pthread_t *thread, void *(*run)(void *), void *argument,
                           const char *purpose);
 
-/* Fails like tr_thread_start unless this process may have `count` threads more, all at once. They
- * have ended when it returns. Call it before OpenMP starts threads, since it ends the process when
- * it cannot. */
+/* Starts `count` threads, all at once, and ends them. Fails like tr_thread_start when the system
+ * refuses one. To be called before OpenMP starts its threads: OpenMP ends the process when it
+ * cannot. */
 tr_status tr_thread_check(int count, const char *purpose);

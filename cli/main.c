@@ -159,8 +159,8 @@ static void open_closed_files(void) {
             (void)open("/dev/null", fd == STDIN_FILENO ? O_WRONLY : O_RDONLY);
 }
 
-/* Whether the parent ignores SIGHUP, as nohup does. UCX, which Open MPI 5 loads, takes that signal
- * before main. */
+/* Whether the parent ignores SIGHUP, as nohup does. UCX, which Open MPI 5 loads, handles that signal
+ * before main runs. */
 static bool ignores_hangup;
 
 /* The linker puts this before the start of all libraries, sanitizers included: it may only ask the
