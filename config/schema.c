@@ -467,8 +467,8 @@ int tr_schema_nearest(const char *name) {
         if (tr_schema_ends_with(i, name)) return i;
     for (int i = 0; i < tr_schema_count; i++)
         if (!strcmp(last_part(tr_schema, i), last)) {
-            int full = tr_nearest(name, full_name, tr_schema, tr_schema_count);
-            return dot && full >= 0 ? full : i;
+            int full = dot ? tr_nearest(name, full_name, tr_schema, tr_schema_count) : -1;
+            return full >= 0 && !strcmp(last_part(tr_schema, full), last) ? full : i;
         }
     const char *own = tr_key_elsewhere(last);
     if (own) return tr_schema_find(own);

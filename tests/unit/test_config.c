@@ -160,6 +160,7 @@ static void an_unknown_key_has_its_place(void **state) {
     refused("lora: {rank: 5}\n",
             "x.yaml:1:8: unknown key 'lora.rank'; did you mean model.lora.rank?");
     refused("train.lr: 5\n", "x.yaml:1:1: unknown key 'train.lr'; did you mean optim.lr?");
+    refused("train.zero: 1\n", "x.yaml:1:1: unknown key 'train.zero'; did you mean parallel.zero?");
     refused("optim.moment: 5\n",
             "x.yaml:1:1: unknown key 'optim.moment'; did you mean optim.moments?");
     refused("model.vocab_size: 5\n",
