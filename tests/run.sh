@@ -82,11 +82,12 @@ step() {
     return 1
 }
 
-# build PRESET TARGETS...: configures and builds one preset.
+# build PRESET [-DVARIABLE=VALUE] TARGETS...: configures and builds one preset.
 build() {
-    local preset=$1
+    local preset=$1 set=()
     shift
-    cmake --preset "$preset" -DBUILD_TESTING=ON -DTRIREME_WERROR=ON && cmake --build "build/$preset" --target "$@"
+    [[ $1 != -D* ]] || { set=("$1") && shift; }
+    cmake --preset "$preset" -DBUILD_TESTING=ON -DTRIREME_WERROR=ON "${set[@]}" && cmake --build "build/$preset" --target "$@"
 }
 
 # build_meanwhile PRESET TARGETS...: builds with what processor time the other step leaves.
@@ -203,12 +204,13 @@ step build "build (release)" build release all || finish
 step build-bench "build of the benchmarks" build release benches || true
 commit=$(git rev-parse HEAD 2>/dev/null || echo none)
 TRIREME_DRAW=$commit step test "tests (release)" suite release 4 -E "$(left_out)" || true # on two processors: whole runs wait for more than half of their time
-# The trials, and then the tests with ThreadSanitizer, wait for much of their time, in which these builds go on.
+# The trials, and then the tests with ThreadSanitizer, wait for much of their time, in which these builds go on. With
+# AddressSanitizer the kernels for AVX-512 and AMX, two minutes of the compiler, are built for one commit in three.
 draw_asan
 meanwhile step build-tsan "build (thread)" build_meanwhile tsan tsan_tests
 tsan=$!
 # shellcheck disable=SC2046 # a word for each target
-meanwhile step build-asan "build (address, undefined)" build_meanwhile asan $(printf 'test_%s ' "${asan_tests[@]%.avx2}")
+meanwhile step build-asan "build (address, undefined)" build_meanwhile asan "-DTRIREME_WIDE_KERNELS=$(one_of ON OFF off)" $(printf 'test_%s ' "${asan_tests[@]%.avx2}")
 asan=$!
 step long "a sample of tests/long.sh for commit ${commit:0:12}" bash tests/long.sh --sample "$commit" || true
 gpu=$(ctest --test-dir build/release -N -L '^gpu$' | sed -n 's/^Total Tests: //p')

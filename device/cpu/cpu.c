@@ -13,12 +13,8 @@ static void close_cpu(tr_device *device) {
 }
 
 static tr_status open_engine(tr_cpu_device *cpu) {
-    /* DNNL_MAX_CPU_ISA limits these kernels, too. */
-    cpu->kernels = tr_onednn_uses(dnnl_cpu_isa_avx512_core_amx) && tr_cpu_request_amx()
-                       ? &tr_cpu_kernels_amx
-                   : tr_cpu_bf16_native()                     ? &tr_cpu_kernels_bf16
-                   : tr_onednn_uses(dnnl_cpu_isa_avx512_core) ? &tr_cpu_kernels_wide
-                                                              : &tr_cpu_kernels_base;
+    for (int set = TR_CPU_SETS - 1; !cpu->kernels; set--)
+        cpu->kernels = tr_cpu_kernels_for((tr_cpu_set)set);
     TR_DNNL(dnnl_engine_create(&cpu->engine, dnnl_cpu, 0));
     TR_DNNL(dnnl_stream_create(&cpu->stream, cpu->engine, dnnl_stream_in_order));
     return TR_OK;

@@ -158,9 +158,19 @@ typedef struct tr_cpu_kernels {
 extern const tr_cpu_kernels tr_cpu_kernels_base, tr_cpu_kernels_wide, tr_cpu_kernels_bf16,
     tr_cpu_kernels_amx;
 
-/* Asks the operating system for AMX's registers, for all threads. Returns whether this process may
- * use tr_cpu_kernels_amx, if the processor has AMX with BF16. */
-bool tr_cpu_request_amx(void);
+/* The instructions that kernels are compiled for, the richest last. */
+typedef enum tr_cpu_set {
+    TR_CPU_BASE, /* those that the build targets */
+    TR_CPU_WIDE, /* AVX-512 */
+    TR_CPU_BF16, /* AVX-512 with BF16 */
+    TR_CPU_AMX,  /* and AMX with BF16 */
+    TR_CPU_SETS
+} tr_cpu_set;
+
+/* Returns the kernels for these instructions, or NULL when this processor lacks them or the build
+ * leaves the kernels out (TRIREME_WIDE_KERNELS). DNNL_MAX_CPU_ISA limits the instructions of both
+ * these and oneDNN. */
+const tr_cpu_kernels *tr_cpu_kernels_for(tr_cpu_set set);
 
 /* Returns n rounded up to whole panels. */
 static inline int64_t tr_panel_up(int64_t n) {

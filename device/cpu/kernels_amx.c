@@ -1,14 +1,8 @@
 /* The kernels for AMX: those of AVX-512 with BF16, except the product of BF16, which works in
- * tiles of 16 x 16. CMakeLists.txt compiles this file for it. On other architectures they are the
- * base kernels and are never chosen. */
-#include "device/cpu/kernels.h"
-
-#if defined __AMX_BF16__
+ * tiles of 16 x 16. CMakeLists.txt compiles this file for it. */
 #include "device/cpu/kernels_transpose.h"
 
 #include <immintrin.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
 /* The registers: four tiles of C; the tiles of A and B; the last ones of a depth that is not
  * a multiple of 16 words, or in a product of two by two tiles the second ones of A and B. Macros,
@@ -221,20 +215,6 @@ static void gemm_tiles(int64_t rows, int64_t panels, int64_t depth, const tr_wor
 }
 #define TR_GEMM_BF16      gemm_tiles
 #define TR_GEMM_BF16_ROWS (2 * TILE)
-
-bool tr_cpu_request_amx(void) {
-#if defined __linux__ && defined SYS_arch_prctl
-    enum { REQUEST_STATE = 0x1023, TILE_DATA = 18 }; /* ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA */
-    return syscall(SYS_arch_prctl, REQUEST_STATE, TILE_DATA) == 0;
-#else
-    return false;
-#endif
-}
-#else
-bool tr_cpu_request_amx(void) {
-    return false;
-}
-#endif
 
 #define TR_KERNELS tr_cpu_kernels_amx
 #include "device/cpu/kernels_body.h"

@@ -1,4 +1,3 @@
-/* The kernels for AVX-512 with BF16: CMakeLists.txt compiles this file for it. On other
- * architectures they are the base kernels and are never chosen. */
+/* The kernels for AVX-512 with BF16: CMakeLists.txt compiles this file for it. */
 #define TR_KERNELS tr_cpu_kernels_bf16
 #include "device/cpu/kernels_body.h"

@@ -238,7 +238,7 @@ tr_status tr_cpu_prepare_matmul_tiles(const tr_op_context *context, const tr_op_
                                       tr_op **out) {
     const tr_matmul_desc *d = &desc->matmul;
     const tr_cpu_device *cpu = (const tr_cpu_device *)context->device;
-    if (cpu->kernels != &tr_cpu_kernels_amx || d->a != TR_BF16 || d->b != TR_BF16 ||
+    if (cpu->kernels != tr_cpu_kernels_for(TR_CPU_AMX) || d->a != TR_BF16 || d->b != TR_BF16 ||
         (d->c != TR_F32 && d->c != TR_BF16) || d->m < LEAST || d->n < LEAST || d->k < LEAST ||
         (d->c == TR_BF16 && d->k > DEEPEST))
         return TR_OK;
