@@ -14,7 +14,8 @@
 #include <string.h>
 #include <time.h>
 
-static const double DEFAULT_STOPPED_S = 5, DEFAULT_SILENT_S = 10, DEFAULT_REMOTE_S = 15;
+static const double DEFAULT_STOPPED_S = 5, DEFAULT_SILENT_S = 10, DEFAULT_REMOTE_S = 15,
+                    DEFAULT_STARTING_S = 600;
 /* An observer that pauses longer than this between looks was itself stopped, and cannot tell which
  * rank is late. */
 static const double AWAY_S = 3;
@@ -23,6 +24,8 @@ static const double AWAY_S = 3;
 static const double PATIENCE_S = 1.5;
 /* How long to wait for mpirun to report it first, when a process vanishes while MPI starts. */
 static const double MPI_PATIENCE_S = 5;
+/* How long a rank that waits for MPI may take to notice that the job was asked to stop. */
+static const double STOPPING_S = 10;
 /* Between mpirun's SIGTERM and SIGKILL ranks vanish one by one, on purpose. */
 static const double LEAVING_S = 3;
 /* A rank that failed ends the job through MPI. A rank that is still alive after this time ends by
@@ -44,7 +47,14 @@ struct tr_watchdog {
     bool stop;
 };
 
-typedef enum loss { LOSS_NONE, LOSS_GONE, LOSS_STOPPED, LOSS_SILENT, LOSS_REMOTE } loss;
+typedef enum loss {
+    LOSS_NONE,
+    LOSS_GONE,
+    LOSS_STOPPED,
+    LOSS_SILENT,
+    LOSS_REMOTE,
+    LOSS_STARTING
+} loss;
 
 static double seconds(int64_t from_ns, int64_t to_ns) {
     return (double)(to_ns - from_ns) * 1e-9;
@@ -53,6 +63,22 @@ static double seconds(int64_t from_ns, int64_t to_ns) {
 static bool same_process(const tr_process *p, const tr_rank_view *v) {
     return p->state == '?' ||
            (p->state && p->state != 'Z' && p->state != 'X' && p->start == v->pid_start);
+}
+
+static bool waits_for_mpi(const tr_rank_view *v) {
+    return v->state == TR_RANK_ALIVE && v->waiting &&
+           strcmp(v->wait_what, TR_RANK_WAITS_FOR_MPI) == 0;
+}
+
+/* Returns whether MPI's start takes too long: it has no deadline of its own, and a rank in it does
+ * not notice that the job was asked to stop. */
+static bool starts_late(const tr_board *board, const tr_rank_view *v, const tr_watch *watch,
+                        int64_t now_ns) {
+    if (!waits_for_mpi(v)) return false;
+    const int64_t stop_ns = tr_board_stop_ns(board), since_ns = watch->since_ns;
+    if (seconds(v->wait_ns > since_ns ? v->wait_ns : since_ns, now_ns) > watch->starting_s)
+        return true;
+    return stop_ns && seconds(stop_ns > since_ns ? stop_ns : since_ns, now_ns) > STOPPING_S;
 }
 
 /* Judges one rank at now_ns: returns how it is lost, if it is. *late is the age of its last
@@ -74,6 +100,7 @@ static loss judge(const tr_board *board, int rank, const tr_watch *watch, int64_
     }
     if (*late > watch->silent_s) return LOSS_SILENT;
     if (*late > watch->stopped_s && process.state == 'T') return LOSS_STOPPED;
+    if (starts_late(board, &v, watch, now_ns)) return LOSS_STARTING;
     return LOSS_NONE;
 }
 
@@ -115,6 +142,11 @@ static void say(const tr_board *board, const char *who, loss why, double late, c
                        "network is cut",
                        late);
         break;
+    case LOSS_STARTING:
+        (void)snprintf(reason, sizeof reason,
+                       "MPI does not start: a rank has not begun, or the ranks do not reach one "
+                       "another");
+        break;
     default: (void)snprintf(reason, sizeof reason, "no heartbeat for %.0f s", late); break;
     }
     tr_watch_say_lost(board, who, reason, text, size);
@@ -141,9 +173,7 @@ int tr_watch_gone_with_mpi(const tr_board *board) {
         tr_rank_view v;
         tr_process process;
         tr_board_read(board, rank, &v);
-        if (v.state != TR_RANK_ALIVE || !v.waiting ||
-            strcmp(v.wait_what, TR_RANK_WAITS_FOR_MPI) != 0)
-            continue;
+        if (!waits_for_mpi(&v)) continue;
         tr_process_look(v.pid, &process);
         if (!same_process(&process, &v)) return rank;
     }
@@ -261,6 +291,7 @@ bool tr_watch_look(tr_watch *watch, tr_board *board, char *sentence, size_t size
     if (watch->stopped_s <= 0) watch->stopped_s = DEFAULT_STOPPED_S;
     if (watch->silent_s <= 0) watch->silent_s = DEFAULT_SILENT_S;
     if (watch->remote_s <= 0) watch->remote_s = DEFAULT_REMOTE_S;
+    if (watch->starting_s <= 0) watch->starting_s = DEFAULT_STARTING_S;
     int64_t now = tr_now_ns();
     if (watch->last_ns == 0 || seconds(watch->last_ns, now) > AWAY_S) watch->since_ns = now;
     watch->last_ns = now;

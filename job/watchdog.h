@@ -3,7 +3,8 @@
  * A thread of each rank writes heartbeats to the board, and looks at the other ranks' heartbeats
  * and processes; `trireme run` looks in the same way (tr_watch_look). A rank of this host is lost
  * when its process is gone and it had not announced its end, when the process has been stopped
- * (SIGSTOP) for 5 s, or when there is no heartbeat for 10 s. A rank of another host that the board
+ * (SIGSTOP) for 5 s, when there is no heartbeat for 10 s, or when MPI has not started in it for 600
+ * s, or for 10 s after a request to stop. A rank of another host that the board
  * shows (job/heartbeat.h) is lost when there is no heartbeat for 15 s. The length of an action does
  * not matter, because a separate thread writes the heartbeat. A rank that has not attached to the
  * board shows only its process: it is lost when that has been stopped for 5 s. */
@@ -21,9 +22,10 @@ typedef struct tr_watchdog tr_watchdog;
 
 /* The state of one observer between two looks. Zero-initialise it, except the limits. */
 typedef struct tr_watch {
-    double stopped_s; /* a process stopped for longer is lost; 0: 5 s */
-    double silent_s;  /* a rank of this host without a heartbeat for longer is lost; 0: 10 s */
-    double remote_s;  /* a rank of another host without a heartbeat for longer is lost; 0: 15 s */
+    double stopped_s;  /* a process stopped for longer is lost; 0: 5 s */
+    double silent_s;   /* a rank of this host without a heartbeat for longer is lost; 0: 10 s */
+    double remote_s;   /* a rank of another host without a heartbeat for longer is lost; 0: 15 s */
+    double starting_s; /* a rank of this host in which MPI starts for longer is lost; 0: 600 s */
     int64_t last_ns, since_ns; /* the last look; nothing is counted from before since_ns */
     bool asked;    /* this observer itself has asked the job to stop (tr_board_request_stop) */
     pid_t parent;  /* of the ranks of this host: mpirun or its daemon; 0: not known, or gone */

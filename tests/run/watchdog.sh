@@ -120,7 +120,8 @@ check "SIGKILL before main: it says so" \
     grep -qE '^trireme: a rank was ended by a signal \(Killed\) before (rank 1|[23] ranks) had begun$' err.KILL
 check "SIGSTOP before main: it names rank 1" grep -q 'lost rank 1 (pid [0-9]*): before it began' err
 
-# A request to stop ends such a job too; when a rank does not begin, a second request ends the job at once.
+# A request to stop ends such a job too; when a rank does not begin, the job waits 10 s for it, and a second request
+# ends the job at once.
 "$spin" run 3 spin unborn 1 "$(kill -l STOP)" >out 2>err &
 job=$!
 until_true 60 unborn T
@@ -129,6 +130,15 @@ await_end
 check "SIGTERM next to a stopped rank: exit code 77 (was $code)" [ "$code" = 77 ]
 check "SIGTERM next to a stopped rank: over within 40 s (took $took)" [ "$took" -le 40 ]
 check "SIGTERM next to a stopped rank: no process is left" no_child_left
+"$spin" run 3 spin unborn 1 0 >out 2>err &
+job=$!
+until_true 60 unborn S
+kill -TERM $job
+await_end
+check "SIGTERM before a rank begins: exit code 77 (was $code)" [ "$code" = 77 ]
+check "SIGTERM before a rank begins: over within 40 s (took $took)" [ "$took" -le 40 ]
+check "SIGTERM before a rank begins: it says so" grep -q 'MPI does not start: a rank has not begun' err
+check "SIGTERM before a rank begins: no process is left" no_child_left
 "$spin" run 3 spin unborn 1 0 >out 2>err &
 job=$!
 until_true 60 unborn S

@@ -314,6 +314,23 @@ static void a_rank_that_said_goodbye_is_not_lost(void **state) {
     tr_board_close(mine);
 }
 
+static void a_rank_in_which_mpi_does_not_start_is_lost(void **state) {
+    const fixture *f = *state;
+    tr_board *mine = join_board(f, 4, 3);
+    char sentence[768];
+    tr_watch watch = {.starting_s = 0.3, .silent_s = 3600};
+    tr_board_set_wait(mine, true, "another rank", -1);
+    assert_int_equal(look_for(f->observer, watch, 600, sentence, sizeof sentence), none);
+    tr_board_set_wait(mine, true, TR_RANK_WAITS_FOR_MPI, -1);
+    watch.starting_s = 0; /* 600 s */
+    assert_int_equal(look_for(f->observer, watch, 600, sentence, sizeof sentence), none);
+    watch.starting_s = 0.3;
+    assert_int_equal(look_for(f->observer, watch, 60000, sentence, sizeof sentence), 3);
+    assert_non_null(strstr(sentence, "lost rank 3 "));
+    assert_non_null(strstr(sentence, "MPI does not start"));
+    tr_board_close(mine);
+}
+
 static void a_stopped_rank_is_lost_and_killed(void **state) {
     const fixture *f = *state;
     pid_t pid = start_rank(f, 2, true);
@@ -499,6 +516,7 @@ int main(void) {
         board_test(a_killed_rank_is_reported_once),
         board_test(a_loss_names_the_saved_step),
         board_test(a_rank_that_said_goodbye_is_not_lost),
+        board_test(a_rank_in_which_mpi_does_not_start_is_lost),
         board_test(a_stopped_rank_is_lost_and_killed),
         board_test(a_rank_stopped_before_it_began_is_lost),
         board_test(silence_is_judged_by_the_beat_alone),
