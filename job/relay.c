@@ -30,6 +30,7 @@ struct tr_relay {
     atomic_bool printed_loss; /* one that names a lost rank or host */
     _Atomic int64_t read_ns;  /* when bytes came last */
     _Atomic int notices;      /* a file that mpirun's notices are written to; -1: none */
+    bool after_notice;        /* the last bytes were those of a notice, and a NUL may follow */
     atomic_bool drops;        /* `dropped` is set: lines that contain one of these are dropped */
     char dropped[2][320];
     char chunk[CHUNK];
@@ -73,7 +74,7 @@ static const char *const reports[] = {
     "mca_btl_tcp_endpoint_send_handler] invalid connection state",
     "[warn] Epoll MOD(",
     "] PMIX ERROR: PMIX_ERR_UNREACH in file ",
-    "plm:rsh: Warning: setpgid(",
+    ": Warning: setpgid(", /* of plm:rsh, which version 5 calls plm:ssh */
     "*** An error occurred in MPI_Init_thread",
     "*** on a NULL communicator",
     "*** MPI_ERRORS_ARE_FATAL (processes in this communicator will now abort,",
@@ -194,19 +195,23 @@ static void keep_notice(int file, const char *notice, const char *end) {
 
 /* Removes the notices, except a job's message that came between their lines; returns the remaining
  * bytes. */
-static size_t drop_notices(const tr_relay *r, char *data, size_t bytes) {
+static size_t drop_notices(tr_relay *r, char *data, size_t bytes) {
     char *end = data + bytes, *out = data, *after = data; /* after: the end of the last notice */
+    char *line = data;
     bool open;
-    for (char *line = data, *next; line < end; line = next) {
+    while (r->after_notice && line < end && *line == '\0') line++;
+    for (char *next; line < end; line = next) {
         if (line >= after) {
             after = end_of_notice(line, end, &open);
             if (after > line) keep_notice(atomic_load(&r->notices), line, after);
         }
         next = next_line(line, end);
+        if (line < after && next > after) next = after; /* its NUL is no line */
         if (line < after && !begins_with(line, end, "trireme: ")) continue;
         memmove(out, line, (size_t)(next - line));
         out += next - line;
     }
+    if (out > data || after > data) r->after_notice = after == end;
     return (size_t)(out - data);
 }
 

@@ -46,7 +46,7 @@ static void test_failed_copies(void **state) {
     (void)state;
     static const char text[] = "trireme: lost rank 1\n[host:42] Read -1, expected 4096, errno = 3\n"
                                "[host:42] Read -1, expected 8, errno = 3\n[host:42] kept\n"
-                               "[host:42] plm:rsh: Warning: setpgid(7,7) failed in parent with "
+                               "[host:42] plm:ssh: Warning: setpgid(7,7) failed in parent with "
                                "errno=Permission denied(13)\n"
                                "[a][[42,1],0][../btl_tcp_frag.c:135:mca_btl_tcp_frag_send] "
                                "trireme: lost rank 2\nmca_btl_tcp_frag_send: writev failed\n"
@@ -120,12 +120,14 @@ static void test_notices(void **state) {
         "signal 9 (Killed).\n",
         ROW,
         ROW};
-    static const char want[] = ROW "kept\n" ROW "trireme: lost rank 2\nkept\n" ROW;
+    static const char want[] =
+        ROW "kept\n" ROW "trireme: lost rank 2\nkept\n" ROW "trireme: late\n";
     static const char first[] = "exited with thus causing the job to be terminated.     Process "
                                 "name: [prterun-a-7@1,2] ",
                       second[] = "prterun noticed that process rank 1 with PID 9 on node a exited "
                                  "on signal 9 (Killed). ";
-    static const char aborted[] = ROW "MPI_ABORT was invoked on rank 0\n" ROW;
+    static const char aborted[] = ROW "MPI_ABORT was invoked on rank 0\n" ROW,
+                      late[] = "\0trireme: late\n"; /* the NUL is the notice's */
     int file[2], kept[2], input;
     tr_relay *relay;
     char got[2048] = "";
@@ -139,6 +141,9 @@ static void test_notices(void **state) {
         if (i % 2 == 0) sleep_ms(20);
     }
     assert_int_equal(write(input, aborted, sizeof aborted), sizeof aborted); /* with its NUL */
+    assert_int_equal(write(input, aborted, sizeof aborted - 1), sizeof aborted - 1);
+    sleep_ms(20);
+    assert_int_equal(write(input, late, sizeof late - 1), sizeof late - 1);
     (void)close(input);
     while (!tr_relay_ended(relay)) sleep_ms(1);
     assert_int_equal(read(file[0], got, sizeof got), sizeof want - 1);
