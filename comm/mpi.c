@@ -177,7 +177,8 @@ static const tr_transport_ops ops = {
 };
 
 /* Returns true when the kernel lets processes read each other's memory, so that Open MPI copies a
- * message once. Containers often forbid it, and Open MPI notices that too late. */
+ * message once. Containers often forbid it, and Open MPI 4 notices that too late; version 5 copies
+ * twice then. */
 static bool can_copy_between_processes(void) {
     char from = 'x', to = 0;
     struct iovec local = {.iov_base = &to, .iov_len = 1},

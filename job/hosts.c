@@ -92,7 +92,7 @@ tr_status tr_hosts_write(const tr_hosts *hosts, char *path, size_t size) {
 typedef struct question {
     pid_t mpirun; /* -1: it did not start */
     char name[64];
-    tr_job_folder folder;
+    tr_job_files files;
 } question;
 
 /* Sets *out to the words of an mpirun that does nothing on that host; the caller frees the list. */
@@ -112,9 +112,9 @@ static void ask(question *q, const tr_job_host *host, char *const *options) {
     char **words;
     q->mpirun = -1;
     tr_board_make_name(q->name, sizeof q->name);
-    (void)tr_job_folder_make(&q->folder, q->name);
+    (void)tr_job_files_make(&q->files, q->name);
     if (make_words(host, options, &words) != TR_OK) return;
-    tr_job_folder_use(&q->folder, true);
+    tr_job_files_use(&q->files, true);
     q->mpirun = fork();
     if (q->mpirun == 0) {
         sigset_t none;
@@ -127,7 +127,7 @@ static void ask(question *q, const tr_job_host *host, char *const *options) {
         (void)execvp(words[0], words);
         _exit(1);
     }
-    tr_job_folder_use(&q->folder, false);
+    tr_job_files_use(&q->files, false);
     free(words);
 }
 
@@ -154,7 +154,7 @@ void tr_hosts_ask(tr_hosts *hosts, char *const *options, double limit_s) {
     for (int i = 0; i < hosts->count; i++) ask(&asked[i], &hosts->host[i], options);
     for (int i = 0; i < hosts->count; i++) {
         hosts->host[i].answers = answers(&asked[i], end_s);
-        tr_job_folder_remove(&asked[i].folder);
+        tr_job_files_remove(&asked[i].files);
     }
     free(asked);
 }

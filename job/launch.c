@@ -55,7 +55,7 @@ typedef struct job {
     int64_t ending_ns; /* when the job began to end */
     tr_watch watch;
     tr_mpirun_log log;
-    tr_job_folder folder;
+    tr_job_files files;
     uint64_t shared_free; /* bytes of /dev/shm before the ranks started */
 } job;
 
@@ -411,9 +411,9 @@ static tr_status open_board(job *j) {
     TR_TRY(tr_mpirun_check_limits(j->launch));
     tr_sweep();
     tr_board_make_name(j->name, sizeof j->name);
-    TR_TRY(tr_job_folder_make(&j->folder, j->name));
+    TR_TRY(tr_job_files_make(&j->files, j->name));
     j->shared_free = free_shared_memory();
-    tr_job_folder_use(&j->folder, true);
+    tr_job_files_use(&j->files, true);
     TR_TRY(tr_board_open(j->name, j->launch->ranks, &j->board));
     j->named = true;
     tr_board_set_launcher(j->board, getpid());
@@ -448,8 +448,8 @@ static int run_once(const tr_launch *launch, const sigset_t *handled, bool *ends
     drop_name(&j);
     tr_board_close(j.board);
     tr_mpirun_log_close(&j.log);
-    tr_job_folder_use(&j.folder, false); /* a restart makes its own */
-    tr_job_folder_remove(&j.folder);
+    tr_job_files_use(&j.files, false); /* a restart makes its own */
+    tr_job_files_remove(&j.files);
     return code;
 }
 

@@ -20,9 +20,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* What Open MPI 4.1 was measured to need of open files (26, and 5 a rank while it starts the
+/* What Open MPI 4.1 was measured to need of open files (28, and 5 a rank while it starts the
  * ranks), and of a file's size (4 MiB and a page for a rank's shared memory, 4 MiB for its own). */
-enum { LEAST_FILES = 26, LEAST_FILES_A_RANK = 5, LEAST_FILE = 5 << 20 };
+enum { LEAST_FILES = 28, LEAST_FILES_A_RANK = 5, LEAST_FILE = 5 << 20 };
 
 static const int held_signals[] = {SIGTERM, SIGINT, SIGHUP};
 

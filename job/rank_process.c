@@ -2,6 +2,7 @@
 
 #include "base/memory.h"
 #include "job/signals.h"
+#include "job/sweep.h"
 #include "job/watchdog.h"
 
 #include <stdatomic.h>
@@ -75,19 +76,19 @@ static void enter_board(tr_rank_process *process) {
     }
 }
 
-/* Removes variables that `trireme run` sets only for mpirun. A rank that inherited the first would
- * not start, because mpirun gives the rank another folder; one that inherited the second would lose
- * its messages. */
-static void forget_mpirun_settings(void) {
-    static const char *const name[] = {"OMPI_MCA_orte_local_tmpdir_base", "OPAL_OUTPUT_STDERR_FD"};
-    if (!getenv(TR_BOARD_VARIABLE)) return;
-    for (size_t i = 0; i < sizeof name / sizeof *name; i++) (void)unsetenv(name[i]);
+/* Takes from the environment what `trireme run` set for mpirun and for the ranks. A rank that
+ * inherited the number of mpirun's file would lose its messages. */
+static void take_launcher_settings(void) {
+    const char *board = getenv(TR_BOARD_VARIABLE);
+    if (!board) return;
+    tr_job_files_enter(board);
+    (void)unsetenv("OPAL_OUTPUT_STDERR_FD");
 }
 
 tr_status tr_rank_process_enter(bool prints, tr_rank_process **out) {
     *out = NULL;
     tr_rank_process *process;
-    forget_mpirun_settings();
+    take_launcher_settings();
     tr_signals_take(getenv(TR_BOARD_VARIABLE), prints); /* the launcher may signal soon */
     TR_TRY(tr_calloc(1, sizeof *process, &process));
     process->peer = -1;

@@ -6,9 +6,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <ftw.h>
-#include <glob.h>
 #include <stdbool.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,9 +15,23 @@
 #include <time.h>
 #include <unistd.h>
 
-static const char shared_memory[] = "/dev/shm", segment_prefix[] = "vader_segment.";
-/* Tells a job's folder from its board, since TMPDIR may be /dev/shm. */
+static const char shared_memory[] = "/dev/shm";
+/* Tells a job's folder from its board, which is in /dev/shm too. */
 static const char folder_suffix[] = ".d";
+
+/* Where mpirun keeps its session files on its own host: Open MPI 4's name and that of 5, which each
+ * ignore the other's. */
+static const char *const session_variables[] = {"OMPI_MCA_orte_local_tmpdir_base",
+                                                "PRTE_MCA_prte_local_tmpdir_base"};
+/* The same for all hosts. */
+static const char *const common_variables[] = {"OMPI_MCA_orte_tmpdir_base",
+                                               "PRTE_MCA_prte_tmpdir_base"};
+/* Where ranks keep the segments of their shared memory; Open MPI 5 knows its name of version 4. */
+static const char segments_variable[] = "OMPI_MCA_btl_vader_backing_directory";
+
+static bool is_any_set(const char *const variables[2]) {
+    return getenv(variables[0]) || getenv(variables[1]);
+}
 
 /* Returns the folder that mpirun would use. */
 static const char *temporary_folder(void) {
@@ -29,19 +41,7 @@ static const char *temporary_folder(void) {
     return path && path[0] == '/' ? path : "/tmp";
 }
 
-/* --- shared memory of ranks ------------------------------------------------------------------- */
-
-/* Open MPI numbers the job of an mpirun in the upper half of 32 bits, and writes the number in
- * decimal to FOLDER/ompi.HOST.UID/pid.N/contact.txt. Returns 0 when it cannot be read. */
-static uint32_t read_job_number(const char *file) {
-    char text[64] = "";
-    int fd = open(file, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
-    if (fd < 0) return 0;
-    ssize_t got = read(fd, text, sizeof text - 1);
-    (void)close(fd);
-    unsigned long number = got > 0 ? strtoul(text, NULL, 10) : 0;
-    return number <= UINT32_MAX ? (uint32_t)number & 0xffff0000u : 0;
-}
+/* --- boards ----------------------------------------------------------------------------------- */
 
 typedef enum mapping { UNMAPPED, UNKNOWN, MAPPED } mapping;
 
@@ -80,80 +80,6 @@ static mapping mapping_of(const char *path) {
     return all;
 }
 
-/* Returns true when "vader_segment.HOST.UID.JOB.RANK" belongs to this user and the job of that
- * number. */
-static bool is_segment_of(const char *name, uint32_t number) {
-    if (strncmp(name, segment_prefix, sizeof segment_prefix - 1) != 0) return false;
-    int dots = 0;
-    const char *at = name + strlen(name);
-    while (at > name && dots < 3) dots += *--at == '.'; /* the host's name may contain dots */
-    unsigned user, job;
-    int rank;
-    return dots == 3 && sscanf(at, ".%u.%x.%d", &user, &job, &rank) == 3 && user == geteuid() &&
-           (job & 0xffff0000u) == number;
-}
-
-/* Removes the job's segments. Returns false when a process still has one mapped; that one stays. */
-static bool remove_segments(uint32_t number) {
-    DIR *folder = opendir(shared_memory);
-    const struct dirent *entry;
-    bool all = true;
-    while (folder && (entry = readdir(folder))) {
-        char path[300];
-        struct stat info;
-        if (!is_segment_of(entry->d_name, number)) continue;
-        (void)snprintf(path, sizeof path, "%s/%s", shared_memory, entry->d_name);
-        if (lstat(path, &info) != 0 || !S_ISREG(info.st_mode) || info.st_uid != geteuid()) continue;
-        /* A killed rank may take a moment to die, and a later job may have got the same number. */
-        const bool mapped = mapping_of(path) == MAPPED;
-        if (!mapped) (void)unlink(path);
-        all &= !mapped;
-    }
-    if (folder) (void)closedir(folder);
-    return all;
-}
-
-static int remove_entry(const char *path, const struct stat *info, int kind, struct FTW *where) {
-    (void)info;
-    (void)kind;
-    (void)where;
-    (void)remove(path);
-    return 0;
-}
-
-/* Removes a job's folder and the segments that its session files point to. Returns false, and keeps
- * the folder, while a process has one of the segments mapped. */
-static bool remove_job(const char *path) {
-    char pattern[600];
-    glob_t found = {0};
-    bool all = true;
-    (void)snprintf(pattern, sizeof pattern, "%s/ompi.*/pid.*/contact.txt", path);
-    (void)glob(pattern, GLOB_NOSORT, NULL, &found);
-    for (size_t i = 0; i < found.gl_pathc; i++) {
-        uint32_t number = read_job_number(found.gl_pathv[i]);
-        if (number && !remove_segments(number)) all = false;
-    }
-    globfree(&found);
-    if (all) (void)nftw(path, remove_entry, 8, FTW_DEPTH | FTW_PHYS | FTW_MOUNT);
-    return all;
-}
-
-/* --- folders ---------------------------------------------------------------------------------- */
-
-/* Opens and locks a folder of this user. Returns -1 when it is not this user's folder, or when a
- * living job holds the lock; with `wait` it waits for the lock, which a sweep may hold for a
- * moment. Children inherit the lock. */
-static int lock_folder(const char *path, bool wait) {
-    struct stat info;
-    int fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW);
-    if (fd < 0) return -1;
-    bool good = fstat(fd, &info) == 0 && info.st_uid == geteuid() &&
-                flock(fd, wait ? LOCK_EX : LOCK_EX | LOCK_NB) == 0;
-    if (good) return fd;
-    (void)close(fd);
-    return -1;
-}
-
 /* Removes boards that no process has mapped. A job's processes map its board before they do
  * anything else, and it has a name only until all have; those of another container, which are not
  * in this /proc, are given more time than that. */
@@ -182,11 +108,40 @@ static void remove_board_of(const char *folder) {
     tr_board_unlink(name);
 }
 
-void tr_sweep(void) {
-    char prefix[64], path[512];
-    const char *base = temporary_folder();
-    (void)snprintf(prefix, sizeof prefix, "trireme-%ld-", (long)getuid());
-    remove_boards(prefix);
+/* --- folders ---------------------------------------------------------------------------------- */
+
+/* Opens and locks a folder of this user. Returns -1 when it is not this user's folder, or when a
+ * living job holds the lock; with `wait` it waits for the lock, which a sweep may hold for a
+ * moment. Children inherit the lock. */
+static int lock_folder(const char *path, bool wait) {
+    struct stat info;
+    int fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW);
+    if (fd < 0) return -1;
+    bool good = fstat(fd, &info) == 0 && info.st_uid == geteuid() &&
+                flock(fd, wait ? LOCK_EX : LOCK_EX | LOCK_NB) == 0;
+    if (good) return fd;
+    (void)close(fd);
+    return -1;
+}
+
+static int remove_entry(const char *path, const struct stat *info, int kind, struct FTW *where) {
+    (void)info;
+    (void)kind;
+    (void)where;
+    (void)remove(path);
+    return 0;
+}
+
+/* Returns false when something is left: a dying process may still have made a file. */
+static bool remove_folder(const char *path) {
+    struct stat info;
+    (void)nftw(path, remove_entry, 8, FTW_DEPTH | FTW_PHYS | FTW_MOUNT);
+    return lstat(path, &info) != 0;
+}
+
+/* Removes the folders in `base` that no living job has locked, and the boards of their jobs. */
+static void remove_folders(const char *base, const char *prefix) {
+    char path[512];
     DIR *folder = opendir(base);
     const struct dirent *entry;
     while (folder && (entry = readdir(folder))) {
@@ -195,55 +150,94 @@ void tr_sweep(void) {
         int lock = n < (int)sizeof path ? lock_folder(path, false) : -1;
         if (lock < 0) continue;
         remove_board_of(entry->d_name);
-        (void)remove_job(path);
+        (void)remove_folder(path);
         (void)close(lock);
     }
     if (folder) (void)closedir(folder);
 }
 
-tr_status tr_job_folder_make(tr_job_folder *folder, const char *board) {
-    *folder = (tr_job_folder){.board = board, .lock = -1};
+void tr_sweep(void) {
+    char prefix[64];
+    (void)snprintf(prefix, sizeof prefix, "trireme-%ld-", (long)getuid());
+    remove_boards(prefix);
+    remove_folders(temporary_folder(), prefix);
+    remove_folders(shared_memory, prefix);
+}
+
+/* Writes the path of the folder in `base` of the job with that board; false when it does not fit.
+ */
+static bool write_path(const char *base, const char *board, char *path, size_t size) {
+    return snprintf(path, size, "%s%s%s", base, board, folder_suffix) < (int)size;
+}
+
+/* Makes and locks the folder in `base` of the job with that board. Without a folder its path is "".
+ * Returns the errno for which it cannot be made, or 0. */
+static int make_folder(const char *base, const char *board, tr_job_folder *folder) {
+    struct stat info;
     int error = 0;
-    int n = snprintf(folder->path, sizeof folder->path, "%s%s%s", temporary_folder(), board,
-                     folder_suffix);
-    bool fits = n < (int)sizeof folder->path;
-    bool chosen = getenv("OMPI_MCA_orte_tmpdir_base") || getenv("OMPI_MCA_orte_local_tmpdir_base");
+    *folder = (tr_job_folder){.lock = -1};
+    if (!write_path(base, board, folder->path, sizeof folder->path)) error = ENAMETOOLONG;
     /* A sweep may remove the folder between its creation and its lock; then it is made again. */
-    for (int i = 0; i < 10 && fits && !chosen && folder->lock < 0; i++) {
-        struct stat info;
+    for (int i = 0; i < 10 && !error; i++) {
         if (mkdir(folder->path, 0700) != 0) {
             error = errno;
             break;
         }
         folder->lock = lock_folder(folder->path, true);
-        if (folder->lock < 0) break;
-        if (stat(folder->path, &info) == 0) continue;
+        if (folder->lock >= 0 && stat(folder->path, &info) == 0) return 0;
+        if (folder->lock < 0) {
+            (void)rmdir(folder->path);
+            break;
+        }
         (void)close(folder->lock);
-        folder->lock = -1;
     }
-    if (folder->lock >= 0) return TR_OK;
-    if (fits && !chosen && !error) (void)rmdir(folder->path);
     folder->path[0] = '\0';
+    return error;
+}
+
+tr_status tr_job_files_make(tr_job_files *files, const char *board) {
+    files->session.path[0] = files->segments.path[0] = '\0';
+    int error = 0;
+    if (!is_any_set(session_variables) && !is_any_set(common_variables))
+        error = make_folder(temporary_folder(), board, &files->session);
     /* A TMPDIR that does not exist is not among these: mpirun makes it. */
-    if (error != EACCES && error != EPERM && error != EROFS && error != ENOSPC && error != EDQUOT)
-        return TR_OK;
-    return TR_FAIL(TR_ERR_DEVICE,
-                   "mpirun cannot keep its files in '%s': %s; set TMPDIR to a folder that you can "
-                   "write",
-                   temporary_folder(), strerror(error));
+    if (error == EACCES || error == EPERM || error == EROFS || error == ENOSPC || error == EDQUOT)
+        return TR_FAIL(TR_ERR_DEVICE,
+                       "mpirun cannot keep its files in '%s': %s; set TMPDIR to a folder that you "
+                       "can write",
+                       temporary_folder(), strerror(error));
+    /* Where TMPDIR is /dev/shm, the folder is there already, and serves both. */
+    (void)make_folder(shared_memory, board, &files->segments);
+    return TR_OK;
 }
 
-void tr_job_folder_use(const tr_job_folder *folder, bool use) {
-    static const char variable[] = "OMPI_MCA_orte_local_tmpdir_base";
-    if (!folder->path[0]) return;
-    if (use) (void)setenv(variable, folder->path, 1);
-    else (void)unsetenv(variable);
+void tr_job_files_use(const tr_job_files *files, bool use) {
+    /* Otherwise PMIx 5.0.1 keeps what the ranks know of the job in files in TMPDIR itself. */
+    if (use) (void)setenv("PMIX_MCA_gds", "hash", 0);
+    if (!files->session.path[0]) return;
+    for (size_t i = 0; i < sizeof session_variables / sizeof *session_variables; i++) {
+        if (use) (void)setenv(session_variables[i], files->session.path, 1);
+        else (void)unsetenv(session_variables[i]);
+    }
 }
 
-void tr_job_folder_remove(tr_job_folder *folder) {
+void tr_job_files_enter(const char *board) {
+    char path[512];
+    for (size_t i = 0; i < sizeof session_variables / sizeof *session_variables; i++)
+        (void)unsetenv(session_variables[i]);
+    if (write_path(shared_memory, board, path, sizeof path) && access(path, W_OK) == 0)
+        (void)setenv(segments_variable, path, 0);
+}
+
+static void remove_made(tr_job_folder *folder) {
     if (!folder->path[0]) return;
     const struct timespec tick = {.tv_nsec = 10 * 1000000};
-    for (int i = 0; i < 500 && !remove_job(folder->path); i++) (void)nanosleep(&tick, NULL);
+    for (int i = 0; i < 500 && !remove_folder(folder->path); i++) (void)nanosleep(&tick, NULL);
     (void)close(folder->lock);
     folder->path[0] = '\0';
+}
+
+void tr_job_files_remove(tr_job_files *files) {
+    remove_made(&files->session);
+    remove_made(&files->segments);
 }

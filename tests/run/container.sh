@@ -22,6 +22,20 @@ grep -Eq '^trireme: MPI could not start: its 2 ranks take 8 MiB or more of share
     small.err || fail "a small /dev/shm: $(<small.err)"
 umount /dev/shm
 
+# Two containers that share /dev/shm and the host's name, each with its own numbers of processes, which are the same.
+contained() {
+    unshare --pid --fork --kill-child --mount-proc timeout -s KILL 60 "$trireme" run -n 2 train base.yaml \
+        log.dir="$scratch/$1" parallel.pp=2 >"$1.out" 2>&1
+}
+mount_empty /dev/shm size=64m
+contained first &
+other=$!
+contained second || fail "second: exit code $?: $(tail -n 20 second.out)"
+wait $other || fail "first: exit code $?: $(tail -n 20 first.out)"
+for run in first second; do same_curve $run alone; done
+[[ -z $(ls -A /dev/shm) ]] || fail "two containers left $(ls -A /dev/shm)"
+umount /dev/shm
+
 # --- limits -----------------------------------------------------------------------------------------------
 
 # limited LIMIT TRAIN...: `train` with that limit.
@@ -30,7 +44,7 @@ limited() {
     (ulimit $1 && failures=0 && train "${@:2}" && finish >/dev/null) || failures=$((failures + 1))
 }
 limited "-n 40" 69 4 files parallel.pp=4
-says files "mpirun needs 46 open files for 4 ranks, and the limit is 40: raise it \(ulimit -n\)$"
+says files "mpirun needs 48 open files for 4 ranks, and the limit is 40: raise it \(ulimit -n\)$"
 limited "-f 1000" 69 2 large parallel.pp=2
 says large "mpirun and its ranks need files of 5 MiB, and the limit on a file's size is 1\.0 MiB: raise it \(ulimit -f\)$"
 

@@ -14,7 +14,7 @@ folders() { find "$TMPDIR" -mindepth 1 -maxdepth 1 -name "trireme-*" -printf '%f
 is_gone() { [[ ! -e $1 ]]; }
 
 # start RUN STEPS: starts a job in the background, and returns when it is past its step 10; $job and $mpirun
-# are its processes, $folder its folder, $segments the shared memory of its ranks.
+# are its processes, $folder its folder in TMPDIR, $memory that of its ranks' shared memory.
 start() {
     local before
     before=$(folders)
@@ -29,15 +29,17 @@ start() {
     mpirun=$(cat "/proc/$job/task/"*/children)
     mpirun=${mpirun%% *}
     ranks="$(rank_process 0) $(rank_process 1)"
-    segments=$(for p in $ranks; do grep -o '/dev/shm/vader_segment[^ ]*' "/proc/$p/maps"; done | sort -u)
-    [[ -d $folder/ompi.$(hostname).$UID && $(wc -w <<<"$segments") == 2 ]] ||
+    memory=/dev/shm/$(basename "$folder")
+    segments=$(for p in $ranks; do grep -o "$memory/[^ ]*" "/proc/$p/maps"; done | sort -u)
+    [[ -n $(find "$folder" -type f) && $(wc -w <<<"$segments") == 2 ]] ||
         fail "$1: the session files and segments are not where they are expected: $folder $segments"
 }
 
 # left RUN: fails for each file of that job that still exists.
 left() {
     local file
-    for file in $folder $segments /dev/shm/"$(basename "$folder" .d)"; do is_gone "$file" || fail "$1: $file is left"; done
+    for file in "$folder" "$memory" "${memory%.d}"; do is_gone "$file" || fail "$1: $file is left"; done
+    ! compgen -G "$TMPDIR/[!to]*" || fail "$1: files are left in TMPDIR" # other than trireme-* and "other"
 }
 
 # mpirun is killed: the launcher removes what mpirun left.
@@ -52,7 +54,7 @@ left mpirun
 
 # A job continues while other jobs are killed and their files removed.
 start living 1000000
-living="$job $waiter" living_files="$folder $segments"
+living="$job $waiter" living_files="$folder $memory $segments"
 
 # All processes of a job are killed, none of them long enough after another to see its end: the next run removes
 # what they left.
@@ -62,7 +64,7 @@ hold "$job" >/dev/null
 kill -KILL "$job" "$mpirun" $ranks
 # shellcheck disable=SC2086
 until_true 60 gone "$job" "$mpirun" $ranks || fail "all: a process is left"
-for file in $folder $segments; do is_gone "$file" && fail "all: $file is gone before the next run"; done
+for file in "$folder" $segments; do is_gone "$file" && fail "all: $file is gone before the next run"; done
 ln -s "$scratch/base.yaml" "$TMPDIR/trireme-$UID-link"
 ln -s "$scratch/living" "$TMPDIR/trireme-$UID-folder"
 touch "$TMPDIR/trireme-$UID-file"
