@@ -48,8 +48,9 @@ exec env -i PATH="$PATH" HOME="$HOME" ip netns exec $second unshare -u -m bash -
     'hostname hostb; mount -t tmpfs none /dev/shm; exec bash -c "\$0"' "\$*"
 A
 chmod +x "$scratch/agent.sh"
-export OMPI_MCA_plm_rsh_agent="$scratch/agent.sh" OMPI_MCA_btl=tcp,vader,self
-export OMPI_MCA_btl_tcp_if_include=10.77.0.0/24 OMPI_MCA_oob_tcp_if_include=10.77.0.0/24
+export OMPI_MCA_btl=tcp,vader,self OMPI_MCA_btl_tcp_if_include=10.77.0.0/24
+export OMPI_MCA_plm_rsh_agent="$scratch/agent.sh" OMPI_MCA_oob_tcp_if_include=10.77.0.0/24
+export PRTE_MCA_plm_ssh_agent="$scratch/agent.sh" PRTE_MCA_prte_if_include=10.77.0.0/24 # the names of Open MPI 5
 
 on_first() { exec ip netns exec $first unshare -u bash -c 'hostname hosta; exec "$@"' on_first "$@"; }
 
@@ -110,7 +111,7 @@ ends() {
 # Ranks that compute for longer than any limit, without a call of MPI, during all of the following tests.
 hosts 2
 cp "$scratch/hosts" "$scratch/hosts.spin"
-(OMPI_MCA_orte_default_hostfile="$scratch/hosts.spin" on_first timeout 100 "$spin" run 3 spin steps 1 20) \
+(OMPI_MCA_orte_default_hostfile="$scratch/hosts.spin" PRTE_MCA_prte_default_hostfile="$scratch/hosts.spin" on_first timeout 100 "$spin" run 3 spin steps 1 20) \
     >"$scratch/spin.out" 2>"$scratch/spin.err" &
 spinning=$!
 
