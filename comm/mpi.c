@@ -34,6 +34,16 @@ static tr_status fail_mpi(int code, const char *call, int peer) {
     return TR_FAIL(TR_ERR_RANK, "%s with rank %d: %s", call, peer, text);
 }
 
+/* Returns true for the code with which Open MPI 5 says that the other process has died. Such a
+ * message stays pending, as under version 4: the launcher names the rank that was lost. */
+static bool is_dead_peer(int code) {
+    static const char begin[] = "MPI_ERR_PROC_FAILED";
+    char text[MPI_MAX_ERROR_STRING] = "";
+    int length = 0;
+    MPI_Error_string(code, text, &length);
+    return strncmp(text, begin, sizeof begin - 1) == 0;
+}
+
 /* MPI counts are int. A larger message is one element of a type made of blocks and a rest. Its
  * signature is that of as many MPI_BYTEs, so any receive that is large enough matches. */
 static int type_make(size_t bytes, int *count, MPI_Datatype *type) {
@@ -71,13 +81,15 @@ static tr_status mpi_post_send(tr_transport *transport, int peer, int tag, const
                                size_t bytes, tr_message *request) {
     int count;
     MPI_Datatype type;
-    MPI_Request handle;
+    MPI_Request handle = MPI_REQUEST_NULL;
     int code = type_make(bytes, &count, &type);
     if (code != MPI_SUCCESS) return fail_mpi(code, "MPI datatype of a send", peer);
     code = MPI_Isend(buffer, count, type, peer, tag, self_of(transport)->comm, &handle);
     type_release(&type);
-    if (code != MPI_SUCCESS) return fail_mpi(code, "MPI_Isend", peer);
+    const bool dead = code != MPI_SUCCESS && is_dead_peer(code);
+    if (code != MPI_SUCCESS && !dead) return fail_mpi(code, "MPI_Isend", peer);
     request_init(request, NULL, bytes, peer, tag, handle);
+    request->dead = dead;
     return TR_OK;
 }
 
@@ -85,20 +97,22 @@ static tr_status mpi_post_recv(tr_transport *transport, int peer, int tag, void 
                                size_t bytes, tr_message *request) {
     int count;
     MPI_Datatype type;
-    MPI_Request handle;
+    MPI_Request handle = MPI_REQUEST_NULL;
     int code = type_make(bytes, &count, &type);
     if (code != MPI_SUCCESS) return fail_mpi(code, "MPI datatype of a receive", peer);
     code = MPI_Irecv(buffer, count, type, peer, tag, self_of(transport)->comm, &handle);
     type_release(&type);
-    if (code != MPI_SUCCESS) return fail_mpi(code, "MPI_Irecv", peer);
+    const bool dead = code != MPI_SUCCESS && is_dead_peer(code);
+    if (code != MPI_SUCCESS && !dead) return fail_mpi(code, "MPI_Irecv", peer);
     request_init(request, buffer, bytes, peer, tag, handle);
+    request->dead = dead;
     return TR_OK;
 }
 
 static tr_status mpi_test(tr_transport *transport, tr_message *request, bool *done) {
     (void)transport;
     *done = request->done;
-    if (request->done) return TR_OK;
+    if (request->done || request->dead) return TR_OK;
     MPI_Request handle;
     MPI_Status status;
     int flag = 0;
@@ -110,6 +124,9 @@ static tr_status mpi_test(tr_transport *transport, tr_message *request, bool *do
     if (class == MPI_ERR_TRUNCATE) {
         request->truncated = true;
         flag = 1;
+    } else if (code != MPI_SUCCESS && is_dead_peer(code)) {
+        request->dead = true;
+        return TR_OK;
     } else if (code != MPI_SUCCESS) return fail_mpi(code, "MPI_Test", request->peer);
     if (flag && request->buffer && !request->truncated) {
         MPI_Count elements = 0;
@@ -129,6 +146,7 @@ static void mpi_pause(tr_transport *transport, double seconds) {
 
 static bool mpi_cancel(tr_transport *transport, tr_message *request) {
     if (request->done) return true;
+    if (request->dead) return request->done = true; /* MPI has given it up */
     /* A send that has begun cannot be withdrawn: Open MPI would never complete the cancel. */
     if (!request->buffer) return false;
     MPI_Request handle;
@@ -208,6 +226,9 @@ static tr_status init_mpi(bool *initialised_here) {
         /* Otherwise Open MPI 5 asks the kernel for the route to each rank, complains of each rank
          * of this host, and uses shared memory then. */
         (void)setenv("OMPI_MCA_reachable", "weighted", 0);
+        /* Otherwise a rank of Open MPI 5 aborts when the connection to a dead rank closes, and the
+         * first rank that died is not known. */
+        if (!is_one_host()) (void)setenv("OMPI_MCA_mpi_ft_enable", "1", 0);
         /* Otherwise Open MPI asks every library for networks first, which takes 0.2 s. */
         if (is_one_host()) (void)setenv("OMPI_MCA_pml", "ob1", 0);
         if (!can_copy_between_processes())

@@ -21,6 +21,7 @@ typedef struct tr_message {
     int peer, tag;
     bool done;
     bool truncated;          /* the message was larger than the receive's capacity */
+    bool dead;               /* mpi: the peer has died, and the message never ends */
     struct tr_message *next; /* local: in a list of posted receives */
     void *handle;            /* mpi: the MPI_Request */
 } tr_message;

@@ -122,13 +122,14 @@ enum {
 };
 
 /* How the notices begin that Open MPI 5 prints when a rank has ended early or could not start MPI,
- * or when a host does not answer. It has no setting against them. */
+ * or when a host or a rank there does not answer. It has no setting against them. */
 static const char *const notices[] = {
     "prterun detected that one or more processes exited",
     "prterun noticed that process rank ",
     "prterun has exited due to process rank ",
     "PRTE has lost communication with a remote daemon",
     "MPI_ABORT was invoked on rank ",
+    "An MPI communication peer process has unexpectedly disconnected.",
     "A requested component was not found, ",
     "It looks like MPI_INIT failed ",
 };
@@ -206,7 +207,7 @@ static size_t drop_notices(tr_relay *r, char *data, size_t bytes) {
             if (after > line) keep_notice(atomic_load(&r->notices), line, after);
         }
         next = next_line(line, end);
-        if (line < after && next > after) next = after; /* its NUL is no line */
+        if (line < after && next > after) next = after; /* past its NUL */
         if (line < after && !begins_with(line, end, "trireme: ")) continue;
         memmove(out, line, (size_t)(next - line));
         out += next - line;
