@@ -117,7 +117,7 @@ grep -haoE "$cuda_names" "$root"/build/release/trireme | sort -u >"$root/cuda-li
 # --- the tarball ----------------------------------------------------------------------------------
 
 case $out in
-*.xz) pack="xz -6 -T0" ;;
+*.xz) pack="xz -T0" ;; # XZ_OPT may hold another level than 6
 *.zst) pack="zstd -15 -T0 -q" ;;
 esac
 tar -C "$work" --sort=name --owner=0 --group=0 -I "$pack" -cf "$out" trireme
