@@ -384,10 +384,14 @@ tr_status tr_advice_make(const tr_config *config, const tr_run_plan *plan, tr_de
     tr_run_plan_limit_host(plan, asked);
     tr_status status = add_changes(&a, asked, device);
     free(asked);
-    if (status == TR_OK && !a.changes)
-        (void)snprintf(text, size,
-                       "no train.recompute, no larger parallel.pp or parallel.tp and no smaller "
-                       "train.micro_batch makes it fit: give each rank more memory, or make the "
-                       "model smaller");
-    return status;
+    if (status != TR_OK || a.changes) return status;
+    char most[32] = "";
+    if (tr_run_plan_most_ranks(config) < config->model.layers)
+        (void)snprintf(most, sizeof most, " up to %lld", (long long)tr_run_plan_most_ranks(config));
+    (void)snprintf(text, size,
+                   "no train.recompute, no larger parallel.pp%s or parallel.tp and no smaller "
+                   "train.micro_batch makes it fit: give each rank more memory, or make the "
+                   "model smaller",
+                   most);
+    return TR_OK;
 }

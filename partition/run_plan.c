@@ -1,6 +1,7 @@
 #include "partition/run_plan.h"
 
 #include "base/memory.h"
+#include "base/minmax.h"
 #include "partition/least_memory.h"
 #include "partition/request.h"
 #include "pipeline/orders/estimate.h"
@@ -480,21 +481,40 @@ tr_status tr_run_plan_try(const tr_config *c, tr_device *device, bool *fits, int
     return allow_refusal(status);
 }
 
+/* Up to so many pipeline ranks every number is tried; no preset has as many layers. Beyond it each
+ * number is a quarter more than the one before, because the time of a plan grows with the ranks,
+ * and halving the distance finds the fewest from the last one that did not fit. Pipelines
+ * of hundreds of ranks more would not help anybody. */
+enum { EVERY_NUMBER = 128, STEPS = 4, MOST_MORE = 512 };
+
+static int64_t number_after(int64_t pp, int64_t most) {
+    const int64_t next = pp + (pp < EVERY_NUMBER ? 1 : pp / STEPS);
+    return pp < most && next > most ? most : next;
+}
+
+int64_t tr_run_plan_most_ranks(const tr_config *config) {
+    return tr_min_i64(config->model.layers, config->parallel.pp + MOST_MORE);
+}
+
 tr_status tr_run_plan_fewest_ranks(const tr_config *config, tr_device *device, int64_t *pp) {
+    const int64_t most = tr_run_plan_most_ranks(config);
+    int64_t less = config->parallel.pp - 1, next = less + 1; /* `less` does not fit */
     tr_config *c;
     tr_least_memory least;
-    bool fits = false;
-    int stages;
     *pp = config->model.layers + 1;
     tr_status status = tr_least_memory_of(config, device, &least);
     if (status != TR_OK) return allow_refusal(status);
     TR_TRY(tr_calloc(1, sizeof *c, &c));
     *c = *config;
-    for (; c->parallel.pp <= c->model.layers && !fits; c->parallel.pp += !fits) {
+    while (next <= most && next > less && status == TR_OK) {
+        bool fits;
+        int stages;
+        c->parallel.pp = next;
         status = allow_refusal(try(c, device, &least, &fits, &stages));
-        if (status != TR_OK) break;
+        if (fits) *pp = next;
+        else less = next;
+        next = *pp > most ? number_after(less, most) : less + (*pp - less) / 2;
     }
-    *pp = c->parallel.pp;
     free(c);
     return status;
 }

@@ -78,6 +78,11 @@ void tr_run_plan_limit_host(const tr_run_plan *plan, tr_config *config);
  * the schedule or the model refuses, or that overflows a size, does not fit either. */
 tr_status tr_run_plan_try(const tr_config *config, tr_device *device, bool *fits, int *stages);
 
+/* Returns the most pipeline ranks that tr_run_plan_fewest_ranks tries: 512 more than the config's,
+ * or model.layers. */
+int64_t tr_run_plan_most_ranks(const tr_config *config);
 /* Sets *pp to the fewest pipeline ranks, from the config's on, with which the fastest cut fits; to
- * more than model.layers when there are none. Numbers that a plan refuses do not fit. */
+ * more than model.layers when there are none. Numbers that a plan refuses do not fit. Above 128
+ * ranks it assumes that more ranks fit where fewer do, and finds a number of which one less does
+ * not fit. */
 tr_status tr_run_plan_fewest_ranks(const tr_config *config, tr_device *device, int64_t *pp);

@@ -558,7 +558,8 @@ static void test_fewest_ranks(void **state) {
                  {{"train.freeze=*.h.0.*"}, "2MiB"},
                  {{"parallel.tp=2", "parallel.sequence=true"}, "1MiB"},
                  {{"parallel.schedule=1f1b"}, "64MiB"},
-                 {{"parallel.schedule=1f1b"}, "32KiB"}};
+                 {{"parallel.schedule=1f1b"}, "32KiB"},
+                 {{"model.layers=144"}, "800KiB"}}; /* not every number is tried */
     tr_device *device;
     int between = 0;
     assert_int_equal(tr_device_open("cpu", &one_thread, &device), TR_OK);
