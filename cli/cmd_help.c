@@ -71,10 +71,10 @@ static void print_overview(void) {
     print_keys(NULL);
 }
 
-enum { MOST_WORDS = 32, WORD_SIZE = 24 };
+enum { MOST_WORDS = 32 };
 
 static const char *word_at(const void *words, int index) {
-    return ((const char(*)[WORD_SIZE])words)[index];
+    return ((const char *const *)words)[index];
 }
 
 /* Returns true when the list has this word, and not only as a part of another one. */
@@ -129,18 +129,14 @@ static tr_status known_otherwise(const char *word) {
 
 /* Fails with the command, section or key that the word probably means. */
 static tr_status unknown_word(const char *word) {
-    char words[MOST_WORDS][WORD_SIZE];
+    const char *words[MOST_WORDS];
     int count = 0;
     const int key = tr_schema_nearest(word);
     if (key < 0 || !tr_schema_ends_with(key, word)) TR_TRY(known_otherwise(word));
     for (int i = 0; i < cli_command_count && count < MOST_WORDS; i++)
-        (void)snprintf(words[count++], WORD_SIZE, "%s", cli_commands[i].name);
-    for (int i = 0; i < tr_schema_count && count < MOST_WORDS; i++) {
-        const char *name = tr_schema[i].name;
-        const int length = (int)strcspn(name, ".") + 1; /* with the dot */
-        if (i == 0 || strncmp(name, tr_schema[i - 1].name, (size_t)length) != 0)
-            (void)snprintf(words[count++], WORD_SIZE, "%.*s", length - 1, name);
-    }
+        words[count++] = cli_commands[i].name;
+    for (int i = 0; i < tr_section_count && count < MOST_WORDS; i++)
+        words[count++] = tr_sections[i];
     const int near = strchr(word, '.') ? -1 : tr_nearest(word, word_at, words, count);
     if (near < 0 && key < 0)
         return TR_FAIL(TR_ERR_USAGE, "unknown command or key '%s'; `trireme help` lists both",

@@ -35,8 +35,13 @@ static tr_status unknown_key(const char *name) {
         if (!strncmp(tr_schema[i].name, name, (size_t)(dot - name)) &&
             !tr_schema[i].name[dot - name])
             return not_section(&tr_schema[i]);
-    if (near < 0)
-        return TR_FAIL(TR_ERR_CONFIG, "unknown key '%s'; `trireme help` lists all keys", name);
+    if (near < 0) {
+        const char *section = tr_schema_nearest_section(name);
+        if (!section)
+            return TR_FAIL(TR_ERR_CONFIG, "unknown key '%s'; `trireme help` lists all keys", name);
+        return TR_FAIL(TR_ERR_CONFIG, "unknown key '%s'; `trireme help %s` lists the keys of %s",
+                       name, section, section);
+    }
     return TR_FAIL(TR_ERR_CONFIG, "unknown key '%s'; did you mean %s?", name, tr_schema[near].name);
 }
 

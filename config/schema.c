@@ -4,6 +4,7 @@
 #include "config/elsewhere.h"
 
 #include <stddef.h>
+#include <stdio.h>
 #include <string.h>
 
 #define BIG            1099511627776.0 /* 2^40: a larger count is a typing error */
@@ -484,10 +485,25 @@ int tr_schema_nearest(const char *name) {
     return tr_nearest(last, last_part, tr_schema, tr_schema_count);
 }
 
+const char *const tr_sections[] = {"model",    "model.lora", "data",  "train", "optim",
+                                   "parallel", "checkpoint", "guard", "log",   "device"};
+const int tr_section_count = sizeof tr_sections / sizeof *tr_sections;
+
+static const char *section_name(const void *sections, int index) {
+    return ((const char *const *)sections)[index];
+}
+
 bool tr_schema_is_section(const char *name) {
-    size_t length = strlen(name);
-    for (int i = 0; i < tr_schema_count; i++)
-        if (!strncmp(tr_schema[i].name, name, length) && tr_schema[i].name[length] == '.')
-            return true;
+    for (int i = 0; i < tr_section_count; i++)
+        if (!strcmp(tr_sections[i], name)) return true;
     return false;
+}
+
+const char *tr_schema_nearest_section(const char *name) {
+    for (int i = 0; i < tr_section_count; i++)
+        if (!strncmp(name, tr_sections[i], strlen(tr_sections[i]))) return tr_sections[i];
+    char section[32];
+    (void)snprintf(section, sizeof section, "%.*s", (int)strcspn(name, "."), name);
+    const int near = tr_nearest(section, section_name, tr_sections, tr_section_count);
+    return near < 0 ? NULL : tr_sections[near];
 }

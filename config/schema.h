@@ -48,8 +48,12 @@ bool tr_schema_ends_with(int index, const char *name);
 /* Returns the index of the key that the user probably meant, also when the name's section is
  * missing or wrong, or the name is that of another program; -1 when no key is near. */
 int tr_schema_nearest(const char *name);
-/* Returns true for a section: "model", "data", ... */
+/* The sections that keys are in: "model", "model.lora", "data", ... */
+extern const char *const tr_sections[];
+extern const int tr_section_count;
 bool tr_schema_is_section(const char *name);
+/* Returns the section that a name probably means, train for "trian" and "training", or NULL. */
+const char *tr_schema_nearest_section(const char *name);
 
 /* Returns true when the key's value is text in the config. */
 bool tr_key_is_text(const tr_key *key);

@@ -176,6 +176,19 @@ static void an_unknown_key_has_its_place(void **state) {
     refused("model.lor: 5\n", "x.yaml:1:1: unknown key 'model.lor'; did you mean model.lora.rank?");
     refused("xyzzy.plugh: 5\n",
             "x.yaml:1:1: unknown key 'xyzzy.plugh'; `trireme help` lists all keys");
+    static const struct {
+        const char *text, *name, *section;
+    } cases[] = {{"trian: {}\n", "trian", "train"},
+                 {"optimizer:\n", "optimizer", "optim"},
+                 {"parralel.xyzzy: 5\n", "parralel.xyzzy", "parallel"},
+                 {"log.xyzzy: 5\n", "log.xyzzy", "log"}};
+    for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
+        char sentence[160];
+        (void)snprintf(sentence, sizeof sentence,
+                       "x.yaml:1:1: unknown key '%s'; `trireme help %s` lists the keys of %s",
+                       cases[k].name, cases[k].section, cases[k].section);
+        refused(cases[k].text, sentence);
+    }
 }
 
 /* The names of other programs stand for keys that exist. */
@@ -303,7 +316,7 @@ static void a_wrong_form_has_its_place(void **state) {
     refused("log:\nlog: {every: 5}\n",
             "x.yaml:2:1: the section log is given twice, first in line 1: join the two");
     refused("{train: {steps: 5}, trian: {}}\n",
-            "x.yaml:1:21: unknown key 'trian'; `trireme help` lists all keys");
+            "x.yaml:1:21: unknown key 'trian'; `trireme help train` lists the keys of train");
     refused("train:\n  steps: {}\n", "x.yaml:2:3: train.steps takes one value, not keys below "
                                      "it: write it like train.steps=\"1000\"");
     refused("train:\n  steps: {a: 5}\n", "x.yaml:2:11: train.steps takes one value, not keys "
@@ -596,6 +609,10 @@ static void the_schema_is_whole(void **state) {
     for (int k = 0; k < tr_schema_count; k++) {
         const tr_key *key = &tr_schema[k];
         assert_int_equal(tr_schema_find(key->name), k); /* no name twice */
+        char section[64];
+        (void)snprintf(section, sizeof section, "%.*s", (int)(strrchr(key->name, '.') - key->name),
+                       key->name);
+        assert_true(tr_schema_is_section(section));
         assert_true(key->help && strlen(key->help) > 10);
         assert_true(key->fallback || key->example);
         assert_int_equal(key->type == TR_KEY_CHOICE, key->choices != NULL);
