@@ -130,7 +130,9 @@ static void on_stop_signal(job *j, int signal) {
         }
         if (!again) j->urgent_ns = tr_now_ns();
     }
-    if (!again) tr_signal_say(tr_signal_text(signal, j->launch->saves), j->refreshes);
+    /* A job that ends already, as after a loss, saves nothing more. */
+    if (!again && !tr_board_ending(j->board) && !tr_board_first_failure(j->board, NULL, NULL))
+        tr_signal_say(tr_signal_text(signal, j->launch->saves), j->refreshes);
     ask_to_stop(j);
 }
 

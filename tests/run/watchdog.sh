@@ -68,6 +68,9 @@ await_end() {
 for signal in KILL STOP; do
     start 3 steps 1000 0.3
     kill -"$signal" "$(pid_of 1)"
+    # A request to stop that comes after the loss promises no save.
+    until_true 60 grep -q 'lost rank 1' err
+    kill -TERM "$job" 2>/dev/null || true
     await_end
     check "SIG$signal: exit code 77 (was $code)" [ "$code" = 77 ]
     check "SIG$signal: over within 40 s (took $took)" [ "$took" -le 40 ]
