@@ -1,4 +1,4 @@
-/* The smaller and the larger of two numbers, for each type that the code compares. */
+/* The smaller and the larger of numbers, for each type that the code compares. */
 #pragma once
 
 #include <stddef.h>
@@ -31,4 +31,12 @@ static inline double tr_min_f64(double a, double b) {
 
 static inline double tr_max_f64(double a, double b) {
     return a > b ? a : b;
+}
+
+/* Returns the index of the smallest of `count` numbers, the first one among equals. */
+static inline int tr_argmin_i64(const int64_t *number, int count) {
+    int least = 0;
+    for (int i = 1; i < count; i++)
+        if (number[i] < number[least]) least = i;
+    return least;
 }

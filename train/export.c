@@ -253,9 +253,7 @@ static tr_status choose_tensors(export *e, bool *mine) {
     int64_t *load;
     TR_TRY(tr_calloc((size_t)ranks, sizeof *load, &load));
     for (int64_t i = 0; i < e->count; i++) {
-        int to = 0;
-        for (int r = 1; r < ranks; r++)
-            if (load[r] < load[to]) to = r;
+        const int to = tr_argmin_i64(load, ranks);
         load[to] += e->tensor[i].bytes;
         mine[i] = to == tr_world_rank(e->world);
         e->share += mine[i] ? e->tensor[i].bytes : 0;

@@ -1,6 +1,7 @@
 /* A model of another program becomes a run. */
 #include "base/folders.h"
 #include "base/memory.h"
+#include "base/minmax.h"
 #include "base/output.h"
 #include "ckpt/weights.h"
 #include "config/config.h"
@@ -144,9 +145,7 @@ static tr_status list_tensors(import *m) {
             const tr_param *param = &m->model->layers[l]->params[p];
             for (int k = 0; k < param->tensors && param->use == 0; k++) {
                 const int64_t bytes = tr_global_count(&param->tensor[k]) * (int64_t)sizeof(float);
-                int to = 0;
-                for (int r = 1; r < ranks; r++)
-                    if (load[r] < load[to]) to = r;
+                const int to = tr_argmin_i64(load, ranks);
                 load[to] += bytes;
                 m->bytes += tr_weights_find(&m->weights, param->tensor[k].name)->bytes;
                 if (to == mine) list_tensor(m, &param->tensor[k]);
