@@ -57,3 +57,16 @@ tr_status tr_output_replace(const char *temporary, const char *path, FILE *out, 
     if (status != TR_OK) (void)unlink(temporary);
     return status;
 }
+
+int tr_output_put(int fd, const void *data, size_t bytes, int64_t at) {
+    const char *from = data;
+    while (bytes > 0) {
+        const ssize_t n = pwrite(fd, from, bytes, at);
+        if (n < 0 && errno == EINTR) continue;
+        if (n <= 0) return n < 0 ? errno : ENOSPC;
+        from += n;
+        at += n;
+        bytes -= (size_t)n;
+    }
+    return 0;
+}

@@ -3,6 +3,8 @@
 
 #include "base/status.h"
 
+#include <stddef.h>
+#include <stdint.h>
 #include <stdio.h>
 
 /* Creates or empties a file for writing. Does not block when the path is a FIFO. Fails with
@@ -19,3 +21,5 @@ tr_status tr_output_sync_close(const char *path, FILE *out, tr_status status);
  * disk, so that a crash leaves the old file or the whole new one. Removes it after a failure.
  * Fails like tr_output_close, and with TR_ERR_DATA where a directory has the name. */
 tr_status tr_output_replace(const char *temporary, const char *path, FILE *out, tr_status status);
+/* Writes all bytes to their place in a file. Returns 0, or the cause as in errno. */
+int tr_output_put(int fd, const void *data, size_t bytes, int64_t at);

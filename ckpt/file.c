@@ -2,6 +2,7 @@
 #include "base/folders.h"
 #include "base/input.h"
 #include "base/memory.h"
+#include "base/output.h"
 #include "ckpt/ckpt_impl.h"
 
 #include <dirent.h>
@@ -32,16 +33,8 @@ tr_status tr_io_fail(const char *what, const char *path, int error, int64_t need
 
 tr_status tr_file_write(int fd, const char *path, const void *data, size_t bytes, int64_t offset,
                         int64_t needed) {
-    const char *from = data;
-    while (bytes > 0) {
-        ssize_t n = pwrite(fd, from, bytes, offset);
-        if (n < 0 && errno == EINTR) continue;
-        if (n <= 0) return tr_io_fail("write", path, n < 0 ? errno : ENOSPC, needed);
-        from += n;
-        offset += n;
-        bytes -= (size_t)n;
-    }
-    return TR_OK;
+    const int error = tr_output_put(fd, data, bytes, offset);
+    return error ? tr_io_fail("write", path, error, needed) : TR_OK;
 }
 
 tr_status tr_file_read(int fd, const char *path, void *data, size_t bytes, int64_t offset) {

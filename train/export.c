@@ -152,13 +152,8 @@ static tr_status fail_io(const char *what, const char *path) {
 }
 
 static tr_status write_all(int fd, const char *path, const void *data, int64_t bytes, int64_t at) {
-    for (int64_t done = 0; done < bytes;) {
-        ssize_t n = pwrite(fd, (const char *)data + done, (size_t)(bytes - done), at + done);
-        if (n < 0 && errno == EINTR) continue;
-        if (n <= 0) return fail_io("write", path);
-        done += n;
-    }
-    return TR_OK;
+    errno = tr_output_put(fd, data, (size_t)bytes, at);
+    return errno == 0 ? TR_OK : fail_io("write", path);
 }
 
 /* Lays a file out. Every rank computes the same; rank 0 also makes the file, with its header. */
