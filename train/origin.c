@@ -1,5 +1,6 @@
 #include "train/origin.h"
 
+#include "base/folders.h"
 #include "base/input.h"
 #include "base/memory.h"
 #include "base/output.h"
@@ -48,9 +49,10 @@ static tr_status copy_file(const char *from, const char *to) {
     return status;
 }
 
-/* Copies those of the first `count` files of passed_on that are in `from`. */
+/* Copies those of the first `count` files of passed_on that are in `from`, and syncs the folder. */
 static tr_status copy_files(const char *from, const char *to, int count) {
     char source[PATH_MAX], target[PATH_MAX];
+    bool copied = false;
     for (int i = 0; i < count; i++) {
         (void)snprintf(source, sizeof source, "%.3900s/%s", from, passed_on[i]);
         (void)snprintf(target, sizeof target, "%.3900s/%s", to, passed_on[i]);
@@ -58,8 +60,10 @@ static tr_status copy_files(const char *from, const char *to, int count) {
         if (mkdir(to, 0777) != 0 && errno != EEXIST)
             return TR_FAIL(TR_ERR_IO, "the directory '%s' cannot be made: %s", to, strerror(errno));
         TR_TRY(copy_file(source, target));
+        copied = true;
     }
-    return TR_OK;
+    const int error = copied ? tr_folders_sync(to) : 0;
+    return error ? TR_FAIL(TR_ERR_IO, "'%s' cannot be synced: %s", to, strerror(error)) : TR_OK;
 }
 
 tr_status tr_origin_copy(const char *from, const char *to) {

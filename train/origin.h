@@ -19,7 +19,7 @@ tr_status tr_origin_read(const char *run, cJSON **out);
 /* Returns the type that a tensor had: FP32 where origin (may be NULL) says nothing. */
 tr_weight_type tr_origin_type(const cJSON *origin, const char *tensor);
 /* Copies the tokenizer and generation files that are in `from` to the folder `to`, which is made if
- * there is one. */
+ * there is one, and syncs it. */
 tr_status tr_origin_copy(const char *from, const char *to);
 
 /* Puts the tokenizer of a run's data into <run>/tokenizer/, with the chat template and the other

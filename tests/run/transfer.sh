@@ -118,7 +118,7 @@ if strace -qq -o /dev/null true 2>/dev/null; then
     strace -qq -f -y -o calls -e trace=fsync,rename "$trireme" ckpt import "$models/qwen3" synced-run >/dev/null 2>err ||
         fail "an import: $(<err)"
     grep -q 'rename.*\.ckpt-import"' calls || fail "an import is not named by a rename: $(<calls)"
-    for file in origin.json config.yaml; do
+    for file in origin.json config.yaml tokenizer; do
         sed '/rename.*\.ckpt-import"/,$d' calls | grep -q "fsync(.*/synced-run/$file>" ||
             fail "an import names the run before $file is on the disk"
     done
