@@ -150,6 +150,7 @@ tr_status tr_saved_run_check(tr_ckpt_state *state, const char *root, tr_config *
     tr_status status = TR_OK;
     if (tr_config_parse(state->config, strlen(state->config), root, NULL, 0, then) == TR_OK)
         status = compare(state, root, then, config, out);
+    else tr_error_clear();
     free(then);
     return status;
 }

@@ -1,6 +1,7 @@
 /* Tests the check of a checkpoint's state: it accepts states that a run can have, and refuses every
  * number that a run cannot have. */
 #include "ckpt/ckpt_impl.h"
+#include "train/saved_run.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -165,8 +166,22 @@ static void what_no_run_can_have_is_refused(void **state) {
     refused(&s, "tokens_seen");
 }
 
+/* A config that this version cannot read is not compared, and its error does not stay. */
+static void an_unreadable_config_leaves_no_error(void **state) {
+    (void)state;
+    tr_ckpt_state s = good_state();
+    tr_saved_run saved;
+    tr_config config;
+    assert_int_equal(tr_config_parse("", 0, "x.yaml", NULL, 0, &config), TR_OK);
+    config.train.seed = (int64_t)s.seed;
+    (void)snprintf(s.config, sizeof s.config, "a_key_of_another_version: 1\n");
+    assert_int_equal(tr_saved_run_check(&s, "run/ckpt", &config, &saved), TR_OK);
+    assert_string_equal(tr_error_message(), "");
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(an_unreadable_config_leaves_no_error),
         cmocka_unit_test(what_a_run_can_have_passes),
         cmocka_unit_test(what_no_run_can_have_is_refused),
     };
