@@ -52,7 +52,7 @@ tr_status tr_output_sync_close(const char *path, FILE *out, tr_status status) {
 }
 
 tr_status tr_output_replace(const char *temporary, const char *path, FILE *out, tr_status status) {
-    status = tr_output_sync_close(temporary, out, status);
+    status = tr_output_sync_close(path, out, status);
     if (status == TR_OK && rename(temporary, path) != 0) status = cannot(path, errno);
     if (status != TR_OK) (void)unlink(temporary);
     return status;

@@ -19,7 +19,8 @@ tr_status tr_output_close(const char *path, FILE *out, tr_status status);
 tr_status tr_output_sync_close(const char *path, FILE *out, tr_status status);
 /* Closes the file, which was opened at `temporary`, and gives it the name `path` once it is on the
  * disk, so that a crash leaves the old file or the whole new one. Removes it after a failure.
- * Fails like tr_output_close, and with TR_ERR_DATA where a directory has the name. */
+ * Fails like tr_output_close, with `path` in the message, and with TR_ERR_DATA where a directory
+ * has the name. */
 tr_status tr_output_replace(const char *temporary, const char *path, FILE *out, tr_status status);
 /* Writes all bytes to their place in a file. Returns 0, or the cause as in errno. */
 int tr_output_put(int fd, const void *data, size_t bytes, int64_t at);

@@ -81,7 +81,7 @@ echo old >orders/old
 for file in old new; do
     for command in "1f1b -p 64 -m 1000 -o" "show 1f1b -p 8 -m 64 --svg" "show 1f1b -p 8 -m 64 --trace"; do
         # shellcheck disable=SC2086 # words
-        refused 74 "orders/$file.partial-" schedule $command orders/$file
+        refused 74 "'orders/$file' cannot be written: " schedule $command orders/$file
         [[ $(ls orders) == old && $(<orders/old) == old ]] || fail "schedule $command: $(ls -s orders)"
     done
 done
