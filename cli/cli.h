@@ -58,7 +58,7 @@ const cli_command *cli_find_near(const char *name);
 /* Returns true for "key=value" and "--key=value", but not for "--option=value", which has no point
  * before the '='. The first argument of a command is its config if a file has that name. */
 bool cli_is_setting(const char *argument, bool first);
-/* Returns true for "-" and /dev/stdout; false for NULL. */
+/* Returns true for "-", /dev/stdout and its other names; false for NULL. */
 bool cli_is_stdout(const char *path);
 
 /* Reads the value of a command's option: decimal, within both limits. Fails with TR_ERR_USAGE,

@@ -84,7 +84,8 @@ static tr_status open_output(const char *path, output *out) {
     }
     if (out->file) return TR_OK;
     if (errno == EISDIR) return TR_FAIL(TR_ERR_DATA, "'%s' is a directory: name a file", path);
-    return TR_FAIL(TR_ERR_IO, "'%s' cannot be written: %s", path, strerror(errno));
+    return TR_FAIL(TR_ERR_IO, "'%s' cannot be written: %s%s", path, strerror(errno),
+                   errno == ENOENT || errno == ENOTDIR ? ": make its folder first" : "");
 }
 
 /* A failure leaves the old file, or none, unless it is written in place. The error of stdout is

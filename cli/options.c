@@ -132,7 +132,10 @@ bool cli_is_setting(const char *argument, bool first) {
 }
 
 bool cli_is_stdout(const char *path) {
-    return path && (!strcmp(path, "-") || !strcmp(path, "/dev/stdout"));
+    static const char *const names[] = {"-", "/dev/stdout", "/dev/fd/1", "/proc/self/fd/1"};
+    for (size_t i = 0; path && i < sizeof names / sizeof *names; i++)
+        if (!strcmp(path, names[i])) return true;
+    return false;
 }
 
 tr_status cli_missing_value(const char *name, const char *option) {

@@ -49,7 +49,7 @@ grep -q '^rank 0   F0F1' out || fail "show: no drawing: $(<out)"
 grep -q $'\033' out && fail "show: colours off a terminal"
 [[ $(head -c 4 s.svg) == '<svg' && $(head -c 1 t.json) == '{' ]] || fail "show: no SVG or trace"
 # A file - is stdout, and so is /dev/stdout, which keeps what a file has before it; a drawing is then for a file.
-for name in - /dev/stdout; do
+for name in - /dev/stdout /dev/fd/1; do
     { echo before; "$trireme" schedule 1f1b -p 2 -m 3 -o $name; } >stdout.csv
     cmp <(sed 1d stdout.csv) 1f1b.csv && [[ $(head -n 1 stdout.csv) == before ]] || fail "-o $name: $(<stdout.csv)"
     "$trireme" schedule show 1f1b zbv -p 2 -m 2 --svg $name >stdout.svg
@@ -94,7 +94,7 @@ refused 64 "-p 3 contradicts 1f1b.csv, which has 2" simulate --schedule 1f1b.csv
 refused 64 "-v 8388609 contradicts wide.csv, which has 512 stages on 512 ranks" simulate --schedule wide.csv -v 8388609
 refused 64 "--memory: mB must be more than 0" schedule auto -p 2 -m 2 --memory mB=0,cap=1
 refused 66 "the schedule file 'no.csv' cannot be opened" schedule check no.csv
-refused 74 "'no/x' cannot be written" schedule gpipe -p 2 -m 2 -o no/x
+refused 74 "'no/x' cannot be written: No such file or directory: make its folder first" schedule gpipe -p 2 -m 2 -o no/x
 refused 78 "there is no file '1f2b'; unknown schedule '1f2b'; did you mean '1f1b'?" schedule 1f2b -p 2 -m 2
 refused 78 "there is no file 'ordr'; unknown schedule 'ordr': use one of gpipe, 1f1b" schedule check ordr
 refused 78 "events are too many for a drawing" schedule show gpipe -p 300 -m 3000 --svg large.svg
