@@ -15,10 +15,14 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+static bool is_full(int error) {
+    return error == ENOSPC || error == EDQUOT || error == EFBIG;
+}
+
 tr_status tr_io_fail(const char *what, const char *path, int error, int64_t needed) {
     const char *cause = strerror(error);
     if (needed <= 0) return TR_FAIL(TR_ERR_IO, "cannot %s %s: %s", what, path, cause);
-    if (error != ENOSPC && error != EDQUOT && error != EFBIG)
+    if (!is_full(error))
         return TR_FAIL(TR_ERR_IO, "cannot %s %s: %s (older checkpoints are untouched)", what, path,
                        cause);
     /* The message does not state the free bytes: part of the checkpoint may be written already, and
@@ -101,10 +105,8 @@ tr_status tr_file_reserve(int fd, const char *path, int64_t bytes, int64_t neede
     int error;
     do error = fallocate(fd, 0, 0, bytes) == 0 ? 0 : errno;
     while (error == EINTR);
-    /* If the file system cannot reserve room, a later write fails instead. */
-    if (error && error != EOPNOTSUPP && error != ENOSYS)
-        return tr_io_fail("reserve room for", path, error, needed);
-    return TR_OK;
+    /* Where the file system cannot reserve room, or a container may not, a later write fails. */
+    return is_full(error) ? tr_io_fail("reserve room for", path, error, needed) : TR_OK;
 }
 
 tr_status tr_file_try(const char *path, int64_t bytes, int64_t needed) {
