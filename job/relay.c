@@ -16,7 +16,8 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { CHUNK = 1 << 16 };
+enum { CHUNK = 1 << 16, LOSS = 14 };
+static const char loss_begins[LOSS + 1] = "trireme: lost ";
 static const int64_t SILENCE_NS = 1000000000;
 
 struct tr_relay {
@@ -33,6 +34,8 @@ struct tr_relay {
     bool after_notice;        /* the last bytes were those of a notice, and a NUL may follow */
     atomic_bool drops;        /* `dropped` is set: lines that contain one of these are dropped */
     char dropped[2][320];
+    char seam[2 * LOSS]; /* the last bytes copied, and the first ones of the next chunk */
+    size_t copied;       /* of them */
     char chunk[CHUNK];
 };
 
@@ -228,6 +231,19 @@ static size_t complete_notice(tr_relay *r, size_t bytes) {
     return bytes;
 }
 
+/* Returns true when a sentence that names a loss begins in these bytes, or began in the last ones
+ * and goes on here. */
+static bool has_loss(tr_relay *r, size_t bytes) {
+    const size_t first = bytes < LOSS ? bytes : LOSS, all = r->copied + first;
+    memcpy(r->seam + r->copied, r->chunk, first);
+    const bool found =
+        memmem(r->seam, all, loss_begins, LOSS) || memmem(r->chunk, bytes, loss_begins, LOSS);
+    const char *end = bytes < LOSS ? r->seam + all : r->chunk + bytes;
+    r->copied = bytes < LOSS && all < LOSS ? all : LOSS - 1;
+    memmove(r->seam, end - r->copied, r->copied);
+    return found;
+}
+
 static void *copy(void *argument) {
     tr_relay *r = argument;
     for (;;) {
@@ -245,7 +261,7 @@ static void *copy(void *argument) {
         for (int i = 0; i < 2 && atomic_load(&r->drops); i++)
             left = drop_lines(r->chunk, left, r->dropped[i]);
         if (memmem(r->chunk, left, "trireme: ", 9)) atomic_store(&r->printed, true);
-        if (memmem(r->chunk, left, "trireme: lost ", 14)) atomic_store(&r->printed_loss, true);
+        if (has_loss(r, left)) atomic_store(&r->printed_loss, true);
         if (left > 0) {
             if (r->line_of) let_line_end(r);
             if (!put(r->to, r->chunk, left)) atomic_store(&r->lost, true);

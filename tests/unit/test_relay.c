@@ -163,9 +163,35 @@ static void test_notices(void **state) {
     }
 }
 
+/* A sentence about a loss is noticed also when it comes in several parts, and nothing else is. */
+static void test_a_loss_in_parts(void **state) {
+    (void)state;
+    static const char *const text[] = {"step 3\ntrireme: lost rank 1\n", "trireme: lot rank 1\n"};
+    for (size_t k = 0; k < 2; k++)
+        for (size_t part = 1; part < 20; part++) {
+            int file[2], input;
+            tr_relay *relay;
+            assert_int_equal(pipe(file), 0);
+            must(tr_relay_open(file[1], NULL, &input, &relay));
+            for (size_t at = 0, n; at < strlen(text[k]); at += n) {
+                char got[64];
+                n = strlen(text[k]) - at < part ? strlen(text[k]) - at : part;
+                assert_int_equal(write(input, text[k] + at, n), n);
+                assert_int_equal(read(file[0], got, n), n);
+            }
+            (void)close(input);
+            while (!tr_relay_ended(relay)) sleep_ms(1);
+            if (tr_relay_printed_loss(relay) != (k == 0)) fail_msg("parts of %zu bytes", part);
+            tr_relay_close(relay);
+            (void)close(file[0]);
+            (void)close(file[1]);
+        }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_output_after_silence), cmocka_unit_test(test_mpirun_at_the_end),
-        cmocka_unit_test(test_notices), cmocka_unit_test(test_failed_copies)};
+        cmocka_unit_test(test_notices), cmocka_unit_test(test_a_loss_in_parts),
+        cmocka_unit_test(test_failed_copies)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
