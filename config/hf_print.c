@@ -40,7 +40,7 @@ static void set_bool(cJSON *object, const char *key, bool value, bool *good) {
 
 /* Returns what a gpt2 has that transformers' does not have, or NULL. */
 static const char *beyond_gpt2(const tr_model_config *m) {
-    if (m->window) return "with model.window";
+    if (m->window > 0 && m->window < m->context) return "with model.window";
     if (m->qkv_bias != TR_YES) return "without model.qkv_bias";
     if (m->kv_heads != m->heads) return "with model.kv_heads below model.heads";
     if (m->head_size * m->heads != m->width)

@@ -289,12 +289,28 @@ static void configs_come_back(void **state) {
     }
 }
 
+/* transformers' gpt2 has no window, and one of all tokens has no effect. */
+static void gpt2_has_no_smaller_window(void **state) {
+    (void)state;
+    for (int64_t window = 31; window <= 32; window++) {
+        tr_model_config m = {.layers = 1, .width = 16, .heads = 2, .context = 32, .vocab = 77};
+        char *text = NULL;
+        (void)snprintf(m.family, sizeof m.family, "gpt2");
+        m.window = window;
+        must(tr_model_complete(&m));
+        assert_int_equal(tr_hf_print(&m, NULL, "float32", &text),
+                         window < m.context ? TR_ERR_DATA : TR_OK);
+        free(text);
+    }
+}
+
 int main(void) {
     seed = tr_test_seed(11);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(configs_ask_for_what_trireme_has),
         cmocka_unit_test(configs_have_the_defaults_of_the_classes),
         cmocka_unit_test(configs_come_back),
+        cmocka_unit_test(gpt2_has_no_smaller_window),
         cmocka_unit_test(an_activation_keeps_its_name),
         cmocka_unit_test(presets_are_the_published_models),
     };
