@@ -152,6 +152,8 @@ static tr_status set_word(const tr_key *key, const char *value, const char *cons
     for (int i = 0; i < count; i++)
         if (!strcmp(words[i], value)) return set_text(key, value, config);
     int near = tr_nearest(value, word_of, words, count);
+    for (int i = 0; near < 0 && *value && i < count; i++) /* gpt2 is gpt2-124m */
+        if (!strncmp(words[i], value, strlen(value))) near = i;
     return wrong_type(key, value, near < 0 ? NULL : words[near]);
 }
 

@@ -286,6 +286,7 @@ static void an_unknown_choice_has_its_place(void **state) {
             "nccl, not 'ncl'; did you mean 'nccl'?");
     refused("data.changed: alow\n", "x.yaml:1:15: data.changed must be one of refuse, allow, not "
                                     "'alow'; did you mean 'allow'?");
+    refused_ending("model.preset: gpt2\n", ", not 'gpt2'; did you mean 'gpt2-124m'?");
     refused_ending("parallel.schedule: 1F1B\n", ", not '1F1B'; did you mean '1f1b'?");
     refused_ending("train.precision: BF16\n", ", not 'BF16'; did you mean 'bf16'?");
     refused_ending("parallel.schedule: 1f2b\n", ", not '1f2b'; did you mean '1f1b'?");
