@@ -3,6 +3,7 @@
 #include "base/clock.h"
 #include "base/memory.h"
 #include "base/thread.h"
+#include "job/mpi_output.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -31,7 +32,7 @@ struct tr_relay {
     atomic_bool printed_loss; /* one that names a lost rank or host */
     _Atomic int64_t read_ns;  /* when bytes came last */
     _Atomic int notices;      /* a file that mpirun's notices are written to; -1: none */
-    bool after_notice;        /* the last bytes were those of a notice, and a NUL may follow */
+    bool after_notice;        /* see tr_mpi_output_clean */
     atomic_bool drops;        /* `dropped` is set: lines that contain one of these are dropped */
     char dropped[2][320];
     char seam[2 * LOSS]; /* the last bytes copied, and the first ones of the next chunk */
@@ -64,166 +65,14 @@ static void let_line_end(const tr_relay *r) {
     if (atomic_load(&r->line_of->open_line)) (void)put(r->to, "\n", 1);
 }
 
-/* Open MPI's complaints about a message to or from a process that has just died, in shared memory
- * and over TCP, and those of mpirun's libevent about its pipe. They are dropped, because the job's
- * message already says what happened. mpirun's warning that its ssh began before it could set a
- * process group is dropped, too: the child has set its own. So is what a rank's MPI says when it
- * cannot start, of which the rank has its own message. */
-static const char *const reports[] = {
-    "] Read -1, expected ",
-    "mca_btl_tcp_frag_send: writev failed",
-    "mca_btl_tcp_frag_recv: readv failed",
-    "mca_btl_tcp_recv_blocking] recv(",
-    "mca_btl_tcp_endpoint_send_handler] invalid connection state",
-    "[warn] Epoll MOD(",
-    "] PMIX ERROR: PMIX_ERR_UNREACH in file ",
-    ": Warning: setpgid(", /* of plm:rsh, which version 5 calls plm:ssh */
-    "*** An error occurred in MPI_Init_thread",
-    "*** on a NULL communicator",
-    "*** MPI_ERRORS_ARE_FATAL (processes in this communicator will now abort,",
-    "***    and MPI will try to terminate your MPI job as well)",
-    "] Local abort before MPI_INIT completed ",
-};
-
-/* Removes the lines that contain `report`; returns the remaining bytes. */
-static size_t drop_lines(char *data, size_t bytes, const char *report) {
-    char *found;
-    while ((found = memmem(data, bytes, report, strlen(report)))) {
-        char *begin = found, *end = memchr(found, '\n', bytes - (size_t)(found - data));
-        while (begin > data && begin[-1] != '\n') begin--;
-        if (!end) return (size_t)(begin - data);
-        size_t rest = bytes - (size_t)(end + 1 - data);
-        memmove(begin, end + 1, rest);
-        bytes = (size_t)(begin - data) + rest;
-    }
-    return bytes;
-}
-
-/* Open MPI writes such a complaint in parts, and the job's message may come between them. Removes
- * the beginning of a complaint, "[HOST][JOB,RANK][FILE:LINE:FUNCTION] ", in front of that message;
- * returns the remaining bytes. */
-static size_t drop_beginnings(char *data, size_t bytes) {
-    static const char function[] = ":mca_btl_tcp_", message[] = "] trireme: ";
-    char *at = data, *found;
-    while ((found = memmem(at, bytes - (size_t)(at - data), message, strlen(message)))) {
-        char *begin = found;
-        at = found + 2;
-        while (begin > data && begin[-1] != '\n') begin--;
-        if (!memmem(begin, (size_t)(found - begin), function, strlen(function))) continue;
-        memmove(begin, at, bytes - (size_t)(at - data));
-        bytes -= (size_t)(at - begin);
-        at = begin;
-    }
-    return bytes;
-}
-
-/* --- notices ---------------------------------------------------------------------------------- */
-
-enum {
-    ROW = 74,         /* dashes in the first and the last line of a notice */
-    NOTICE_MS = 2000, /* how long its next line may take */
-};
-
-/* How the notices begin that Open MPI 5 prints when a rank has ended early or could not start MPI,
- * or when a host or a rank there does not answer. It has no setting against them. */
-static const char *const notices[] = {
-    "prterun detected that one or more processes exited",
-    "prterun noticed that process rank ",
-    "prterun has exited due to process rank ",
-    "PRTE has lost communication with a remote daemon",
-    "MPI_ABORT was invoked on rank ",
-    "An MPI communication peer process has unexpectedly disconnected.",
-    "A requested component was not found, ",
-    "It looks like MPI_INIT failed ",
-};
-
-static bool begins_with(const char *at, const char *end, const char *text) {
-    const size_t length = strlen(text);
-    return (size_t)(end - at) >= length && memcmp(at, text, length) == 0;
-}
-
-static char *next_line(char *at, char *end) {
-    char *newline = memchr(at, '\n', (size_t)(end - at));
-    return newline ? newline + 1 : end;
-}
-
-/* Returns the end of the row of dashes at this line, or NULL when it has none. Open MPI writes the
- * NUL at the end of some notices too. */
-static char *end_of_row(char *line, char *end) {
-    while (line < end && *line == '\0') line++;
-    if (end - line <= ROW || line[ROW] != '\n') return NULL;
-    for (int i = 0; i < ROW; i++)
-        if (line[i] != '-') return NULL;
-    return line + ROW + 1;
-}
-
-/* Returns the end of the notice that begins with this line, or the line itself when none does.
- * *open: a notice may begin there, and the rest has not come yet. */
-static char *end_of_notice(char *line, char *end, bool *open) {
-    char *at = end_of_row(line, end), *after;
-    *open = at != NULL;
-    if (!at || at == end) return line;
-    *open = false;
-    for (size_t i = 0; i < sizeof notices / sizeof *notices; i++)
-        *open |= begins_with(at, end, notices[i]);
-    for (; *open && at < end; at = next_line(at, end)) {
-        after = end_of_row(at, end);
-        if (!after) continue;
-        *open = false;
-        while (after < end && *after == '\0') after++;
-        return after;
-    }
-    return line;
-}
-
-/* Returns true when the data ends in what may be the beginning of a notice. */
-static bool has_open_notice(char *data, size_t bytes) {
-    char *end = data + bytes;
-    bool open = false;
-    for (char *line = data, *after; line < end && !open; line = after) {
-        after = end_of_notice(line, end, &open);
-        if (after == line) after = next_line(line, end);
-    }
-    return open;
-}
-
-/* Writes a notice as one line to the file. */
-static void keep_notice(int file, const char *notice, const char *end) {
-    char text[1024];
-    size_t length = 0;
-    for (const char *c = notice; c < end && length < sizeof text - 1; c++)
-        text[length++] = *c == '\n' ? ' ' : *c;
-    text[length++] = '\n';
-    if (file >= 0) (void)put(file, text, length);
-}
-
-/* Removes the notices, except a job's message that came between their lines; returns the remaining
- * bytes. */
-static size_t drop_notices(tr_relay *r, char *data, size_t bytes) {
-    char *end = data + bytes, *out = data, *after = data; /* after: the end of the last notice */
-    char *line = data;
-    bool open;
-    while (r->after_notice && line < end && *line == '\0') line++;
-    for (char *next; line < end; line = next) {
-        if (line >= after) {
-            after = end_of_notice(line, end, &open);
-            if (after > line) keep_notice(atomic_load(&r->notices), line, after);
-        }
-        next = next_line(line, end);
-        if (line < after && next > after) next = after; /* past its NUL */
-        if (line < after && !begins_with(line, end, "trireme: ")) continue;
-        memmove(out, line, (size_t)(next - line));
-        out += next - line;
-    }
-    if (out > data || after > data) r->after_notice = after == end;
-    return (size_t)(out - data);
-}
+enum { NOTICE_MS = 2000 }; /* how long the next line of a notice may take */
 
 /* Reads on while a notice is not complete, which comes line by line; returns the bytes there are.
  */
 static size_t complete_notice(tr_relay *r, size_t bytes) {
     struct pollfd more = {.fd = r->from, .events = POLLIN};
-    while (bytes < CHUNK && has_open_notice(r->chunk, bytes) && poll(&more, 1, NOTICE_MS) > 0) {
+    while (bytes < CHUNK && tr_mpi_notice_is_open(r->chunk, bytes) &&
+           poll(&more, 1, NOTICE_MS) > 0) {
         ssize_t n = read(r->from, r->chunk + bytes, CHUNK - bytes);
         if (n <= 0) break;
         bytes += (size_t)n;
@@ -254,12 +103,9 @@ static void *copy(void *argument) {
         if (n <= 0) break;
         atomic_store(&r->read_ns, tr_now_ns());
         size_t left = complete_notice(r, (size_t)n);
-        left = drop_notices(r, r->chunk, left);
-        left = drop_beginnings(r->chunk, left);
-        for (size_t i = 0; i < sizeof reports / sizeof *reports; i++)
-            left = drop_lines(r->chunk, left, reports[i]);
+        left = tr_mpi_output_clean(r->chunk, left, atomic_load(&r->notices), &r->after_notice);
         for (int i = 0; i < 2 && atomic_load(&r->drops); i++)
-            left = drop_lines(r->chunk, left, r->dropped[i]);
+            left = tr_drop_lines(r->chunk, left, r->dropped[i]);
         if (memmem(r->chunk, left, "trireme: ", 9)) atomic_store(&r->printed, true);
         if (has_loss(r, left)) atomic_store(&r->printed_loss, true);
         if (left > 0) {
