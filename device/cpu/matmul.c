@@ -84,7 +84,8 @@ static bool is_intel(void) {
 static bool prefers_gemm(const cpu_matmul *op, const char *first) {
     enum { DEEP = 4096, ROWS = 1024, TERMS = 512 };
     const operand *x = op->operands;
-    if (strcmp(first, "brg:avx512_core") == 0) return is_intel();
+    if (strcmp(first, "brg:avx512_core") == 0 || strcmp(first, "brg_matmul:avx512_core") == 0)
+        return is_intel(); /* the second is oneDNN 3.7's name */
     const bool amx = strcmp(first, "brg:avx512_core_amx_bf16") == 0;
     if (!amx && strcmp(first, "brg:avx512_core_bf16") != 0) return false;
     const bool gradient = x[DST].used.dtype == TR_F32, deep = x[SRC].used.columns >= DEEP;
