@@ -42,14 +42,15 @@ tr_status tr_cpu_prepare_matmul_tiles(const tr_op_context *context, const tr_op_
 void tr_cpu_matmul_finish(const tr_cpu_kernels *kernels, const tr_matmul_desc *d,
                           const tr_op_args *args, int64_t row, int64_t at, int64_t count, float *c);
 
-/* Memory of the random bits of TR_BLOCK elements. */
+/* Memory of the random bits of TR_CPU_DRAWN elements. */
+enum { TR_CPU_DRAWN = 4096 };
 typedef struct tr_cpu_draws {
-    uint32_t words[TR_BLOCK / 2 + 8 + TR_CPU_PHILOX_MORE];
-    uint16_t kept[TR_BLOCK];
+    uint32_t words[TR_CPU_DRAWN / 2 + 8 + TR_CPU_PHILOX_MORE];
+    uint16_t kept[TR_CPU_DRAWN];
 } tr_cpu_draws;
 
-/* Returns the random half-words of elements at .. at + n - 1 of a run, n <= TR_BLOCK, in `memory`.
- * For a use each is turned into its own (tr_rounding_draw). */
+/* Returns the random half-words of elements at .. at + n - 1 of a run, n <= TR_CPU_DRAWN, in
+ * `memory`. For a use each is turned into its own (tr_rounding_draw). */
 const uint16_t *tr_cpu_draw(const tr_op *op, const tr_op_args *args, const tr_quantize_desc *d,
                             int64_t at, int64_t n, tr_cpu_draws *memory);
 

@@ -32,7 +32,7 @@ static tr_status run_step_finish(tr_op *op, const tr_op_args *args) {
 }
 
 /* Elements that are stepped at a time: enough that a kernel's preparation costs little. */
-enum { STEPPED = 4096 };
+enum { STEPPED = TR_CPU_DRAWN };
 
 /* A step of a run: the operator, and its first elements. */
 typedef struct stepped {
@@ -69,9 +69,9 @@ static void step_piece(const stepped *s, const tr_cpu_update *u, int64_t at, int
     }
 }
 
-_Static_assert(TR_BLOCK % TR_CODE8_BLOCK == 0, "step_codes takes whole blocks");
+_Static_assert(STEPPED % TR_CODE8_BLOCK == 0, "step_codes takes whole blocks");
 
-/* Steps n elements, at most TR_BLOCK, with states in 8 bits, which are whole blocks or end with the
+/* Steps n elements, at most STEPPED, with states in 8 bits, which are whole blocks or end with the
  * run. */
 static void step_codes(const stepped *s, const tr_cpu_update *u, int64_t at, int64_t n) {
     tr_cpu_draws memory;
@@ -83,11 +83,10 @@ static void step_codes(const stepped *s, const tr_cpu_update *u, int64_t at, int
 /* Steps all elements. */
 static void step(const stepped *s, int64_t count) {
     const bool coded = s->states > 0 && s->first.state_dtype == TR_U8;
-    const int64_t most = coded ? TR_BLOCK : STEPPED;
 #pragma omp parallel for schedule(static) num_threads(tr_cpu_threads(s->op, count))
-    for (int64_t at = 0; at < count; at += most) {
+    for (int64_t at = 0; at < count; at += STEPPED) {
         const tr_cpu_update own = tr_cpu_update_from(&s->first, at);
-        const int64_t n = tr_min_i64(most, count - at);
+        const int64_t n = tr_min_i64(STEPPED, count - at);
         if (coded) step_codes(s, &own, at, n);
         else step_piece(s, &own, at, n);
     }
