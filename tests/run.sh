@@ -205,7 +205,7 @@ step build-bench "build of the benchmarks" build release benches || true
 commit=$(git rev-parse HEAD 2>/dev/null || echo none)
 TRIREME_DRAW=$commit step test "tests (release)" suite release 4 -E "$(left_out)" || true # on two processors: whole runs wait for more than half of their time
 # The trials, and then the tests with ThreadSanitizer, wait for much of their time, in which these builds go on. With
-# AddressSanitizer the kernels for AVX-512 and AMX, two minutes of the compiler, are built for one commit in three.
+# AddressSanitizer the kernels for AVX-512 and AMX, a minute of the compiler, are built for one commit in three.
 draw_asan
 meanwhile step build-tsan "build (thread)" build_meanwhile tsan tsan_tests
 tsan=$!
