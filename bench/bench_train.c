@@ -8,9 +8,12 @@
  *   bench_train layers=6 width=384 heads=6 context=256 vocab=256 batch=8 micro_batch=8
  *               precision=fp32|bf16|fp16 pp=1 dp=1 zero=0 tp=1 schedule=1f1b
  *               transport=auto|nccl|mpi threads=1 steps=7 report=0 device=cpu
- *               deterministic=1 recompute=none|selective|full
+ *               deterministic=1 recompute=none|selective|full plans=
  *   bench_train preset=llama-3.2-1b layers=2 context=256 batch=4 micro_batch=4 ...
  *   bench_train data=tokens format=megatron pairs=20 ...
+ *
+ * With `plans`, measured plans are written to plans.txt in that folder, and read where it has
+ * them already: under a profiler, which slows launches, other plans would be the fastest.
  *
  * With `data`, `pairs` blocks of steps on random tokens take turns with as many on the tokens of
  * that file, and one more line compares the median steps.
@@ -45,6 +48,7 @@ typedef struct options {
     int64_t batch, micro_batch, pp, dp, zero, tp, threads, steps;
     int64_t report, deterministic;
     const char *precision, *schedule, *transport, *device, *recompute;
+    const char *plans; /* NULL: in no folder */
     int64_t pairs;
     const char *data, *format; /* data NULL: random tokens alone */
 } options;
@@ -91,6 +95,7 @@ static bool take_option(options *o, const char *word) {
         {"data", NULL, &o->data},
         {"format", NULL, &o->format},
         {"recompute", NULL, &o->recompute},
+        {"plans", NULL, &o->plans},
     };
     const size_t length = strcspn(word, "=");
     if (!word[length]) return false;
@@ -131,6 +136,7 @@ static tr_status read_config(bench *b, char **words, int count) {
     print_train_keys(&b->o, &text[n]);
     for (int k = 0; k < TRAIN_KEYS; k++) overrides[n + k] = text[n + k];
     TR_TRY(tr_config_parse("", 0, "bench_train", overrides, n + TRAIN_KEYS, &b->config));
+    if (b->o.plans) (void)snprintf(b->config.log.dir, sizeof b->config.log.dir, "%s", b->o.plans);
     tr_model_config *model = &b->config.model;
     (void)snprintf(model->recompute, sizeof model->recompute, "%s", b->o.recompute);
     TR_TRY(tr_model_complete(model));
@@ -361,7 +367,9 @@ static tr_status run(bench *b, tr_world *world) {
     TR_TRY_OUT(tr_schedule_open(&request, &schedule));
     desc.schedule = schedule;
     const tr_orders orders = {.schedule = schedule};
-    TR_TRY_OUT(tr_plans_settle(world, &b->config, device, &desc.mesh, &orders, false, &plans));
+    TR_TRY_OUT(
+        tr_plans_settle(world, &b->config, device, &desc.mesh, &orders, o->plans != NULL, &plans));
+    if (o->plans && tr_world_rank(world) == 0) TR_TRY_OUT(tr_plans_write(&plans, &b->config));
     desc.plans = plans.book;
     TR_TRY_OUT(tr_engine_create(&desc, &engine));
     tell_fallbacks(world, device);

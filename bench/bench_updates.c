@@ -12,10 +12,11 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { SIDE = 3072, KEYS = 8 };
+enum { KEYS = 8 };
 
 /* A store of one matrix, and its steps. */
 typedef struct matrix {
+    int64_t side;
     tr_store store;
     tr_store_slot slot;
     tr_param param;
@@ -24,9 +25,9 @@ typedef struct matrix {
     tr_run run;
     tr_updates *updates;
     tr_directions *directions; /* NULL: between directions and steps nothing is measured */
-    tr_step_state state;
+    tr_step_state *state;
     void *scratch;
-    double norms[2];
+    double *norms; /* two */
 } matrix;
 
 static void check(tr_status status) {
@@ -35,26 +36,51 @@ static void check(tr_status status) {
     exit((int)status);
 }
 
-/* Returns memory for the elements in this type, filled with 1s, which every type has as bits that
- * are not subnormal. */
-static char *memory_of(tr_device *device, tr_dtype dtype) {
+static int64_t side_on(const tr_device *device) {
+    return tr_device_on_host(device) ? 3072 : 8192;
+}
+
+/* Returns memory for so many elements of this type, filled with 1s, which every type has as bits
+ * that are not subnormal. */
+static char *memory_of(tr_device *device, tr_dtype dtype, int64_t count) {
+    static uint16_t ones[BENCH_PATTERN / 2];
+    const size_t bytes =
+        dtype == TR_U8 ? tr_code8_bytes(count) : (size_t)count * tr_dtype_size(dtype);
     void *memory;
-    const size_t bytes = dtype == TR_U8 ? tr_code8_bytes((int64_t)SIDE * SIDE)
-                                        : (size_t)SIDE * SIDE * tr_dtype_size(dtype);
+    for (size_t i = 0; i < BENCH_PATTERN / 2; i++) ones[i] = 0x3f80;
     check(tr_device_alloc(device, TR_MEMORY_DATA, bytes, &memory));
-    for (size_t i = 0; i < bytes / 2; i++) ((uint16_t *)memory)[i] = 0x3f80;
+    check(bench_fill(device, memory, (int64_t)bytes, ones));
     return memory;
 }
 
+/* Returns a copy of these bytes in the device's memory. */
+static void *copy_of(tr_device *device, const void *bytes, size_t size) {
+    void *memory;
+    check(tr_device_alloc(device, TR_MEMORY_DATA, size, &memory));
+    check(bench_fill(device, memory, (int64_t)size, bytes));
+    return memory;
+}
+
+static tr_step_state *state_of(tr_device *device) {
+    const tr_step_state state = {.seed = 3,
+                                 .step = 1,
+                                 .lr = 1e-3,
+                                 .gradient_factor = 1,
+                                 .bias_correction1 = 0.1,
+                                 .bias_correction2 = 0.05,
+                                 .square_weight = 0.1};
+    return copy_of(device, &state, sizeof state);
+}
+
 static void make_store(matrix *m, tr_device *device, tr_dtype dtype, tr_optim_memory optimizer) {
-    const int64_t count = (int64_t)SIDE * SIDE;
+    const int64_t side = m->side = side_on(device), count = side * side;
     const tr_dtype acc = tr_dtype_acc(dtype), grad = tr_optim_grad_dtype(optimizer, dtype);
-    m->box = (tr_box){.extent = {SIDE, SIDE}, .local_stride = {SIDE, 1}};
+    m->box = (tr_box){.extent = {side, side}, .local_stride = {side, 1}};
     m->global =
-        (tr_global){.name = "matrix", .rank = 2, .shape = {SIDE, SIDE}, .boxes = 1, .box = &m->box};
+        (tr_global){.name = "matrix", .rank = 2, .shape = {side, side}, .boxes = 1, .box = &m->box};
     m->param = (tr_param){.tensors = 1,
                           .tensor = &m->global,
-                          .local = {SIDE, SIDE},
+                          .local = {side, side},
                           .count = count,
                           .decay = true,
                           .is_linear = true,
@@ -64,16 +90,16 @@ static void make_store(matrix *m, tr_device *device, tr_dtype dtype, tr_optim_me
         .param = &m->param,
         .layout = {.replicas = {.count = {1, 1, 1}}, .parts = 1, .counted_in_tp = true},
         .portion = {.extent = count},
-        .grad = memory_of(device, grad),
-        .value = memory_of(device, dtype),
+        .grad = memory_of(device, grad, count),
+        .value = memory_of(device, dtype, count),
         .optimizer = tr_optim_kind_for(optimizer.kind, &m->param),
         .shares = -1};
-    m->slot.direction = grad == acc ? m->slot.grad : memory_of(device, acc);
+    m->slot.direction = grad == acc ? m->slot.grad : memory_of(device, acc, count);
     m->slot.master = dtype == acc          ? m->slot.value
                      : optimizer.no_master ? NULL
-                                           : memory_of(device, acc);
+                                           : memory_of(device, acc, count);
     for (int k = 0; k < tr_optim_states(m->slot.optimizer); k++)
-        m->slot.state[k] = memory_of(device, tr_optim_state_dtype(optimizer, dtype));
+        m->slot.state[k] = memory_of(device, tr_optim_state_dtype(optimizer, dtype), count);
     m->run = (tr_run){.grad = m->slot.grad,
                       .direction = m->slot.direction,
                       .master = m->slot.master,
@@ -102,6 +128,8 @@ static void free_store(matrix *m) {
     tr_updates_destroy(m->updates);
     tr_directions_destroy(m->directions);
     tr_device_free(device, m->scratch);
+    tr_device_free(device, m->state);
+    tr_device_free(device, m->norms);
     for (int k = 0; k < TR_OPTIM_STATES; k++) tr_device_free(device, m->slot.state[k]);
     if (m->slot.master != m->slot.value) tr_device_free(device, m->slot.master);
     if (m->slot.direction != m->slot.grad) tr_device_free(device, m->slot.direction);
@@ -126,7 +154,7 @@ static double bytes_of(const matrix *m) {
             each += 2 * (double)tr_dtype_size(s->state_dtype);
     if (s->dtype == TR_BF16 && !s->no_master) each += 2;
     if (directs) each += master + 2 * (factors ? (double)tr_dtype_size(s->grad_dtype) : 4);
-    return each * SIDE * SIDE;
+    return each * (double)(m->side * m->side);
 }
 
 static tr_status step(void *context) {
@@ -134,9 +162,9 @@ static tr_status step(void *context) {
     tr_stream *stream = tr_device_compute(m->store.device);
     const tr_run_part part = tr_run_part_of(&m->store, 0, 0, m->run.count);
     if (m->directions || !part.direction)
-        return tr_updates_run(m->updates, m->directions, stream, &m->state, m->scratch);
-    TR_TRY(tr_updates_step(m->updates, &part, stream, &m->state, m->scratch));
-    return tr_updates_descend(m->updates, &part, m->norms, stream, &m->state, m->scratch);
+        return tr_updates_run(m->updates, m->directions, stream, m->state, m->scratch);
+    TR_TRY(tr_updates_step(m->updates, &part, stream, m->state, m->scratch));
+    return tr_updates_descend(m->updates, &part, m->norms, stream, m->state, m->scratch);
 }
 
 typedef struct copying {
@@ -151,12 +179,12 @@ static tr_status copy(void *context) {
 
 /* Returns the bytes read and written per second by a copy of the matrix. */
 static double copy_rate(tr_device *device) {
-    const int64_t count = (int64_t)SIDE * SIDE;
+    const int64_t count = side_on(device) * side_on(device);
     const tr_op_desc desc = {.kind = TR_OP_CAST, .rows = {.rows = 1, .width = count, .to = TR_F32}};
-    copying c = {
-        .args = {
-            .t = {[TR_CAST_X] = tr_tensor_matrix(memory_of(device, TR_F32), TR_F32, 1, count),
-                  [TR_CAST_Y] = tr_tensor_matrix(memory_of(device, TR_F32), TR_F32, 1, count)}}};
+    copying c = {.args = {.t = {[TR_CAST_X] = tr_tensor_matrix(memory_of(device, TR_F32, count),
+                                                               TR_F32, 1, count),
+                                [TR_CAST_Y] = tr_tensor_matrix(memory_of(device, TR_F32, count),
+                                                               TR_F32, 1, count)}}};
     double seconds = 0;
     check(tr_op_prepare(&(tr_op_context){.device = device}, &desc, &c.op));
     check(bench_time(device, copy, &c, 0.1, &seconds));
@@ -169,14 +197,8 @@ static double copy_rate(tr_device *device) {
 static void time_row(tr_device *device, const char *name, const tr_config *config) {
     const tr_optim_config optimizer = tr_optim_of(config);
     const double roof = copy_rate(device);
-    matrix m = {.state = {.seed = 3,
-                          .step = 1,
-                          .lr = 1e-3,
-                          .gradient_factor = 1,
-                          .bias_correction1 = 0.1,
-                          .bias_correction2 = 0.05,
-                          .square_weight = 0.1},
-                .norms = {1, 1}};
+    matrix m = {.state = state_of(device),
+                .norms = copy_of(device, (const double[]){1, 1}, 2 * sizeof(double))};
     tr_mesh mesh;
     size_t scratch = 1;
     double seconds = 0;
@@ -212,7 +234,7 @@ int main(int argc, char **argv) {
         {"train.precision=bf16", "optim.master=none", "optim.gradients=bf16"}};
     tr_device *device;
     const tr_device_options options = {.threads = argc > 1 ? atoi(argv[1]) : 1};
-    check(tr_device_open("cpu", &options, &device));
+    check(tr_device_open(argc > 3 ? argv[3] : "cpu", &options, &device));
     for (size_t o = 0; o < sizeof optimizers / sizeof *optimizers; o++)
         for (size_t s = 0; s < sizeof storages / sizeof *storages; s++) {
             const char *keys[2 * KEYS];

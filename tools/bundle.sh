@@ -40,7 +40,7 @@ for name in "${programs[@]}"; do
     [[ -x $build/tests/$name ]] || die "there is no $build/tests/$name: build all"
     cp "$build/tests/$name" "$root/build/release/tests/"
 done
-benches=(bench_op bench_train) # built on demand: cmake --build build/release --target benches
+benches=(bench_op bench_train bench_updates) # built on demand: cmake --build build/release --target benches
 [[ ! -x $build/tests/test_op_cuda ]] || benches+=(bench_matmul)
 for name in "${benches[@]}"; do
     if [[ -x $build/bench/$name ]]; then cp "$build/bench/$name" "$root/build/release/bench/"; else

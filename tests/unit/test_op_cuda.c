@@ -64,12 +64,15 @@ static bool leave_out(const tr_op_desc *d) {
 
 static tr_op_case_list list;
 
-/* On a GPU, cuBLASLt 13.1 rounds a narrow product before it adds C, and, where rows do not begin on
- * 16 bytes, before it adds a bias (seen on an H100). The emulated one rounds once. */
+/* On a GPU, cuBLASLt 13.1 rounds a narrow product before it adds C, and, where rows do not begin or
+ * end on 16 bytes, before it adds a bias (seen on an H100 and, where they begin there and do not
+ * end, on an H200). The emulated one rounds once. */
 static void allow_rounding(const tr_matmul_desc *d, tr_op_tensor *t) {
 #ifndef TRIREME_EMULATED
     const tr_blas_layout l = tr_blas_layout_of(d);
-    const bool aligned = (l.first.ld | l.second.ld | l.result.ld) % 8 == 0;
+    const int64_t begins = l.first.ld | l.second.ld | l.result.ld;
+    const int64_t ends = l.first.rows | l.second.rows | l.result.rows;
+    const bool aligned = (begins | ends) % 8 == 0;
     if (d->c == TR_F32 || d->c == TR_F64 || !(d->accumulate || (d->fused.bias && !aligned))) return;
     t[TR_MATMUL_C].inner = t[TR_MATMUL_AUX].inner = tr_dtype_eps(d->c);
 #else

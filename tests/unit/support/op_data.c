@@ -343,11 +343,13 @@ void tr_op_case_describe(const tr_op_case *c, tr_dtype storage, char *text, size
     switch (c->desc.kind) {
     case TR_OP_MATMUL:
         (void)snprintf(
-            text, size, "%s %s m %lld n %lld k %lld%s%s%s%s%s%s%s%s options %u", name, type,
-            (long long)m->m, (long long)m->n, (long long)m->k, m->trans_a ? " trans_a" : "",
-            m->trans_b ? " trans_b" : "", m->fused.bias ? " bias" : "",
-            m->accumulate ? " accumulate" : "", m->fused.activate ? " gelu" : "",
-            m->fused.activate_grad ? " gelu_dgrad" : "", m->fused.residual ? " residual" : "",
+            text, size, "%s %s m %lld n %lld k %lld ld %lld %lld %lld%s%s%s%s%s%s%s%s options %u",
+            name, type, (long long)m->m, (long long)m->n, (long long)m->k,
+            (long long)tr_matmul_lda(m), (long long)tr_matmul_ldb(m), (long long)tr_matmul_ldc(m),
+            m->trans_a ? " trans_a" : "", m->trans_b ? " trans_b" : "",
+            m->fused.bias ? " bias" : "", m->accumulate ? " accumulate" : "",
+            m->fused.activate ? " gelu" : "", m->fused.activate_grad ? " gelu_dgrad" : "",
+            m->fused.residual ? " residual" : "",
             !m->fused.bias_grad       ? ""
             : m->fused.bias_grad_of_a ? " bias_grad_of_a"
                                       : " bias_grad",
