@@ -170,6 +170,7 @@ trireme_run_test(initial_values)
 trireme_run_test(old_run)
 trireme_run_test(bad_input)
 trireme_run_test(spikes)
+trireme_run_test(loss_scale)
 trireme_run_test(rundir)
 trireme_run_test(races)
 trireme_run_test(forged)
@@ -237,9 +238,10 @@ add_test(NAME house.words COMMAND bash ${CMAKE_CURRENT_SOURCE_DIR}/words.sh ${CM
 set_tests_properties(house.words PROPERTIES LABELS house TIMEOUT 300)
 
 # The longest tests begin first, so that none of them is left alone at the end.
-foreach(long IN ITEMS own_model full_disk watchdog hosts stopping bundle background gpu_scripts nccl zero.fp32 bad_input
-    sequence)
-  if(TEST run.${long})
-    set_tests_properties(run.${long} PROPERTIES COST 100)
+foreach(long IN ITEMS run.own_model run.full_disk run.watchdog run.hosts run.stopping run.bundle run.background
+    run.gpu_scripts run.nccl run.zero.fp32 run.bad_input run.sequence run.spikes run.rundir unit.test_zero unit.test_search
+    unit.test_op_cuda_emulated unit.test_layer_stage unit.test_families)
+  if(TEST ${long})
+    set_tests_properties(${long} PROPERTIES COST 100)
   endif()
 endforeach()
