@@ -36,29 +36,25 @@ static void check(tr_status status) {
     exit((int)status);
 }
 
-static int64_t side_on(const tr_device *device) {
-    return tr_device_on_host(device) ? 3072 : 8192;
+/* Returns device memory of `size` bytes that repeat those of `pattern`, at most BENCH_PATTERN. */
+static void *memory_with(tr_device *device, size_t size, const void *pattern, size_t bytes) {
+    void *memory, *staging;
+    check(tr_device_alloc(device, TR_MEMORY_DATA, size, &memory));
+    check(tr_device_staging_alloc(device, BENCH_PATTERN, &staging));
+    for (size_t at = 0; at + bytes <= BENCH_PATTERN; at += bytes)
+        memcpy((char *)staging + at, pattern, bytes);
+    check(bench_fill(device, memory, (int64_t)size, staging));
+    tr_device_staging_free(device, staging);
+    return memory;
 }
 
 /* Returns memory for so many elements of this type, filled with 1s, which every type has as bits
  * that are not subnormal. */
 static char *memory_of(tr_device *device, tr_dtype dtype, int64_t count) {
-    static uint16_t ones[BENCH_PATTERN / 2];
-    const size_t bytes =
+    const uint16_t one = 0x3f80;
+    const size_t size =
         dtype == TR_U8 ? tr_code8_bytes(count) : (size_t)count * tr_dtype_size(dtype);
-    void *memory;
-    for (size_t i = 0; i < BENCH_PATTERN / 2; i++) ones[i] = 0x3f80;
-    check(tr_device_alloc(device, TR_MEMORY_DATA, bytes, &memory));
-    check(bench_fill(device, memory, (int64_t)bytes, ones));
-    return memory;
-}
-
-/* Returns a copy of these bytes in the device's memory. */
-static void *copy_of(tr_device *device, const void *bytes, size_t size) {
-    void *memory;
-    check(tr_device_alloc(device, TR_MEMORY_DATA, size, &memory));
-    check(bench_fill(device, memory, (int64_t)size, bytes));
-    return memory;
+    return memory_with(device, size, &one, sizeof one);
 }
 
 static tr_step_state *state_of(tr_device *device) {
@@ -69,11 +65,11 @@ static tr_step_state *state_of(tr_device *device) {
                                  .bias_correction1 = 0.1,
                                  .bias_correction2 = 0.05,
                                  .square_weight = 0.1};
-    return copy_of(device, &state, sizeof state);
+    return memory_with(device, sizeof state, &state, sizeof state);
 }
 
 static void make_store(matrix *m, tr_device *device, tr_dtype dtype, tr_optim_memory optimizer) {
-    const int64_t side = m->side = side_on(device), count = side * side;
+    const int64_t side = m->side, count = side * side;
     const tr_dtype acc = tr_dtype_acc(dtype), grad = tr_optim_grad_dtype(optimizer, dtype);
     m->box = (tr_box){.extent = {side, side}, .local_stride = {side, 1}};
     m->global =
@@ -177,9 +173,8 @@ static tr_status copy(void *context) {
     return tr_op_run(c->op, tr_device_compute(c->op->context.device), &c->args);
 }
 
-/* Returns the bytes read and written per second by a copy of the matrix. */
-static double copy_rate(tr_device *device) {
-    const int64_t count = side_on(device) * side_on(device);
+/* Returns the bytes read and written per second by a copy of `count` elements. */
+static double copy_rate(tr_device *device, int64_t count) {
     const tr_op_desc desc = {.kind = TR_OP_CAST, .rows = {.rows = 1, .width = count, .to = TR_F32}};
     copying c = {.args = {.t = {[TR_CAST_X] = tr_tensor_matrix(memory_of(device, TR_F32, count),
                                                                TR_F32, 1, count),
@@ -194,11 +189,12 @@ static double copy_rate(tr_device *device) {
     return (double)count * 8 / seconds;
 }
 
-static void time_row(tr_device *device, const char *name, const tr_config *config) {
+static void time_row(tr_device *device, int64_t side, const char *name, const tr_config *config) {
     const tr_optim_config optimizer = tr_optim_of(config);
-    const double roof = copy_rate(device);
-    matrix m = {.state = state_of(device),
-                .norms = copy_of(device, (const double[]){1, 1}, 2 * sizeof(double))};
+    const double roof = copy_rate(device, side * side), one = 1;
+    matrix m = {.side = side,
+                .state = state_of(device),
+                .norms = memory_with(device, 2 * sizeof one, &one, sizeof one)};
     tr_mesh mesh;
     size_t scratch = 1;
     double seconds = 0;
@@ -234,7 +230,9 @@ int main(int argc, char **argv) {
         {"train.precision=bf16", "optim.master=none", "optim.gradients=bf16"}};
     tr_device *device;
     const tr_device_options options = {.threads = argc > 1 ? atoi(argv[1]) : 1};
-    check(tr_device_open(argc > 3 ? argv[3] : "cpu", &options, &device));
+    const char *device_name = argc > 3 ? argv[3] : "cpu";
+    const bool gpu = strncmp(device_name, "cuda", 4) == 0;
+    check(tr_device_open(device_name, &options, &device));
     for (size_t o = 0; o < sizeof optimizers / sizeof *optimizers; o++)
         for (size_t s = 0; s < sizeof storages / sizeof *storages; s++) {
             const char *keys[2 * KEYS];
@@ -250,7 +248,8 @@ int main(int argc, char **argv) {
             }
             if (argc > 2 && !strstr(name, argv[2])) continue;
             check(tr_config_parse("", 0, "keys", keys, count, &config));
-            if (tr_config_check(&config, 0) == TR_OK) time_row(device, name, &config);
+            if (tr_config_check(&config, 0) == TR_OK)
+                time_row(device, gpu ? 8192 : 3072, name, &config);
         }
     tr_device_close(device);
     return 0;

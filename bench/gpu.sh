@@ -5,6 +5,7 @@
 #              of 8192^3, a copy of 1 GiB)
 #   profile    a training step of 124M, kernel by kernel: Nsight Systems, Nsight Compute, or the program's trace
 #   products   the products of a step with every plan of cuBLASLt, in 32 and 256 MiB of workspace, fused and in parts
+#   updates    steps of a matrix by every optimizer in every storage of its numbers, over the rate of a copy
 #   batches    training steps with micro-batches of several sizes
 #   training   training steps of 524,288 tokens, and what train.deterministic costs
 #   ranks      the same on all GPUs of the machine, over NCCL
@@ -36,7 +37,7 @@ device=${TRIREME_BENCH_DEVICE:-cuda}
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 seconds=${TRIREME_BENCH_SECONDS:-460}
 python=${PYTHON:-python3}
-all="doctor operators profile products batches training ranks pytorch"
+all="doctor operators profile products updates batches training ranks pytorch"
 chosen=${*:-$all}
 for name in $chosen; do
     [[ " $all " == *" $name "* ]] || {
@@ -49,7 +50,7 @@ rows=$work/rows failed=0
 trap 'rm -rf "$work"' EXIT
 
 [[ -f env.sh || -n ${TRIREME_BUILD:-} ]] || build trireme benches # a bundle has them
-for name in bench_op bench_train; do
+for name in bench_op bench_train bench_updates; do
     [[ -x $programs/bench/$name ]] || {
         echo "bench/gpu.sh: there is no $programs/bench/$name: build the benchmarks first (--target benches)" >&2
         exit 66
@@ -339,6 +340,21 @@ step_products() {
     ((code != 0)) || return 0
     failed=1
     say products "bench_matmul $device" "$(why $code "$work/products.err")"
+}
+
+# Of the rows AdamW's go to the table.
+step_updates() {
+    local code=0 line
+    over 20 updates && return
+    limited 90 "$programs/bench/bench_updates" 1 "" "$device" >"$results/bench_updates.txt" 2>"$work/updates.err" || code=$?
+    cat "$results/bench_updates.txt"
+    while read -r line; do
+        say "steps of ${line%%  *}" "bench_updates 1 '' $device" "$(awk '{ print $(NF - 2) " of a copy at " $NF " GB/s" }' <<<"$line")"
+    done < <(sed -n 's/^name=//; /^adamw /p' "$results/bench_updates.txt")
+    ((code == 0)) || {
+        failed=1
+        say updates "bench_updates 1 '' $device" "$(why $code "$work/updates.err")"
+    }
 }
 
 # --- PyTorch --------------------------------------------------------------------------------------

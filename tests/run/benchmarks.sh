@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
 # Tests the benchmarks for GPUs: a training step with micro-batches and with several ranks, each on its own
 # device, over NCCL's calls, gives the loss of one rank; operators are timed on a device with memory that the
-# host cannot access; every plan of an emulated cuBLASLt is timed.
+# host cannot access, and so is a step of an optimizer; plans that were measured are read from their file; every plan of an
+# emulated cuBLASLt is timed.
 # usage: benchmarks.sh TRIREME SCRATCH_DIR MOCK_FOLDER     (of a libnccl.so.2 that checks its callers, or "")
 set -euo pipefail
 trireme=$1 scratch=$2 mock=${3:-}
 source "$(dirname "$0")/common.sh"
 bench=$(dirname "$trireme")/bench
-for name in bench_train bench_op; do
+for name in bench_train bench_op bench_updates; do
     [[ -x $bench/$name ]] || {
         echo "skipped: there is no $name: build the target benches first"
         exit 77
@@ -46,12 +47,20 @@ if [[ -n $mock ]]; then
         shows nccl-$axis '^2 ranks, messages: NCCL '
     done
 fi
+step measured 1 micro_batch=8 deterministic=0 plans="$PWD"
+grep -q '^matmul .* = ' plans.txt || fail "no plans in plans.txt: $(<plans.txt)"
+echo nonsense >plans.txt
+code=0
+"$bench/bench_train" "${model[@]}" micro_batch=8 deterministic=0 plans="$PWD" 2>unread.err || code=$?
+[[ $code == 65 ]] && grep -q plans.txt unread.err || fail "plans.txt was not read: exit code $code: $(<unread.err)"
 code=0
 "$bench/bench_train" "${model[@]}" micro_batch=3 2>uneven.err || code=$?
 [[ $code == 64 ]] || fail "an uneven batch ended with $code"
 grep -q 'batch must be a multiple of micro_batch \* dp' uneven.err || fail "uneven: $(<uneven.err)"
 timeout 100 "$bench/bench_op" 1 attention_decode guarded >op.out 2>&1 || fail "bench_op: $(<op.out)"
 grep -q '^attention_decode .* us ' op.out || fail "bench_op: $(<op.out)"
+timeout 100 "$bench/bench_updates" 1 'lion precision=bf16 moments=bf16' guarded >updates.out 2>&1 || fail "bench_updates: $(<updates.out)"
+[[ $(grep -c '^name=lion .* ms .* GB/s ' updates.out) == 2 ]] || fail "bench_updates: $(<updates.out)"
 
 # Three plans for each product, in two sizes of workspace; six of the products also in parts. Without the
 # library there are no plans.

@@ -97,6 +97,7 @@ if ! nvidia-smi -L >/dev/null 2>&1; then
     for script in tests/gpu.sh bench/gpu.sh; do
         program "$scratch/well/bench/bench_op" 'exit 1'
         program "$scratch/well/bench/bench_train" 'exit 1'
+        program "$scratch/well/bench/bench_updates" 'exit 1'
         rm -f "$scratch/bin/nvidia-smi"
         scripts 77 none well $script
         row none none.out '^skipped: '
@@ -112,11 +113,14 @@ fi
 stand_in bench
 program "$scratch/bench/bench/bench_op" 'echo "124M, bf16; roofs 800000.0 GFLOP/s, 3000.0 GB/s"; exit 3'
 program "$scratch/bench/bench/bench_train" 'echo "best 1.0 ms; 1000 tok/s 400000.0 GFLOP/s (best)"'
+program "$scratch/bench/bench/bench_updates" 'echo "name=adamw precision=fp32    1879.0 MB     0.44 ms 4246.3 GB/s  1.02 of 4176.0"' \
+    'echo "name=sgd momentum=0 precision=fp32   805.3 MB     0.19 ms 4312.8 GB/s  1.03 of 4173.3"; exit 3'
 program "$scratch/bin/no-python" 'exit 1'
 export PYTHON=no-python TRIREME_BENCH_DEVICE=cpu
 scripts 1 failing bench bench/gpu.sh
 row failing failing.out '^\| roof: product in BF16 .* 800.0 TFLOP/s ' '^\| operators .* FAILED: it ended with 3' \
     '^\| profile of a step.* `trace` \| .*F [0-9.]+ ms.* profile.txt ' '^\| products .* left out: ' \
+    '^\| steps of adamw precision=fp32 \| `bench_updates 1 .. cpu` \| 1.02 of a copy at 4176.0 GB/s ' '^\| updates .* FAILED: it ended with 3' \
     '^\| GPT-2 small.* 1000 tok/s, 400.0 model TFLOP/s: 0.500 of the roof' '^\| training over NCCL .* needs two GPUs, and there is 0' \
     'not measured: no-python has no PyTorch' ' UTC, commit .*, device cpu'
 diff <(sed -n '/UTC, commit/,$p' "$scratch/failing.out") "$scratch/results/bench.md" >"$scratch/diff" ||
@@ -131,7 +135,7 @@ kill -TERM $job
 wait $job && fail "benchmarks that were stopped ended well"
 row halted halted.out '^\| operators .* FAILED: it ended with 3' '^\| the script was stopped '
 scripts 64 step bench bench/gpu.sh nonsense
-row step step.err "unknown step 'nonsense'; the steps are: doctor operators profile products batches training ranks pytorch"
+row step step.err "unknown step 'nonsense'; the steps are: doctor operators profile products updates batches training ranks pytorch"
 
 # The order on GPUs, with a profiler that fails and one that does not; a model that does not fit is not a
 # failure.
@@ -145,6 +149,7 @@ noted "$scratch/gpus/bench/bench_op" 'operators' 'echo "124M, bf16; roofs 800000
 noted "$scratch/gpus/bench/bench_matmul" 'products' 'echo "124M, products of a block: first plans 2.0 us"'
 noted "$scratch/gpus/bench/bench_train" 'train $*' 'case "$*" in *"micro_batch=64 "*) echo "no memory"; exit 76 ;; esac' \
     'echo "best 1.0 ms; 1000 tok/s 400000.0 GFLOP/s (best)"'
+noted "$scratch/gpus/bench/bench_updates" 'updates'
 noted "$scratch/bin/nsys" 'nsys $1' 'exit 5'
 noted "$scratch/bin/ncu" 'ncu'
 TRIREME_TEST_GPUS=2 TRIREME_BENCH_DEVICE=guarded scripts 0 gpus gpus bench/gpu.sh
@@ -154,7 +159,7 @@ row gpus gpus.out '^\| profile of a step.* `nsys` \| FAILED: it ended with 5' '^
     '^\| GPT-2 124M.* 16 micro-batches of 32 .* 0.500 of the roof' '^\| GPT-2 124M.* 32, deterministic ' \
     '^\| GPT-2 124M.* dp=2 .* 0.250 of the roof'
 came=$(sed 's/^train .* layers=\([0-9]*\) .* batch=\([0-9]*\) .*/train \1 \2/; s/^train layers=\([0-9]*\) .* batch=\([0-9]*\) .*/train \1 \2/' "$order" | uniq | tr '\n' ',')
-want='trireme doctor,operators,train 12 32,nsys profile,ncu,products,train 12 128,train 12 64,train 12 256,train 12 32,train 12 16,train 48 32,'
+want='trireme doctor,operators,train 12 32,nsys profile,ncu,products,updates,train 12 128,train 12 64,train 12 256,train 12 32,train 12 16,train 48 32,'
 [[ $came == "$want"*"train 12 512,train 48 512,train 12 512," ]] || fail "another order: $came"
 
 # An operator without its library.
