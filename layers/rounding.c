@@ -22,6 +22,10 @@ static tr_status add_box(const tr_param *param, const tr_global *global, const t
     out->step = global->shape[inner];
     out->first += box->offset[outer] * out->step;
     if (out->rows > 1) out->ld = box->local_stride[outer];
+    if (out->ld == out->cols && out->step == out->cols) { /* one row, which takes no divisions */
+        out->cols = out->ld = out->rows * out->cols;
+        out->rows = 1;
+    }
     return TR_OK;
 }
 
