@@ -98,23 +98,35 @@ TR_HOSTDEVICE static inline uint32_t tr_code8_zero(tr_code8 code) {
     return (uint32_t)(tr_code8_low(code) - 1 + 127) << 23;
 }
 
+/* Returns 1 / (2 scale) of a scale, or 0 of a block of zeros: the exponents of both add up to -1,
+ * and the inverse of the largest is subnormal. */
+TR_HOSTDEVICE static inline float tr_code8_half_inverse(float scale) {
+    const int32_t bits = (253 << 23) - (int32_t)tr_code8_bits(scale), least = 1 << 22;
+    return tr_code8_float((uint32_t)(bits > least ? bits : least) & -(uint32_t)(scale > 0));
+}
+
 /* Encodes x. Rounds it down or up in size by the random word `draw`, so that the mean over all
  * words is x within 2^-17 of a step; 0x80000000 rounds to nearest. A square above 0 never becomes
  * 0, because the step divides by its root. A number that is not finite becomes the largest one. Has
- * no branches, so that loops of it vectorise. */
-TR_HOSTDEVICE static inline uint8_t tr_code8_encode(float x, float scale, tr_code8 code,
-                                                    uint32_t draw) {
+ * no branches, so that loops of it vectorise. tr_code8_encode_high returns a word of which the
+ * upper byte is the code. */
+TR_HOSTDEVICE static inline uint32_t tr_code8_encode_high(float x, float scale, tr_code8 code,
+                                                          uint32_t draw) {
     const int32_t cut = 23 - tr_code8_fraction(code);
     /* Exact, because scale and its inverse are powers of two. */
-    const float half =
-        tr_code8_float(tr_code8_bits(x) & 0x7fffffffu) * (scale > 0 ? 0.5f / scale : 0.0f);
+    const float half = fabsf(x) * tr_code8_half_inverse(scale);
     const int32_t exact = (int32_t)tr_code8_bits(tr_code8_mean(half, code)),
                   most = (int32_t)(tr_code8_zero(code) + ((uint32_t)tr_code8_largest(code) << cut));
     uint32_t bits = (uint32_t)(exact < most ? exact : most) + (draw >> (32 - cut));
     const uint32_t least = tr_code8_zero(code) + (1u << cut);
     if (code == TR_CODE8_SQUARES && x != 0 && bits < least) bits = least;
-    const uint32_t sign = code == TR_CODE8_SQUARES ? 0 : tr_code8_bits(x) >> 24 & 0x80u;
-    return (uint8_t)((bits >> cut & (code == TR_CODE8_SQUARES ? 0xffu : 0x7fu)) | sign);
+    bits <<= 24 - cut;
+    return code == TR_CODE8_SQUARES ? bits
+                                    : (bits & 0x7fffffffu) | (tr_code8_bits(x) & 0x80000000u);
+}
+TR_HOSTDEVICE static inline uint8_t tr_code8_encode(float x, float scale, tr_code8 code,
+                                                    uint32_t draw) {
+    return (uint8_t)(tr_code8_encode_high(x, scale, code, draw) >> 24);
 }
 
 TR_HOSTDEVICE static inline float tr_code8_decode(uint8_t number, float scale, tr_code8 code) {

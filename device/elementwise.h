@@ -239,8 +239,8 @@ TR_HOSTDEVICE static inline int64_t tr_quantize_place(const tr_quantize_desc *d,
                                                       const tr_quantize_box **box,
                                                       int64_t *adjacent) {
     for (int k = 0; k < d->boxes; k++) {
-        const int64_t from = i - d->box[k].begin;
-        const int64_t row = from / d->box[k].ld, col = from % d->box[k].ld;
+        const int64_t from = i - d->box[k].begin, ld = d->box[k].ld;
+        const int64_t row = from < ld ? 0 : from / ld, col = from - row * ld;
         if (from < 0 || row >= d->box[k].rows || col >= d->box[k].cols) continue;
         *box = &d->box[k];
         *adjacent = d->box[k].cols - col;
@@ -255,12 +255,15 @@ TR_HOSTDEVICE static inline int64_t tr_quantize_place(const tr_quantize_desc *d,
  * off as many bits, and codes are drawn by as many (tr_code8_draw). */
 enum { TR_QUANTIZE_SHARERS = 8 };
 
-/* Rounds to BF16 down or up, in size, by 16 random bits: the carry of the bits that are cut off. */
-TR_HOSTDEVICE static inline uint16_t tr_round_bf16(float x, uint32_t draw) {
+/* Rounds to BF16 down or up, in size, by 16 random bits: the carry of the bits that are cut off.
+ * Returns bits of which the upper half is the result; a NaN stays one. */
+TR_HOSTDEVICE static inline uint32_t tr_round_bits(float x, uint32_t draw) {
     uint32_t bits;
     memcpy(&bits, &x, sizeof bits);
-    if ((bits & 0x7fffffffu) > 0x7f800000u) return (uint16_t)((bits >> 16) | 0x40u);
-    return (uint16_t)((bits + draw) >> 16);
+    return x != x ? bits | 0x400000u : bits + draw;
+}
+TR_HOSTDEVICE static inline uint16_t tr_round_bf16(float x, uint32_t draw) {
+    return (uint16_t)(tr_round_bits(x, draw) >> 16);
 }
 
 /* Adafactor's epsilon_1, which is added to each square. */
@@ -332,12 +335,11 @@ TR_HOSTDEVICE static inline float tr_update_gradient(const tr_update_scalars *s,
     return s->regular ? g + (s->l1 * tr_sign(w) + s->l2 * w) : g;
 }
 
-/* Does DIRECTION on one element in FP32 and returns it. The caller must check that the state's skip
- * is not set; m and v may be NULL when the rule does not own them. */
-TR_HOSTDEVICE static inline float tr_update_direction(const tr_update_scalars *s,
-                                                      tr_update_rule rule, float grad, float master,
-                                                      float *m, float *v) {
-    float g = tr_update_gradient(s, grad, master), update = g;
+/* Returns the direction of one element with gradient g, as the rules see it; m and v may be
+ * NULL when the rule does not own them. */
+TR_HOSTDEVICE static inline float tr_update_follow(const tr_update_scalars *s, tr_update_rule rule,
+                                                   float g, float master, float *m, float *v) {
+    float update = g;
     if (rule == TR_UPDATE_ADAMW) {
         *m = s->beta1 * *m + (1.0f - s->beta1) * g;
         *v = s->beta2 * *v + (1.0f - s->beta2) * g * g;
@@ -355,10 +357,24 @@ TR_HOSTDEVICE static inline float tr_update_direction(const tr_update_scalars *s
     return update + s->weight_decay * master;
 }
 
+/* Does DIRECTION on one element in FP32 and returns it. The caller must check that the state's skip
+ * is not set. */
+TR_HOSTDEVICE static inline float tr_update_direction(const tr_update_scalars *s,
+                                                      tr_update_rule rule, float grad, float master,
+                                                      float *m, float *v) {
+    return tr_update_follow(s, rule, tr_update_gradient(s, grad, master), master, m, v);
+}
+
+/* Returns the weight after a step along a direction. */
+TR_HOSTDEVICE static inline float tr_update_step(const tr_update_scalars *s, float master,
+                                                 float direction) {
+    return master - s->lr * direction;
+}
+
 /* Does UPDATE on one element in FP32, like tr_update_direction. */
 TR_HOSTDEVICE static inline void tr_update_element(const tr_update_scalars *s, tr_update_rule rule,
                                                    float grad, float *master, float *m, float *v) {
-    *master -= s->lr * tr_update_direction(s, rule, grad, *master, m, v);
+    *master = tr_update_step(s, *master, tr_update_direction(s, rule, grad, *master, m, v));
 }
 
 /* Returns r of DESCEND. */

@@ -14,6 +14,7 @@ set(cuda_folder ${CMAKE_SOURCE_DIR}/device/cuda)
 file(GLOB kernels CONFIGURE_DEPENDS ${cuda_folder}/*.cu)
 list(TRANSFORM kernels REPLACE "\\.cu$" ".c" OUTPUT_VARIABLE kernel_hosts)
 list(TRANSFORM kernel_hosts REPLACE "/attention\\.c$" "/attention_own.c") # attention.c calls cuDNN
+list(FILTER kernel_hosts EXCLUDE REGEX "/narrow\\.c$") # optimizer.c launches its kernels
 file(GLOB ref_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/device/ref/*.c ${CMAKE_SOURCE_DIR}/device/table/*.c)
 set_source_files_properties(${kernels} PROPERTIES LANGUAGE CXX)
 

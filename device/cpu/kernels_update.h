@@ -156,7 +156,7 @@ static void scale_block(const tr_cpu_update *u, int states, int64_t at, const st
     for (int k = 0; k < states; k++) {
         const float scale = scale_of(most[k]);
         u->scales[k][at / TR_CODE8_BLOCK] = scale;
-        b->inverse[k] = scale > 0 ? 0.5f / scale : 0.0f;
+        b->inverse[k] = tr_code8_half_inverse(scale);
     }
 }
 

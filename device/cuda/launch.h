@@ -167,6 +167,15 @@ cudaError_t tr_cuda_launch_descend(cudaStream_t stream, const tr_descend_desc *d
 cudaError_t tr_cuda_launch_rescale(cudaStream_t stream, const tr_rescale_desc *d, float *x,
                                    const double *norms);
 
+/* narrow.cu: the same of operands in fewer bits than FP32; UPDATE if it steps, or else
+ * DIRECTION. */
+cudaError_t tr_cuda_launch_update_narrow(cudaStream_t stream, const tr_update_desc *d,
+                                         const tr_step_state *state, const tr_cuda_update *o,
+                                         bool steps);
+cudaError_t tr_cuda_launch_descend_bf16(cudaStream_t stream, const tr_descend_desc *d,
+                                        const tr_step_state *state, const double *norms,
+                                        const tr_cuda_update *o);
+
 /* factor.cu; partial: [tr_cuda_factor_blocks(rows)][cols]; scratch: 1 + rows doubles and rows +
  * cols floats; norm may be NULL. */
 static inline int64_t tr_cuda_factor_blocks(int64_t rows) {

@@ -1,9 +1,8 @@
 /* Kernels of SUMSQ, STEP_FINISH, UPDATE, DIRECTION and DESCEND. */
-#include "device/cuda/eight.cuh"
 #include "device/cuda/kernel.cuh"
 #include "device/cuda/launch.h"
 #include "device/cuda/pack.cuh"
-#include "device/cuda/rounding.cuh"
+#include "device/cuda/rules.cuh"
 #include "device/cuda/sumsq.cuh"
 #include "device/elementwise.h"
 
@@ -29,21 +28,6 @@ __global__ void sumsq_finish(int64_t blocks, const double *partial, double *out)
 __global__ void step_finish(tr_step_finish_desc d, const double *losses, const double *norms,
                             tr_step_state *state) {
     if (threadIdx.x == 0) tr_step_finish(losses, d.losses, norms, d.norms, state);
-}
-
-template <tr_update_rule RULE> struct rule_constant {
-    static constexpr tr_update_rule rule = RULE;
-};
-
-/* Calls launch(constant) with the rule as a constant. */
-template <typename F> cudaError_t dispatch_rule(tr_update_rule rule, F launch) {
-    switch (rule) {
-    case TR_UPDATE_SGD: return launch(rule_constant<TR_UPDATE_SGD>{});
-    case TR_UPDATE_MOMENTUM: return launch(rule_constant<TR_UPDATE_MOMENTUM>{});
-    case TR_UPDATE_LION: return launch(rule_constant<TR_UPDATE_LION>{});
-    case TR_UPDATE_ROOT: return launch(rule_constant<TR_UPDATE_ROOT>{});
-    default: return launch(rule_constant<TR_UPDATE_ADAMW>{});
-    }
 }
 
 /* Computes UPDATE (STEPS) or DIRECTION in FP32: packs of N elements, then the last count % N. value
@@ -84,7 +68,7 @@ template <typename T, bool STEPS>
 cudaError_t launch_update(cudaStream_t stream, const tr_update_desc &d, const tr_step_state *state,
                           const tr_cuda_update &o) {
     const bool packs = tr_aligned(o.grad, o.master, o.m, o.v, o.value, o.u);
-    return dispatch_rule(d.rule, [=](auto constant) {
+    return tr_dispatch_rule(d.rule, [=](auto constant) {
         constexpr tr_update_rule RULE = decltype(constant)::rule;
         return tr_launch(stream, tr_grid(d.count, 4 * TR_THREADS), TR_THREADS,
                          packs ? update<T, 4, RULE, STEPS> : update<T, 1, RULE, STEPS>, d, state,
@@ -125,172 +109,6 @@ cudaError_t launch_descend(cudaStream_t stream, const tr_descend_desc &d,
                                                     state, u, norms, master, value)
                                         : tr_launch(stream, blocks, TR_THREADS, descend<T, 1>, d,
                                                     state, u, norms, master, value);
-}
-
-__device__ void load_either(const tr_eight &e, bool bf16, const void *from, float (&to)[8]) {
-    if (bf16) tr_load_eight(e, static_cast<const tr_bf16 *>(from), to);
-    else tr_load_eight(e, static_cast<const float *>(from), to);
-}
-
-/* Stores numbers, rounded by these half-words if they are to be BF16, and changes them to what is
- * stored. */
-__device__ void store_either(const uint32_t (&half)[8], int use, const tr_eight &e, bool bf16,
-                             float (&x)[8], void *to) {
-    if (!bf16) {
-        tr_store_eight(e, x, static_cast<float *>(to));
-        return;
-    }
-    for (int i = 0; i < 8; i++)
-        x[i] = tr_bf16_to_f32(tr_round_bf16(x[i], tr_rounding_draw(half[i], use)));
-    tr_store_eight(e, x, static_cast<tr_bf16 *>(to));
-}
-
-__device__ void store_value(tr_dtype dtype, const tr_eight &e, const float (&x)[8], void *to) {
-    if (dtype == TR_BF16) tr_store_eight(e, x, static_cast<tr_bf16 *>(to));
-    else if (dtype == TR_F16) tr_store_eight(e, x, static_cast<tr_f16 *>(to));
-    else tr_store_eight(e, x, static_cast<float *>(to));
-}
-
-/* States in memory: FP32, BF16, or codes with the scales of their blocks. */
-struct state_memory {
-    tr_dtype dtype;
-    tr_code8 code;
-    void *data;
-    float *scales;
-    int use;
-};
-
-/* Loads eight codes. */
-__device__ void load_codes(const tr_eight &e, const uint8_t *from, uint8_t (&to)[8]) {
-    if (e.packs && e.n == 8) {
-        const tr_pack_words<2> pack = *reinterpret_cast<const tr_pack_words<2> *>(from + e.at);
-        memcpy(to, &pack, sizeof to);
-        return;
-    }
-#pragma unroll
-    for (int i = 0; i < 8; i++) to[i] = i < e.n ? from[e.at + i] : 0;
-}
-
-/* Stores eight codes. */
-__device__ void store_codes(const tr_eight &e, const uint8_t (&from)[8], uint8_t *to) {
-    if (e.packs && e.n == 8) {
-        tr_pack_words<2> pack;
-        memcpy(&pack, from, sizeof pack);
-        *reinterpret_cast<tr_pack_words<2> *>(to + e.at) = pack;
-        return;
-    }
-#pragma unroll
-    for (int i = 0; i < 8; i++)
-        if (i < e.n) to[e.at + i] = from[i];
-}
-
-static_assert(8 * TR_WARP == TR_CODE8_BLOCK, "a warp steps a block of codes");
-
-/* Loads eight states. A warp has a block of codes. */
-__device__ void load_states(const tr_eight &e, const state_memory &s, float (&x)[8]) {
-    if (s.dtype != TR_U8) {
-        load_either(e, s.dtype == TR_BF16, s.data, x);
-        return;
-    }
-    uint8_t code[8];
-    load_codes(e, static_cast<const uint8_t *>(s.data), code);
-    const float scale = e.n > 0 ? s.scales[e.at / TR_CODE8_BLOCK] : 0.0f;
-    for (int i = 0; i < 8; i++) x[i] = tr_code8_decode(code[i], scale, s.code);
-}
-
-/* Encodes a block of which each lane of the warp has eight numbers. */
-__device__ void encode(const uint32_t (&half)[8], const tr_eight &e, const float (&x)[8],
-                       const state_memory &s) {
-    float largest = 0;
-#pragma unroll
-    for (int i = 0; i < 8; i++)
-        if (i < e.n) largest = fmaxf(largest, fabsf(x[i]));
-    const float scale = tr_code8_scale(tr_warp_max(largest));
-    if (e.n <= 0) return;
-    uint8_t code[8];
-    for (int i = 0; i < 8; i++)
-        code[i] =
-            tr_code8_encode(x[i], scale, s.code, tr_code8_draw(tr_rounding_draw(half[i], s.use)));
-    store_codes(e, code, static_cast<uint8_t *>(s.data));
-    if (tr_lane() == 0) s.scales[e.at / TR_CODE8_BLOCK] = scale;
-}
-
-__device__ void store_states(const uint32_t (&half)[8], const tr_eight &e, float (&x)[8],
-                             const state_memory &s) {
-    if (s.dtype == TR_U8) encode(half, e, x, s);
-    else if (e.n > 0) store_either(half, s.use, e, s.dtype == TR_BF16, x, s.data);
-}
-
-/* UPDATE, or else DIRECTION, of operands in fewer bits than FP32. A thread steps eight elements, as
- * many as share a Philox call, so a warp steps a block of codes. All its lanes take part, because
- * they find the block's largest number together. */
-template <tr_update_rule RULE>
-__global__ void update_narrow(tr_update_desc d, const tr_step_state *state, tr_cuda_update o,
-                              bool steps, bool packs) {
-    constexpr bool HAS_M = RULE != TR_UPDATE_SGD, HAS_V = RULE == TR_UPDATE_ADAMW;
-    if (state->skip) return;
-    const tr_update_scalars scalars = tr_update_round(&d, state);
-    const state_memory mean = {d.state_dtype, d.code[0], o.m, o.m_scales, 0};
-    const state_memory square = {d.state_dtype, d.code[1], o.v, o.v_scales, 1};
-    const int64_t end = tr_code8_blocks(d.count) * TR_CODE8_BLOCK;
-    for (int64_t at = 8 * tr_first_item(); at < end; at += 8 * tr_item_stride()) {
-        const int64_t left = d.count - at;
-        const tr_eight e = {at, left < 8 ? left : 8, packs};
-        float g[8], w[8], m[8], v[8];
-        uint32_t half[8] = {};
-        if (d.rounding.boxes > 0 && e.n > 0)
-            tr_draw_bits(d.rounding, state, o.sample, o.element + at, half);
-        load_either(e, d.bf16_grad, o.grad, g);
-        load_either(e, d.bf16_master, o.master, w);
-        if (HAS_M) load_states(e, mean, m);
-        if (HAS_V) load_states(e, square, v);
-#pragma unroll
-        for (int i = 0; i < 8; i++) {
-            if (steps) tr_update_element(&scalars, RULE, g[i], &w[i], &m[i], &v[i]);
-            else g[i] = tr_update_direction(&scalars, RULE, g[i], w[i], &m[i], &v[i]);
-        }
-        if (HAS_M) store_states(half, e, m, mean);
-        if (HAS_V) store_states(half, e, v, square);
-        if (e.n <= 0) continue; /* after the shuffles, which all lanes must reach */
-        if (!steps) {
-            tr_store_eight(e, g, static_cast<float *>(o.u));
-            continue;
-        }
-        store_either(half, TR_UPDATE_USE_MASTER, e, d.bf16_master, w, o.master);
-        if (o.value) store_value(d.dtype, e, w, o.value);
-    }
-}
-
-__global__ void descend_bf16(tr_descend_desc d, const tr_step_state *state, const double *norms,
-                             tr_cuda_update o, bool packs) {
-    if (state->skip) return;
-    const tr_descend_scalars scalars = tr_descend_round(&d, state, norms);
-    for (int64_t at = 8 * tr_first_item(); at < d.count; at += 8 * tr_item_stride()) {
-        const tr_eight e = {at, d.count - at < 8 ? d.count - at : 8, packs};
-        float u[8], w[8];
-        uint32_t half[8];
-        tr_draw_bits(d.rounding, state, o.sample, o.element + at, half);
-        tr_load_eight(e, static_cast<const float *>(o.u), u);
-        load_either(e, true, o.master, w);
-        for (int i = 0; i < 8; i++) w[i] = tr_descend_element(&scalars, u[i], w[i]);
-        store_either(half, TR_UPDATE_USE_MASTER, e, true, w, o.master);
-    }
-}
-
-cudaError_t launch_update_narrow(cudaStream_t stream, const tr_update_desc &d,
-                                 const tr_step_state *state, const tr_cuda_update &o, bool steps) {
-    const bool packs = tr_aligned(o.grad, o.master, o.m, o.v, o.value, o.u);
-    return dispatch_rule(d.rule, [=](auto constant) {
-        return tr_launch(stream, tr_grid(d.count, 8 * TR_THREADS), TR_THREADS,
-                         update_narrow<decltype(constant)::rule>, d, state, o, steps, packs);
-    });
-}
-
-cudaError_t launch_descend_bf16(cudaStream_t stream, const tr_descend_desc *d,
-                                const tr_step_state *state, const double *norms,
-                                const tr_cuda_update *o) {
-    return tr_launch(stream, tr_grid(d->count, 8 * TR_THREADS), TR_THREADS, descend_bf16, *d, state,
-                     norms, *o, tr_aligned(o->master, o->u));
 }
 
 template <int N> __global__ void rescale(tr_rescale_desc d, float *x, const double *norms) {
@@ -337,7 +155,7 @@ cudaError_t tr_cuda_launch_step_finish(cudaStream_t stream, const tr_step_finish
 
 cudaError_t tr_cuda_launch_update(cudaStream_t stream, const tr_update_desc *d,
                                   const tr_step_state *state, const tr_cuda_update *o) {
-    if (is_narrow(d)) return launch_update_narrow(stream, *d, state, *o, true);
+    if (is_narrow(d)) return tr_cuda_launch_update_narrow(stream, d, state, o, true);
     return tr_dispatch_type(d->dtype, [=](auto storage) {
         return launch_update<typename decltype(storage)::type, true>(stream, *d, state, *o);
     });
@@ -345,14 +163,14 @@ cudaError_t tr_cuda_launch_update(cudaStream_t stream, const tr_update_desc *d,
 
 cudaError_t tr_cuda_launch_direction(cudaStream_t stream, const tr_update_desc *d,
                                      const tr_step_state *state, const tr_cuda_update *o) {
-    if (is_narrow(d)) return launch_update_narrow(stream, *d, state, *o, false);
+    if (is_narrow(d)) return tr_cuda_launch_update_narrow(stream, d, state, o, false);
     return launch_update<float, false>(stream, *d, state, *o);
 }
 
 cudaError_t tr_cuda_launch_descend(cudaStream_t stream, const tr_descend_desc *d,
                                    const tr_step_state *state, const double *norms,
                                    const tr_cuda_update *o) {
-    if (d->bf16_master) return launch_descend_bf16(stream, d, state, norms, o);
+    if (d->bf16_master) return tr_cuda_launch_descend_bf16(stream, d, state, norms, o);
     const float *u = static_cast<const float *>(o->u);
     float *master = static_cast<float *>(o->master);
     void *value = o->value;
