@@ -23,13 +23,22 @@ struct state_memory {
     int use;
 };
 
+/* Calls work(constant) with the rule as a constant, of those with so many states. */
+template <int STATES, typename F> __device__ void with_rule(tr_update_rule rule, F work) {
+    if (STATES == 0) work(tr_rule_constant<TR_UPDATE_SGD>{});
+    else if (STATES == 2) work(tr_rule_constant<TR_UPDATE_ADAMW>{});
+    else if (rule == TR_UPDATE_MOMENTUM) work(tr_rule_constant<TR_UPDATE_MOMENTUM>{});
+    else if (rule == TR_UPDATE_LION) work(tr_rule_constant<TR_UPDATE_LION>{});
+    else work(tr_rule_constant<TR_UPDATE_ROOT>{});
+}
+
 template <tr_code8 CODE> struct code_constant { static constexpr tr_code8 code = CODE; };
 
-/* Calls work(constant) with the code as a constant, of those that a rule has. */
-template <tr_update_rule RULE, typename F> __device__ void with_code(tr_code8 code, F work) {
+/* Calls work(constant) with the code as a constant, of those that rules with so many states have.
+ */
+template <int STATES, typename F> __device__ void with_code(tr_code8 code, F work) {
     if (code == TR_CODE8_SQUARES) work(code_constant<TR_CODE8_SQUARES>{});
-    else if (RULE == TR_UPDATE_MOMENTUM && code == TR_CODE8_EVEN)
-        work(code_constant<TR_CODE8_EVEN>{});
+    else if (STATES == 1 && code == TR_CODE8_EVEN) work(code_constant<TR_CODE8_EVEN>{});
     else work(code_constant<TR_CODE8_SIGNED>{});
 }
 
@@ -59,7 +68,7 @@ __device__ void store_codes(const tr_eight<WHOLE> &e, const tr_pack_words<2> &pa
 }
 
 /* Loads eight states. A warp has a block of codes. */
-template <tr_update_rule RULE, typename S, bool WHOLE>
+template <int STATES, typename S, bool WHOLE>
 __device__ void load_states(const tr_eight<WHOLE> &e, const state_memory &s, float (&x)[8]) {
     const S *from = static_cast<const S *>(s.data);
     if constexpr (!std::is_same<S, tr_codes>::value) {
@@ -67,7 +76,7 @@ __device__ void load_states(const tr_eight<WHOLE> &e, const state_memory &s, flo
     } else {
         const tr_pack_words<2> pack = load_codes(e, from);
         const float scale = e.n > 0 ? s.scales[e.at / TR_CODE8_BLOCK] : 0.0f;
-        with_code<RULE>(s.code, [&](auto constant) {
+        with_code<STATES>(s.code, [&](auto constant) {
 #pragma unroll
             for (int i = 0; i < 8; i++)
                 x[i] = tr_code8_decode((uint8_t)(pack.word[i / 4] >> 8 * (i % 4)), scale,
@@ -77,7 +86,7 @@ __device__ void load_states(const tr_eight<WHOLE> &e, const state_memory &s, flo
 }
 
 /* Encodes a block of which each lane of the warp has eight numbers. */
-template <tr_update_rule RULE, bool WHOLE>
+template <int STATES, bool WHOLE>
 __device__ void encode(const tr_eight<WHOLE> &e, const float (&x)[8], tr_philox half,
                        const state_memory &s) {
     float largest = 0;
@@ -87,7 +96,7 @@ __device__ void encode(const tr_eight<WHOLE> &e, const float (&x)[8], tr_philox 
     const float scale = tr_code8_scale(tr_warp_max(largest));
     if (e.n <= 0) return;
     uint32_t code[8];
-    with_code<RULE>(s.code, [&](auto constant) {
+    with_code<STATES>(s.code, [&](auto constant) {
 #pragma unroll
         for (int i = 0; i < 8; i++)
             code[i] = tr_code8_encode_high(x[i], scale, decltype(constant)::code,
@@ -109,10 +118,10 @@ __device__ void store_rounded(const tr_eight<WHOLE> &e, const float (&x)[8], tr_
 }
 
 /* Stores eight states, for which all lanes of the warp must take part. */
-template <tr_update_rule RULE, typename S, bool WHOLE>
+template <int STATES, typename S, bool WHOLE>
 __device__ void store_states(const tr_eight<WHOLE> &e, const float (&x)[8], tr_philox half,
                              const state_memory &s) {
-    if constexpr (std::is_same<S, tr_codes>::value) encode<RULE>(e, x, half, s);
+    if constexpr (std::is_same<S, tr_codes>::value) encode<STATES>(e, x, half, s);
     else store_rounded(e, x, half, s.use, static_cast<S *>(s.data));
 }
 
@@ -138,14 +147,14 @@ __device__ void see(const tr_update_scalars &s, const float (&w)[8], float (&g)[
     }
 }
 
-/* UPDATE, or else DIRECTION, of gradients G, masters W and states S. A thread steps eight elements,
- * as many as share a Philox call, so a warp steps a block of codes. All its lanes take part,
- * because they find the block's largest number together. */
-template <tr_update_rule RULE, typename G, typename W, typename S>
+/* UPDATE, or else DIRECTION, of gradients G, masters W and STATES states S. A thread steps eight
+ * elements, as many as share a Philox call, so a warp steps a block of codes. All its lanes take
+ * part, because they find the block's largest number together. */
+template <int STATES, typename G, typename W, typename S>
 __global__ void __launch_bounds__(TR_THREADS, 3)
     update_narrow(tr_update_desc d, const tr_step_state *state, tr_cuda_update o, bool steps,
                   bool packs) {
-    constexpr bool HAS_M = RULE != TR_UPDATE_SGD, HAS_V = RULE == TR_UPDATE_ADAMW;
+    constexpr bool HAS_M = STATES > 0, HAS_V = STATES > 1;
     if (state->skip) return;
     const tr_update_scalars scalars = tr_update_round(&d, state);
     const state_memory mean = {o.m, o.m_scales, d.code[0], 0},
@@ -158,15 +167,18 @@ __global__ void __launch_bounds__(TR_THREADS, 3)
         tr_philox half = {};
         tr_load_eight(e, static_cast<const G *>(o.grad), g);
         tr_load_eight(e, static_cast<const W *>(o.master), w);
-        if (HAS_M) load_states<RULE, S>(e, mean, m);
-        if (HAS_V) load_states<RULE, S>(e, square, v);
+        if (HAS_M) load_states<STATES, S>(e, mean, m);
+        if (HAS_V) load_states<STATES, S>(e, square, v);
         if (rounds && e.n > 0) half = tr_draws_of(draws, o.element + e.at);
         see(scalars, w, g);
+        with_rule<STATES>(d.rule, [&](auto constant) {
 #pragma unroll
-        for (int i = 0; i < 8; i++)
-            u[i] = tr_update_follow(&scalars, RULE, g[i], w[i], &m[i], &v[i]);
-        if (HAS_M) store_states<RULE, S>(e, m, half, mean);
-        if (HAS_V) store_states<RULE, S>(e, v, half, square);
+            for (int i = 0; i < 8; i++)
+                u[i] =
+                    tr_update_follow(&scalars, decltype(constant)::rule, g[i], w[i], &m[i], &v[i]);
+        });
+        if (HAS_M) store_states<STATES, S>(e, m, half, mean);
+        if (HAS_V) store_states<STATES, S>(e, v, half, square);
         if (e.n <= 0) return; /* after the shuffles, which all lanes must reach */
         if (!steps) {
             tr_store_eight(e, u, static_cast<float *>(o.u));
@@ -204,14 +216,29 @@ template <typename F> cudaError_t dispatch_bf16(bool bf16, F launch) {
     return bf16 ? launch(type_constant<tr_bf16>{}) : launch(type_constant<float>{});
 }
 
-/* Calls launch(constant) with the type of the states as a constant; a rule without states has
- * kernels of one type. */
-template <tr_update_rule RULE, typename F> cudaError_t dispatch_states(tr_dtype dtype, F launch) {
-    if constexpr (RULE != TR_UPDATE_SGD) {
-        if (dtype == TR_U8) return launch(type_constant<tr_codes>{});
-        if (dtype == TR_BF16) return launch(type_constant<tr_bf16>{});
-    }
-    return launch(type_constant<float>{});
+/* Calls launch(constant) with the type of the states as a constant. */
+template <typename F> cudaError_t dispatch_states(tr_dtype dtype, F launch) {
+    if (dtype == TR_U8) return launch(type_constant<tr_codes>{});
+    return dispatch_bf16(dtype == TR_BF16, launch);
+}
+
+template <int STATES, typename S>
+cudaError_t launch_update(cudaStream_t stream, const tr_update_desc &d, const tr_step_state *state,
+                          const tr_cuda_update &o, bool steps) {
+    const bool packs = tr_aligned(o.grad, o.master, o.m, o.v, o.value, o.u);
+    return dispatch_bf16(d.bf16_grad, [=](auto grad) {
+        using G = typename decltype(grad)::type;
+        return dispatch_bf16(d.bf16_master, [=](auto master) {
+            using W = typename decltype(master)::type;
+            constexpr bool NARROW =
+                STATES == 0 || !(std::is_same<G, float>::value && std::is_same<W, float>::value &&
+                                 std::is_same<S, float>::value);
+            if constexpr (NARROW)
+                return tr_launch(stream, tr_grid_eight(d.count), TR_THREADS,
+                                 update_narrow<STATES, G, W, S>, d, state, o, steps, packs);
+            return cudaErrorInvalidConfiguration; /* the caller has FP32 kernels for these */
+        });
+    });
 }
 
 } // namespace
@@ -219,20 +246,11 @@ template <tr_update_rule RULE, typename F> cudaError_t dispatch_states(tr_dtype 
 cudaError_t tr_cuda_launch_update_narrow(cudaStream_t stream, const tr_update_desc *d,
                                          const tr_step_state *state, const tr_cuda_update *o,
                                          bool steps) {
-    const bool packs = tr_aligned(o->grad, o->master, o->m, o->v, o->value, o->u);
-    return tr_dispatch_rule(d->rule, [=](auto constant) {
-        constexpr tr_update_rule RULE = decltype(constant)::rule;
-        return dispatch_states<RULE>(d->state_dtype, [=](auto states) {
-            using S = typename decltype(states)::type;
-            return dispatch_bf16(d->bf16_grad, [=](auto grad) {
-                using G = typename decltype(grad)::type;
-                return dispatch_bf16(d->bf16_master, [=](auto master) {
-                    using W = typename decltype(master)::type;
-                    return tr_launch(stream, tr_grid_eight(d->count), TR_THREADS,
-                                     update_narrow<RULE, G, W, S>, *d, state, *o, steps, packs);
-                });
-            });
-        });
+    if (d->rule == TR_UPDATE_SGD) return launch_update<0, float>(stream, *d, state, *o, steps);
+    return dispatch_states(d->state_dtype, [=](auto states) {
+        using S = typename decltype(states)::type;
+        return d->rule == TR_UPDATE_ADAMW ? launch_update<2, S>(stream, *d, state, *o, steps)
+                                          : launch_update<1, S>(stream, *d, state, *o, steps);
     });
 }
 
