@@ -138,10 +138,10 @@ cudaError_t tr_cuda_launch_xent_dgrad(cudaStream_t stream, const tr_xent_desc *d
                                       const tr_step_state *state, void *logits,
                                       const int32_t *labels, const float *maxima,
                                       const float *sums);
-/* copied: the most bytes of a row that a block copies to shared memory. */
-cudaError_t tr_cuda_launch_xent(cudaStream_t stream, const tr_xent_desc *d, int64_t copied,
-                                const tr_step_state *state, void *logits, const int32_t *labels,
-                                float *maxima, float *sums);
+/* units: multiprocessors; shared: bytes of shared memory of each. */
+cudaError_t tr_cuda_launch_xent(cudaStream_t stream, const tr_xent_desc *d, int units,
+                                int64_t shared, const tr_step_state *state, void *logits,
+                                const int32_t *labels, float *maxima, float *sums);
 
 /* optimizer.cu; sums: those of the blocks, also of TR_SUMSQ_WHOLE. */
 cudaError_t tr_cuda_launch_sumsq(cudaStream_t stream, const tr_sumsq_desc *d, const void *x,

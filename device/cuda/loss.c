@@ -29,11 +29,10 @@ static tr_status run_xent_dgrad(tr_op *op, tr_stream *stream, const tr_op_args *
     return TR_OK;
 }
 
-/* Two blocks share a multiprocessor's memory, so that one computes while the other waits for its
- * row. Of a block's half, 1 KiB is the driver's, and the reductions have theirs. */
 static tr_status run_xent(tr_op *op, tr_stream *stream, const tr_op_args *args) {
-    const int64_t copied = tr_cuda_device_of(op->context.device)->shared / 2 - 2048;
-    TR_CUDA(tr_cuda_launch_xent(tr_cuda_stream_of(stream), &op->desc.xent, copied, args->state,
+    tr_device *device = op->context.device;
+    TR_CUDA(tr_cuda_launch_xent(tr_cuda_stream_of(stream), &op->desc.xent, device->units,
+                                tr_cuda_device_of(device)->shared, args->state,
                                 args->t[TR_XENT_LOGITS].data, args->t[TR_XENT_LABELS].data,
                                 args->t[TR_XENT_MAX].data, args->t[TR_XENT_SUMS].data));
     return TR_OK;

@@ -1,4 +1,5 @@
 /* Kernels of cross entropy: a block takes a row of logits, which may be a whole vocabulary long. */
+#include "device/cuda/exponential.cuh"
 #include "device/cuda/kernel.cuh"
 #include "device/cuda/launch.h"
 #include "device/cuda/pack.cuh"
@@ -6,7 +7,9 @@
 
 namespace {
 
-enum { LOSS_THREADS = 512, SUM_THREADS = 1024 };
+/* Packs that a thread of XENT holds in registers when the row is long: with 227 KiB of shared
+ * memory a block holds 155,648 logits in 16 bits. */
+enum { LOSS_THREADS = 512, SUM_THREADS = 1024, HELD_PACKS = 10 };
 
 /* A row in packs of 16 bytes wherever it starts: columns 0 .. head one by one, then packs, then the
  * rest one by one. */
@@ -30,105 +33,158 @@ template <typename T> struct row_packs {
     }
 };
 
-/* The first packs of a block's row in shared memory, or none. Every thread copies the packs that it
- * reads later, so no barrier stands between copy and passes. */
-struct row_copy {
-    tr_pack_words<4> *pack;
-    int64_t packs;
+/* A block's row. Its first `copied` packs are in shared memory, HELD * LOSS_THREADS more are in
+ * registers, and each pass reads the rest again. A thread holds the packs that it uses, so no
+ * barrier stands between copy and passes. */
+template <typename T, int HELD> struct block_row {
+    const T *row;
+    row_packs<T> parts;
+    tr_pack_words<4> *copy;
+    int64_t copied; /* a multiple of LOSS_THREADS */
+    tr_pack_words<4> held[HELD > 0 ? HELD : 1];
+
+    __device__ block_row(const T *row, int64_t width, int64_t copied)
+        : row(row), parts(row, width), copy(static_cast<tr_pack_words<4> *>(tr_block_memory())),
+          copied(copied) {}
+
+    /* Starts to read the i-th pack of `from` to its place; k: it is the thread's k-th in registers.
+     * A wait for copies comes before the first use. */
+    __device__ void start_copied(int64_t i, const T *from, const row_packs<T> &of) {
+        if (i < of.packs) tr_copy_start(copy + i, from + of.pack(i));
+    }
+    __device__ void start_held(int k, int64_t i, const T *from, const row_packs<T> &of) {
+        if (i < of.packs) held[k] = *reinterpret_cast<const tr_pack_words<4> *>(from + of.pack(i));
+    }
+    __device__ void start() {
+        for (int64_t i = threadIdx.x; i < copied; i += LOSS_THREADS) start_copied(i, row, parts);
+#pragma unroll
+        for (int k = 0; k < HELD; k++)
+            start_held(k, copied + threadIdx.x + k * LOSS_THREADS, row, parts);
+    }
+
+    /* Calls f(i, pack) for the thread's packs in ascending order. If there is a next row, then
+     * starts to read its pack to the place that is free. */
+    template <typename F> __device__ void for_packs(F f, const T *next = nullptr) {
+        const row_packs<T> next_parts = next ? row_packs<T>(next, width()) : parts;
+        int64_t i = threadIdx.x;
+#pragma unroll 2
+        for (; i < copied; i += LOSS_THREADS) {
+            if (i < parts.packs) f(i, copy[i]);
+            if (next) start_copied(i, next, next_parts);
+        }
+#pragma unroll
+        for (int k = 0; k < HELD; k++, i += LOSS_THREADS) {
+            if (i < parts.packs) f(i, held[k]);
+            if (next) start_held(k, i, next, next_parts);
+        }
+#pragma unroll 2
+        for (; i < parts.packs; i += LOSS_THREADS)
+            f(i, *reinterpret_cast<const tr_pack_words<4> *>(row + parts.pack(i)));
+    }
+    /* Calls f(column) for the thread's single elements. */
+    template <typename F> __device__ void for_singles(F f) const {
+        for (int64_t i = threadIdx.x; i < parts.singles; i += LOSS_THREADS) f(parts.single(i));
+    }
+    __device__ int64_t width() const {
+        return parts.packs * parts.size + parts.singles;
+    }
+    /* True for the thread that has the column. */
+    __device__ bool has(int64_t column) const {
+        const int64_t past = column - parts.head, packed = parts.packs * parts.size;
+        const int64_t index = past < 0        ? column
+                              : past < packed ? past / parts.size
+                                              : column - packed;
+        return column >= 0 && index % LOSS_THREADS == threadIdx.x;
+    }
 };
 
-/* Makes the copy, all packs at once. */
-template <typename T> __device__ void copy_row(const T *row, int64_t width, row_copy copy) {
-    const row_packs<T> parts(row, width);
-    const int64_t packs = parts.packs < copy.packs ? parts.packs : copy.packs;
-    for (int64_t i = threadIdx.x; i < packs; i += LOSS_THREADS)
-        tr_copy_start(copy.pack + i, row + parts.pack(i));
-    tr_copy_wait();
-}
-
-/* Loads the i-th pack of a row from `from`, or from the copy if it has the pack. */
-template <bool COPIED, typename T, int N>
-__device__ void load_pack(const T *from, row_copy copy, int64_t i, float (&v)[N]) {
-    tr_pack_words<4> pack;
-    if (COPIED && i < copy.packs) pack = copy.pack[i];
-    else pack = *reinterpret_cast<const tr_pack_words<4> *>(from);
+/* Elements of a pack as FP32. */
+template <typename T, int N>
+__device__ void load_words(const tr_pack_words<4> &pack, float (&v)[N]) {
     tr_load(reinterpret_cast<const T *>(&pack), v);
 }
 
-/* f(x) of every element of a row, each by one thread of the block. */
-template <bool COPIED, typename T, typename F>
-__device__ void for_row(const T *row, int64_t width, row_copy copy, F f) {
-    constexpr int n = row_packs<T>::size;
-    const row_packs<T> parts(row, width);
-#pragma unroll 2
-    for (int64_t i = threadIdx.x; i < parts.packs; i += LOSS_THREADS) {
-        float v[n];
-        load_pack<COPIED>(row + parts.pack(i), copy, i, v);
-#pragma unroll
-        for (int j = 0; j < n; j++) f(v[j]);
-    }
-    for (int64_t i = threadIdx.x; i < parts.singles; i += LOSS_THREADS)
-        f(tr_load_one(row + parts.single(i)));
-}
-
-/* Every thread gets the row's largest logit. */
-template <bool COPIED, typename T>
-__device__ float take_max(const T *row, int64_t width, row_copy copy) {
+/* Every thread gets the row's largest logit. Elements of 16 bits are compared in pairs. */
+template <typename T, int HELD> __device__ float take_max(block_row<T, HELD> &r) {
     float largest = -INFINITY;
-    for_row<COPIED>(row, width, copy, [&](float x) { largest = fmaxf(largest, x); });
+    if constexpr (sizeof(T) == 4) {
+        r.for_packs([&](int64_t, const tr_pack_words<4> &pack) {
+            float v[4];
+            load_words<T>(pack, v);
+#pragma unroll
+            for (int j = 0; j < 4; j++) largest = fmaxf(largest, v[j]);
+        });
+    } else {
+        uint32_t pair = T::pair(-INFINITY, -INFINITY);
+        r.for_packs([&](int64_t, const tr_pack_words<4> &pack) {
+#pragma unroll
+            for (int j = 0; j < 4; j++) pair = T::larger(pair, pack.word[j]);
+        });
+        largest = fmaxf(T::widen((uint16_t)pair), T::widen((uint16_t)(pair >> 16)));
+    }
+    r.for_singles([&](int64_t column) { largest = fmaxf(largest, tr_load_one(r.row + column)); });
     return tr_block_max<LOSS_THREADS>(largest);
 }
 
 /* Every thread gets sums[0]. The label's logit has been read before any thread returns. */
-template <bool COPIED, typename T>
-__device__ float take_sums(const tr_xent_desc &d, const T *row, row_copy copy, int32_t label,
+template <typename T, int HELD>
+__device__ float take_sums(const tr_xent_desc &d, block_row<T, HELD> &r, int32_t label,
                            float largest, float *sums) {
+    constexpr int n = row_packs<T>::size;
     if (threadIdx.x == 0) {
         const int64_t column = tr_xent_column(&d, label);
-        sums[1] = column >= 0 ? tr_load_one(row + column) - largest : 0.0f;
+        sums[1] = column >= 0 ? tr_load_one(r.row + column) - largest : 0.0f;
     }
     float sum = 0;
-    for_row<COPIED>(row, d.vocab, copy, [&](float x) { sum += expf(x - largest); });
+    r.for_packs([&](int64_t, const tr_pack_words<4> &pack) {
+        float v[n];
+        load_words<T>(pack, v);
+#pragma unroll
+        for (int j = 0; j < n; j++) sum += tr_exp(v[j] - largest);
+    });
+    r.for_singles([&](int64_t column) { sum += tr_exp(tr_load_one(r.row + column) - largest); });
     sum = tr_block_sum<LOSS_THREADS>(sum);
     if (threadIdx.x == 0) sums[0] = sum;
     return sum;
 }
 
-/* row = (softmax - onehot) * loss_scale in place; each element is read and written by one thread
- * alone. */
-template <bool COPIED, typename T>
-__device__ void take_gradient(const tr_xent_desc &d, T *row, row_copy copy, int32_t label,
-                              float largest, float sum, float loss_scale) {
+/* to = (softmax - onehot) * loss_scale, where `to` is the row; each element is read and written by
+ * one thread alone, which writes the label's again. Meanwhile starts to read the row `next`, unless
+ * that is NULL. */
+template <typename T, int HELD>
+__device__ void take_gradient(const tr_xent_desc &d, block_row<T, HELD> &r, int32_t label,
+                              float largest, float sum, float loss_scale, T *to, const T *next) {
     constexpr int n = row_packs<T>::size;
-    const row_packs<T> parts(row, d.vocab);
     const float factor = loss_scale / sum;
     const bool counts = label >= 0;
     const int64_t of_label = tr_xent_column(&d, label);
-    auto scaled = [&](float x) { return counts ? expf(x - largest) * factor : 0.0f; };
-#pragma unroll 2
-    for (int64_t i = threadIdx.x; i < parts.packs; i += LOSS_THREADS) {
-        const int64_t column = parts.pack(i);
-        float v[n];
-        load_pack<COPIED>(row + column, copy, i, v);
+    const bool has_label = r.has(of_label);
+    auto scaled = [&](float x) { return counts ? tr_exp(x - largest) * factor : 0.0f; };
+    const float at_label = has_label ? scaled(tr_load_one(r.row + of_label)) - loss_scale : 0.0f;
+    r.for_packs(
+        [&](int64_t i, const tr_pack_words<4> &pack) {
+            float v[n];
+            load_words<T>(pack, v);
 #pragma unroll
-        for (int j = 0; j < n; j++) v[j] = scaled(v[j]);
-        if (of_label >= column && of_label < column + n) {
-#pragma unroll
-            for (int j = 0; j < n; j++)
-                if (column + j == of_label) v[j] -= loss_scale;
-        }
-        tr_store(row + column, v);
-    }
-    for (int64_t i = threadIdx.x; i < parts.singles; i += LOSS_THREADS) {
-        const int64_t column = parts.single(i);
-        const float softmax = scaled(tr_load_one(row + column));
-        tr_store_one(row + column, column == of_label ? softmax - loss_scale : softmax);
-    }
+            for (int j = 0; j < n; j++) v[j] = scaled(v[j]);
+            tr_store(to + r.parts.pack(i), v);
+        },
+        next);
+    r.for_singles(
+        [&](int64_t column) { tr_store_one(to + column, scaled(tr_load_one(r.row + column))); });
+    if (has_label) tr_store_one(to + of_label, at_label);
+}
+
+/* The row of a kernel that takes one pass. */
+template <typename T>
+__device__ block_row<T, 0> row_of(const tr_xent_desc &d, const T *logits, int64_t r) {
+    return {logits + r * tr_xent_ld(&d), d.vocab, 0};
 }
 
 template <typename T> __global__ void row_max(tr_xent_desc d, const T *logits, float *maxima) {
     for (int64_t r = blockIdx.x; r < d.rows; r += gridDim.x) {
-        const float largest = take_max<false>(logits + r * tr_xent_ld(&d), d.vocab, {});
+        block_row<T, 0> row = row_of(d, logits, r);
+        const float largest = take_max(row);
         if (threadIdx.x == 0) maxima[r] = largest;
     }
 }
@@ -136,35 +192,44 @@ template <typename T> __global__ void row_max(tr_xent_desc d, const T *logits, f
 template <typename T>
 __global__ void row_sum(tr_xent_desc d, const T *logits, const int32_t *labels, const float *maxima,
                         float *sums) {
-    for (int64_t r = blockIdx.x; r < d.rows; r += gridDim.x)
-        take_sums<false>(d, logits + r * tr_xent_ld(&d), {}, labels[r], maxima[r], &sums[2 * r]);
+    for (int64_t r = blockIdx.x; r < d.rows; r += gridDim.x) {
+        block_row<T, 0> row = row_of(d, logits, r);
+        take_sums(d, row, labels[r], maxima[r], &sums[2 * r]);
+    }
 }
 
 template <typename T>
 __global__ void row_gradient(tr_xent_desc d, const tr_step_state *state, const int32_t *labels,
                              const float *maxima, const float *sums, T *logits) {
     const float loss_scale = (float)state->loss_scale;
-    for (int64_t r = blockIdx.x; r < d.rows; r += gridDim.x)
-        take_gradient<false>(d, logits + r * tr_xent_ld(&d), {}, labels[r], maxima[r], sums[2 * r],
-                             loss_scale);
+    for (int64_t r = blockIdx.x; r < d.rows; r += gridDim.x) {
+        T *to = logits + r * tr_xent_ld(&d);
+        block_row<T, 0> row(to, d.vocab, 0);
+        take_gradient<T>(d, row, labels[r], maxima[r], sums[2 * r], loss_scale, to, nullptr);
+    }
 }
 
-/* The three of them for one row after the other. The row is read from memory once, except for packs
- * beyond the first `copied`. */
-template <typename T>
-__global__ void __launch_bounds__(LOSS_THREADS, 2)
+/* The three of them for one row after the other. While a block writes a row's gradient, it reads
+ * its next row. */
+template <typename T, int HELD, int BLOCKS>
+__global__ void __launch_bounds__(LOSS_THREADS, BLOCKS)
     row_xent(tr_xent_desc d, int64_t copied, const tr_step_state *state, const int32_t *labels,
              float *maxima, float *sums, T *logits) {
-    const row_copy copy = {static_cast<tr_pack_words<4> *>(tr_block_memory()), copied};
     const float loss_scale = (float)state->loss_scale;
+    const int64_t stride = gridDim.x * tr_xent_ld(&d);
+    T *to = logits + blockIdx.x * tr_xent_ld(&d);
+    block_row<T, HELD> row(to, d.vocab, copied);
+    row.start();
     for (int64_t r = blockIdx.x; r < d.rows; r += gridDim.x) {
-        T *row = logits + r * tr_xent_ld(&d);
+        const T *next = r + gridDim.x < d.rows ? to + stride : nullptr;
         const int32_t label = labels[r];
-        copy_row(row, d.vocab, copy);
-        const float largest = take_max<true>(row, d.vocab, copy);
+        tr_copy_wait();
+        const float largest = take_max(row);
         if (threadIdx.x == 0) maxima[r] = largest;
-        const float sum = take_sums<true>(d, row, copy, label, largest, &sums[2 * r]);
-        take_gradient<true>(d, row, copy, label, largest, sum, loss_scale);
+        const float sum = take_sums(d, row, label, largest, &sums[2 * r]);
+        take_gradient(d, row, label, largest, sum, loss_scale, to, next);
+        row.row = to += stride;
+        row.parts = row_packs<T>(to, d.vocab);
     }
 }
 
@@ -221,15 +286,27 @@ cudaError_t tr_cuda_launch_xent_dgrad(cudaStream_t stream, const tr_xent_desc *d
     });
 }
 
-cudaError_t tr_cuda_launch_xent(cudaStream_t stream, const tr_xent_desc *d, int64_t copied,
-                                const tr_step_state *state, void *logits, const int32_t *labels,
-                                float *maxima, float *sums) {
-    const unsigned blocks = tr_grid(d->rows, 1);
-    const int64_t row = d->vocab * (int64_t)tr_dtype_size(d->dtype);
-    const int64_t packs = (row < copied ? row : copied) / 16;
+cudaError_t tr_cuda_launch_xent(cudaStream_t stream, const tr_xent_desc *d, int units,
+                                int64_t shared, const tr_step_state *state, void *logits,
+                                const int32_t *labels, float *maxima, float *sums) {
+    const int64_t packs = d->vocab * (int64_t)tr_dtype_size(d->dtype) / 16;
+    /* Packs that a block holds in shared memory. Two blocks share a multiprocessor if they hold
+     * whole rows, so that one computes while the other waits. Of a block's memory 1 KiB is the
+     * driver's, and the reductions have theirs. */
+    const auto places = [=](int64_t blocks) {
+        const int64_t most = (shared / blocks - 2048) / 16 / LOSS_THREADS;
+        const int64_t needed = (packs + LOSS_THREADS - 1) / LOSS_THREADS;
+        return (needed < most ? needed : most) * LOSS_THREADS;
+    };
+    const auto launch = [=](auto kernel, int64_t blocks) {
+        const unsigned grid = tr_grid(d->rows < units * blocks ? d->rows : units * blocks, 1);
+        return tr_launch_with_memory(stream, grid, LOSS_THREADS, (size_t)places(blocks) * 16,
+                                     kernel, *d, places(blocks), state, labels, maxima, sums,
+                                     logits);
+    };
     return tr_dispatch_type(d->dtype, [=](auto storage) {
-        return tr_launch_with_memory(stream, blocks, LOSS_THREADS, (size_t)packs * 16,
-                                     row_xent<typename decltype(storage)::type>, *d, packs, state,
-                                     labels, maxima, sums, logits);
+        using T = typename decltype(storage)::type;
+        return packs <= places(2) ? launch(row_xent<T, 0, 2>, 2)
+                                  : launch(row_xent<T, HELD_PACKS, 1>, 1);
     });
 }

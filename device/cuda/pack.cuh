@@ -5,10 +5,12 @@
 #include "base/half.h"
 
 #include <cuda_runtime_api.h>
+#include <math.h>
 #include <stdint.h>
 
 /* An element of BF16 storage, and of FP16. widen: to FP32. pair: two elements in one word, the
- * first in its lower half, rounded to nearest, ties to even. */
+ * first in its lower half, rounded to nearest, ties to even. larger: the larger ones of two pairs;
+ * NaNs are ignored. */
 struct tr_bf16 {
     uint16_t bits;
     __device__ static inline float widen(uint16_t h) {
@@ -21,6 +23,16 @@ struct tr_bf16 {
         return pair;
 #else
         return (uint32_t)tr_f32_to_bf16(first) | (uint32_t)tr_f32_to_bf16(second) << 16;
+#endif
+    }
+    __device__ static inline uint32_t larger(uint32_t a, uint32_t b) {
+#ifdef __CUDA_ARCH__
+        uint32_t pair;
+        asm("max.bf16x2 %0, %1, %2;" : "=r"(pair) : "r"(a), "r"(b));
+        return pair;
+#else
+        return pair(fmaxf(widen((uint16_t)a), widen((uint16_t)b)),
+                    fmaxf(widen((uint16_t)(a >> 16)), widen((uint16_t)(b >> 16))));
 #endif
     }
 };
@@ -42,6 +54,16 @@ struct tr_f16 {
         return pair;
 #else
         return (uint32_t)tr_half_round(first) | (uint32_t)tr_half_round(second) << 16;
+#endif
+    }
+    __device__ static inline uint32_t larger(uint32_t a, uint32_t b) {
+#ifdef __CUDA_ARCH__
+        uint32_t pair;
+        asm("max.f16x2 %0, %1, %2;" : "=r"(pair) : "r"(a), "r"(b));
+        return pair;
+#else
+        return pair(fmaxf(widen((uint16_t)a), widen((uint16_t)b)),
+                    fmaxf(widen((uint16_t)(a >> 16)), widen((uint16_t)(b >> 16))));
 #endif
     }
 };

@@ -126,7 +126,7 @@ void tr_op_list_ways(tr_op_case_list *l) {
         {{.kind = TR_OP_XENT_DGRAD, .xent = {.rows = 3, .vocab = 9005}}, 0},
         {{.kind = TR_OP_XENT_LOSS, .xent = {.rows = 1100, .vocab = 5}}, 0},
         {{.kind = TR_OP_XENT, .xent = {.rows = 4, .vocab = 9005}}, 0},
-        {{.kind = TR_OP_XENT, .xent = {.rows = 2, .vocab = 60001}}, 0},
+        {{.kind = TR_OP_XENT, .xent = {.rows = 5, .vocab = 60001}}, 0},
         {{.kind = TR_OP_SUMSQ, .sumsq = {.count = 4096 * 1025 + 13}}, 0},
         {{.kind = TR_OP_DROPOUT_ADD,
           .dropout = {.rows = 9, .width = 520, .seq = 4, .p = 0.3f, .site = 3}},
