@@ -53,7 +53,7 @@ template <typename T, int HELD> struct block_row {
         if (i < of.packs) tr_copy_start(copy + i, from + of.pack(i));
     }
     __device__ void start_held(int k, int64_t i, const T *from, const row_packs<T> &of) {
-        if (i < of.packs) held[k] = *reinterpret_cast<const tr_pack_words<4> *>(from + of.pack(i));
+        if (i < of.packs) held[k] = tr_load_raw<row_packs<T>::size>(from + of.pack(i));
     }
     __device__ void start() {
         for (int64_t i = threadIdx.x; i < copied; i += LOSS_THREADS) start_copied(i, row, parts);
@@ -79,7 +79,7 @@ template <typename T, int HELD> struct block_row {
         }
 #pragma unroll 2
         for (; i < parts.packs; i += LOSS_THREADS)
-            f(i, *reinterpret_cast<const tr_pack_words<4> *>(row + parts.pack(i)));
+            f(i, tr_load_raw<row_packs<T>::size>(row + parts.pack(i)));
     }
     /* Calls f(column) for the thread's single elements. */
     template <typename F> __device__ void for_singles(F f) const {
@@ -98,19 +98,13 @@ template <typename T, int HELD> struct block_row {
     }
 };
 
-/* Elements of a pack as FP32. */
-template <typename T, int N>
-__device__ void load_words(const tr_pack_words<4> &pack, float (&v)[N]) {
-    tr_load(reinterpret_cast<const T *>(&pack), v);
-}
-
 /* Every thread gets the row's largest logit. Elements of 16 bits are compared in pairs. */
 template <typename T, int HELD> __device__ float take_max(block_row<T, HELD> &r) {
     float largest = -INFINITY;
     if constexpr (sizeof(T) == 4) {
         r.for_packs([&](int64_t, const tr_pack_words<4> &pack) {
             float v[4];
-            load_words<T>(pack, v);
+            tr_unpack<T>(pack, v);
 #pragma unroll
             for (int j = 0; j < 4; j++) largest = fmaxf(largest, v[j]);
         });
@@ -138,7 +132,7 @@ __device__ float take_sums(const tr_xent_desc &d, block_row<T, HELD> &r, int32_t
     float sum = 0;
     r.for_packs([&](int64_t, const tr_pack_words<4> &pack) {
         float v[n];
-        load_words<T>(pack, v);
+        tr_unpack<T>(pack, v);
 #pragma unroll
         for (int j = 0; j < n; j++) sum += tr_exp(v[j] - largest);
     });
@@ -164,7 +158,7 @@ __device__ void take_gradient(const tr_xent_desc &d, block_row<T, HELD> &r, int3
     r.for_packs(
         [&](int64_t i, const tr_pack_words<4> &pack) {
             float v[n];
-            load_words<T>(pack, v);
+            tr_unpack<T>(pack, v);
 #pragma unroll
             for (int j = 0; j < n; j++) v[j] = scaled(v[j]);
             tr_store(to + r.parts.pack(i), v);

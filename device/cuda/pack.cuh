@@ -7,6 +7,9 @@
 #include <cuda_runtime_api.h>
 #include <math.h>
 #include <stdint.h>
+#include <string.h>
+
+#include <type_traits>
 
 /* An element of BF16 storage, and of FP16. widen: to FP32. pair: two elements in one word, the
  * first in its lower half, rounded to nearest, ties to even. larger: the larger ones of two pairs;
@@ -103,25 +106,54 @@ template <typename T, int N> __device__ static inline void tr_load(const T *from
     }
 }
 
-template <int N> __device__ static inline void tr_store(float *to, const float (&from)[N]) {
-    constexpr int n = N < 4 ? N : 4;
+/* N elements as they are in memory, in registers of 32 bits where they fill some. */
+template <typename T, int N>
+using tr_raw =
+    std::conditional_t<N * sizeof(T) % 4 == 0, tr_pack_words<(N * sizeof(T) + 3) / 4>, T>;
+template <int N, typename T> __device__ static inline tr_raw<T, N> tr_load_raw(const T *from) {
+    return *reinterpret_cast<const tr_raw<T, N> *>(from);
+}
+template <typename T, int N>
+__device__ static inline void tr_unpack(const tr_raw<T, N> &raw, float (&to)[N]) {
+    tr_load(reinterpret_cast<const T *>(&raw), to);
+}
+template <typename T, int N> __device__ static inline tr_raw<T, N> tr_pack(const float (&from)[N]) {
+    tr_raw<T, N> raw;
+    if constexpr (sizeof(T) == 4) {
+        memcpy(&raw, from, sizeof raw);
+    } else if constexpr (N == 1) {
+        raw.bits = (uint16_t)T::pair(from[0], 0.0f);
+    } else {
 #pragma unroll
-    for (int k = 0; k < N; k += n) {
-        tr_floats<n> pack;
-#pragma unroll
-        for (int i = 0; i < n; i++) pack.value[i] = from[k + i];
-        *reinterpret_cast<tr_floats<n> *>(to + k) = pack;
+        for (int i = 0; i < N / 2; i++) raw.word[i] = T::pair(from[2 * i], from[2 * i + 1]);
     }
+    return raw;
+}
+
+/* Writes elements to global memory. 16 bytes are one store, where the compiler often makes one for
+ * each word of a struct. */
+template <typename R> __device__ static inline void tr_store_raw(void *to, const R &raw) {
+    *static_cast<R *>(to) = raw;
+}
+__device__ static inline void tr_store_raw(void *to, const tr_pack_words<4> &raw) {
+#ifdef __CUDA_ARCH__
+    asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};"
+                 :
+                 : "l"(__cvta_generic_to_global(to)), "r"(raw.word[0]), "r"(raw.word[1]),
+                   "r"(raw.word[2]), "r"(raw.word[3])
+                 : "memory");
+#else
+    *static_cast<tr_pack_words<4> *>(to) = raw;
+#endif
 }
 
 template <typename T, int N> __device__ static inline void tr_store(T *to, const float (&from)[N]) {
-    if constexpr (N == 1) {
-        to->bits = (uint16_t)T::pair(from[0], 0.0f);
-    } else {
-        tr_pack_words<N / 2> pack;
+    if constexpr (N * sizeof(T) > 16) {
 #pragma unroll
-        for (int i = 0; i < N / 2; i++) pack.word[i] = T::pair(from[2 * i], from[2 * i + 1]);
-        *reinterpret_cast<tr_pack_words<N / 2> *>(to) = pack;
+        for (int k = 0; k < N; k += 4)
+            tr_store(to + k, *reinterpret_cast<const float(*)[4]>(from + k));
+    } else {
+        tr_store_raw(to, tr_pack<T>(from));
     }
 }
 
