@@ -7,11 +7,19 @@
 
 namespace {
 
+/* y may be residual or x: a pack is read before it is written, by the same thread. */
 template <typename T, int N>
 __global__ void dropout_add(tr_dropout_desc d, const tr_step_state *state, int64_t sample,
                             const T *x, const T *bias, const T *residual, T *y) {
-    for (int64_t r = tr_first_row(); r < d.rows; r += tr_row_stride())
-        tr_warp_dropout_add<T, N>(d, state, sample, r, x, bias, residual, y);
+    for (int64_t r = tr_first_row(); r < d.rows; r += tr_row_stride()) {
+        const auto row = tr_dropout_row<T>::of(d, state, sample, r, bias);
+        for (int64_t c = tr_lane() * N; c < d.width; c += TR_WARP * N) {
+            const int64_t at = r * d.width + c;
+            const tr_raw<T, N> sum =
+                row.template add<N>(c, tr_load_raw<N>(x + at), tr_read<N>(residual, at));
+            tr_store_raw(y + at, sum);
+        }
+    }
 }
 
 /* dx may be dy. */

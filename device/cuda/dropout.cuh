@@ -40,30 +40,32 @@ struct tr_row_mask {
     }
 };
 
-/* DROPOUT_ADD of row r. y may be residual or x: a pack is read before it is written, by the same
- * thread. */
-template <typename T, int N>
-__device__ void tr_warp_dropout_add(const tr_dropout_desc &d, const tr_step_state *state,
-                                    int64_t sample, int64_t r, const T *x, const T *bias,
-                                    const T *residual, T *y) {
-    const bool dropping = d.p > 0 && state->train;
-    tr_row_mask mask = {};
-    if (dropping) mask = tr_row_mask::of(d, state, sample, r);
-    for (int64_t c = tr_lane() * N; c < d.width; c += TR_WARP * N) {
-        const int64_t at = r * d.width + c;
+/* The operands of DROPOUT_ADD for one row. */
+template <typename T> struct tr_dropout_row {
+    const T *bias; /* or NULL */
+    bool dropping;
+    tr_row_mask mask;
+
+    __device__ static tr_dropout_row of(const tr_dropout_desc &d, const tr_step_state *state,
+                                        int64_t sample, int64_t row, const T *bias) {
+        const bool dropping = d.p > 0 && state->train;
+        return {bias, dropping, dropping ? tr_row_mask::of(d, state, sample, row) : tr_row_mask{}};
+    }
+    /* Returns N elements of Y, from column c on, from those of X and RESIDUAL (or zeros). */
+    template <int N>
+    __device__ tr_raw<T, N> add(int64_t c, const tr_raw<T, N> &x,
+                                const tr_raw<T, N> &residual) const {
         float v[N], w[N];
-        tr_load(x + at, v);
+        tr_unpack<T>(x, v);
         if (bias) {
             tr_load(bias + c, w);
 #pragma unroll
             for (int i = 0; i < N; i++) v[i] += w[i];
         }
         if (dropping) mask.apply(c, v);
-        if (residual) {
-            tr_load(residual + at, w);
+        tr_unpack<T>(residual, w);
 #pragma unroll
-            for (int i = 0; i < N; i++) v[i] += w[i];
-        }
-        tr_store(y + at, v);
+        for (int i = 0; i < N; i++) v[i] += w[i];
+        return tr_pack<T>(v);
     }
-}
+};

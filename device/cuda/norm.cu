@@ -1,4 +1,4 @@
-/* Kernels of layer normalisation (Ba, Kiros and Hinton 2016): a warp takes a row. */
+/* Kernels of layer normalisation (Ba, Kiros and Hinton 2016). */
 #include "device/cuda/columns.cuh"
 #include "device/cuda/kernel.cuh"
 #include "device/cuda/launch.h"
@@ -9,52 +9,73 @@
 namespace {
 
 template <typename T, int N>
-__global__ void layernorm(int64_t rows, int64_t width, float eps, const T *x, const T *gamma,
-                          const T *beta, T *y, float *means, float *rstds) {
-    for (int64_t r = tr_first_row(); r < rows; r += tr_row_stride())
-        tr_warp_layernorm<T, N>(width, eps, x + r * width, gamma, beta, y + r * width, means + r,
-                                rstds + r);
+__global__ void __launch_bounds__(TR_THREADS, 3)
+    layernorm(tr_team team, int64_t width, float eps, const T *x, const T *gamma, const T *beta,
+              T *y, float *means, float *rstds) {
+    for (int64_t r = team.first(); team.goes_on(r); r += team.stride()) {
+        const tr_columns_of<N> columns(team, r, width);
+        tr_kept<T, N> kept;
+        tr_keep<T>(columns, x + r * width, kept);
+        tr_team_layernorm<T>(team, columns, kept, width, eps, x + r * width, gamma, beta,
+                             y + r * width, means + r, rstds + r);
+    }
 }
 
 /* dx may be residual: a pack is read before it is written, by the same thread. */
 template <typename T, int N>
-__global__ void layernorm_dgrad(int64_t rows, int64_t width, const T *dy, const T *x,
-                                const T *gamma, const float *means, const float *rstds,
-                                const T *residual, T *dx) {
-    constexpr int step = TR_WARP * N;
-    const int64_t first = tr_lane() * N;
-    for (int64_t r = tr_first_row(); r < rows; r += tr_row_stride()) {
+__global__ void __launch_bounds__(TR_THREADS, 2)
+    layernorm_dgrad(tr_team team, int64_t width, const T *dy, const T *x, const T *gamma,
+                    const float *means, const float *rstds, const T *residual, T *dx) {
+    for (int64_t r = team.first(); team.goes_on(r); r += team.stride()) {
+        const tr_columns_of<N> columns(team, r, width);
         const int64_t row = r * width;
-        const float mean = means[r], rstd = rstds[r];
-        float g[N], n[N], v[N], sum_g = 0, sum_gn = 0;
-        for (int64_t c = first; c < width; c += step) {
-            tr_load(dy + row + c, g);
-            tr_load(x + row + c, n);
-            tr_load(gamma + c, v);
+        const T *added = residual ? residual + row : nullptr;
+        tr_kept<T, N> kept_dy, kept_x, kept_added;
+        tr_keep<T>(columns, dy + row, kept_dy);
+        tr_keep<T>(columns, x + row, kept_x);
+        tr_keep<T>(columns, added, kept_added);
+        const bool own = r < team.rows;
+        const float mean = own ? means[r] : 0.0f, rstd = own ? rstds[r] : 0.0f;
+        float g[N], n[N], sums[2] = {};
+        const auto weigh = [&](int64_t c, const tr_raw<T, N> &d, const tr_raw<T, N> &v) {
+            float scale[N];
+            tr_load(gamma + c, scale);
+            tr_unpack<T>(d, g);
+            tr_unpack<T>(v, n);
 #pragma unroll
             for (int i = 0; i < N; i++) {
-                g[i] *= v[i];
-                sum_g += g[i];
-                sum_gn += g[i] * tr_layernorm_centred(n[i], mean, rstd);
+                g[i] *= scale[i];
+                n[i] = tr_layernorm_centred(n[i], mean, rstd);
             }
-        }
-        const float mean_g = tr_warp_sum(sum_g) / (float)width;
-        const float mean_gn = tr_warp_sum(sum_gn) / (float)width;
-        for (int64_t c = first; c < width; c += step) {
-            tr_load(dy + row + c, g);
-            tr_load(x + row + c, n);
-            tr_load(gamma + c, v);
+        };
+        const auto add = [&](int64_t c, const tr_raw<T, N> &d, const tr_raw<T, N> &v) {
+            weigh(c, d, v);
+#pragma unroll
+            for (int i = 0; i < N; i++) {
+                sums[0] += g[i];
+                sums[1] += g[i] * n[i];
+            }
+        };
+        columns.kept([&](int k, int64_t c) { add(c, kept_dy[k], kept_x[k]); });
+        columns.rest(
+            [&](int64_t c) { add(c, tr_load_raw<N>(dy + row + c), tr_load_raw<N>(x + row + c)); });
+        team.sum(sums);
+        const float mean_g = sums[0] / (float)width, mean_gn = sums[1] / (float)width;
+        const auto write = [&](int64_t c, const tr_raw<T, N> &d, const tr_raw<T, N> &v,
+                               const tr_raw<T, N> &of_added) {
+            float to[N];
+            weigh(c, d, v);
+            tr_unpack<T>(of_added, to);
 #pragma unroll
             for (int i = 0; i < N; i++)
-                g[i] = tr_layernorm_dgrad(g[i] * v[i], tr_layernorm_centred(n[i], mean, rstd), rstd,
-                                          mean_g, mean_gn);
-            if (residual) {
-                tr_load(residual + row + c, v);
-#pragma unroll
-                for (int i = 0; i < N; i++) g[i] += v[i];
-            }
-            tr_store(dx + row + c, g);
-        }
+                to[i] += tr_layernorm_dgrad(g[i], n[i], rstd, mean_g, mean_gn);
+            tr_store(dx + row + c, to);
+        };
+        columns.kept([&](int k, int64_t c) { write(c, kept_dy[k], kept_x[k], kept_added[k]); });
+        columns.rest([&](int64_t c) {
+            write(c, tr_load_raw<N>(dy + row + c), tr_load_raw<N>(x + row + c),
+                  tr_read<N>(added, c));
+        });
     }
 }
 
@@ -86,8 +107,9 @@ cudaError_t tr_cuda_launch_layernorm(cudaStream_t stream, const tr_layernorm_des
     bool packs = tr_rows_aligned(d->dtype, width, x, gamma, beta, y);
     return tr_dispatch(d->dtype, packs, [=](auto storage) {
         using S = decltype(storage);
-        return tr_launch(stream, tr_grid(rows, TR_WARPS), TR_THREADS,
-                         layernorm<typename S::type, S::pack>, rows, width, eps, x, gamma, beta, y,
+        const tr_team team = tr_team_of(rows, width / S::pack);
+        return tr_launch(stream, tr_team_grid(team), TR_THREADS,
+                         layernorm<typename S::type, S::pack>, team, width, eps, x, gamma, beta, y,
                          means, rstds);
     });
 }
@@ -100,8 +122,9 @@ cudaError_t tr_cuda_launch_layernorm_dgrad(cudaStream_t stream, const tr_layerno
     bool packs = tr_rows_aligned(d->dtype, width, dy, x, gamma, residual, dx);
     return tr_dispatch(d->dtype, packs, [=](auto storage) {
         using S = decltype(storage);
-        return tr_launch(stream, tr_grid(rows, TR_WARPS), TR_THREADS,
-                         layernorm_dgrad<typename S::type, S::pack>, rows, width, dy, x, gamma,
+        const tr_team team = tr_team_of(rows, width / S::pack);
+        return tr_launch(stream, tr_team_grid(team), TR_THREADS,
+                         layernorm_dgrad<typename S::type, S::pack>, team, width, dy, x, gamma,
                          means, rstds, residual, dx);
     });
 }

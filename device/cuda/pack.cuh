@@ -113,6 +113,13 @@ using tr_raw =
 template <int N, typename T> __device__ static inline tr_raw<T, N> tr_load_raw(const T *from) {
     return *reinterpret_cast<const tr_raw<T, N> *>(from);
 }
+/* The same `at` elements behind `from`; zeros if that is NULL. */
+template <int N, typename T>
+__device__ static inline tr_raw<T, N> tr_read(const T *from, int64_t at) {
+    tr_raw<T, N> raw = {};
+    if (from) raw = tr_load_raw<N>(from + at);
+    return raw;
+}
 template <typename T, int N>
 __device__ static inline void tr_unpack(const tr_raw<T, N> &raw, float (&to)[N]) {
     tr_load(reinterpret_cast<const T *>(&raw), to);

@@ -109,6 +109,30 @@ void tr_op_list_large(tr_op_case_list *l) {
     for (size_t i = 0; i < tr_op_large_case_count; i++) add_case(l, &tr_op_large_cases[i]);
 }
 
+static void add_kinds(tr_op_case_list *l, tr_op_desc desc, tr_op_kind first, tr_op_kind last) {
+    for (tr_op_kind kind = first; kind <= last; kind++) {
+        desc.kind = kind;
+        add_case(l, &(tr_op_case){desc, 0});
+    }
+}
+
+/* Norms of rows for a team of two, four and eight warps, which in the last ones does not keep all
+ * of its row; some teams have no row. */
+static void list_norms(tr_op_case_list *l) {
+    const struct { int64_t rows, width; } of[] = {{5, 1160}, {3, 2568}, {2, 8328}};
+    for (size_t i = 0; i < sizeof of / sizeof *of; i++) {
+        const int64_t rows = of[i].rows, width = of[i].width;
+        const tr_dropout_desc add = {rows, width, rows, 0, 0.25f, 7, TR_F32};
+        add_kinds(l, (tr_op_desc){.layernorm = {rows, width, 1e-5f, TR_F32}}, TR_OP_LAYERNORM,
+                  TR_OP_LAYERNORM_DGRAD);
+        add_kinds(l, (tr_op_desc){.rmsnorm = {.rows = rows, .width = width, .eps = 1e-5f}},
+                  TR_OP_RMSNORM, TR_OP_RMSNORM_DGRAD);
+        for (int rms = 0; rms <= 1; rms++)
+            add_kinds(l, (tr_op_desc){.add_norm = {add, 1e-5, rms}}, TR_OP_ADD_NORM,
+                      TR_OP_ADD_NORM);
+    }
+}
+
 /* Shapes at which kernels take another path: chunks of more than 128 rows, several packs a thread,
  * a sort through global memory, more blocks of SUMSQ than are added at once, the same token in
  * every row. */
@@ -133,13 +157,7 @@ void tr_op_list_ways(tr_op_case_list *l) {
          0},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) add_case(l, &cases[i]);
-}
-
-static void add_kinds(tr_op_case_list *l, tr_op_desc desc, tr_op_kind first, tr_op_kind last) {
-    for (tr_op_kind kind = first; kind <= last; kind++) {
-        desc.kind = kind;
-        add_case(l, &(tr_op_case){desc, 0});
-    }
+    list_norms(l);
 }
 
 /* Fewer where they take long: on the host, and there with the address sanitizer six times as
