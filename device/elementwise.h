@@ -1,8 +1,8 @@
 /* Arithmetic of one element, in FP32, that the cpu device and the kernels of the cuda device share:
  * dropout, GELU, layer norm, cross entropy, the blocks of SUMSQ, STEP_FINISH, UPDATE and QUANTIZE.
  * Uses only IEEE operations that round once (no contraction, and no library functions except sqrt,
- * and log once a row), so the bits are the same everywhere. Exponentials differ between devices, so
- * they are arguments. */
+ * and log once a row), so the bits are the same everywhere. Exponentials, and a GPU's reciprocals
+ * of them, differ between devices, so they are arguments. */
 #pragma once
 
 #include "base/philox.h"
@@ -42,10 +42,12 @@ TR_HOSTDEVICE static inline float tr_gelu_dgrad_exponent(float x) {
     float z = tr_gelu_exponent(x);
     return z > 80.0f ? 80.0f : z;
 }
-TR_HOSTDEVICE static inline float tr_gelu_dgrad(float x, float e) {
-    float s = 1.0f / (1.0f + e);
+TR_HOSTDEVICE static inline float tr_gelu_slope(float x, float e, float s) {
     float du2 = TR_GELU_SLOPE * (1.0f + 3.0f * TR_GELU_CUBIC * x * x);
     return s + x * (e * s) * s * du2;
+}
+TR_HOSTDEVICE static inline float tr_gelu_dgrad(float x, float e) {
+    return tr_gelu_slope(x, e, 1.0f / (1.0f + e));
 }
 
 /* silu(x) = x / (1 + exp(-x)) (Hendrycks and Gimpel 2016, section 4); e = exp(-x). */
@@ -57,9 +59,11 @@ TR_HOSTDEVICE static inline float tr_silu(float x, float e) {
 TR_HOSTDEVICE static inline float tr_silu_dgrad_exponent(float x) {
     return x < -80.0f ? 80.0f : -x;
 }
-TR_HOSTDEVICE static inline float tr_silu_dgrad(float x, float e) {
-    float s = 1.0f / (1.0f + e);
+TR_HOSTDEVICE static inline float tr_silu_slope(float x, float e, float s) {
     return s + x * (e * s) * s;
+}
+TR_HOSTDEVICE static inline float tr_silu_dgrad(float x, float e) {
+    return tr_silu_slope(x, e, 1.0f / (1.0f + e));
 }
 
 /* The exact GELU x Phi(x), with e = exp of the exponent -x^2/2. Phi(-|x|) = erfc(z)/2 with z =

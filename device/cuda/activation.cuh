@@ -1,32 +1,38 @@
-/* The activations on the GPU: of(x), and slope(dy, x) = f'(x) dy. Private to the kernels. */
+/* The activations on the GPU: of(x), and slope(dy, x) = f'(x) dy. Exponential and reciprocal are
+ * one instruction each of the special function unit, which bounds a kernel less than its bytes do.
+ * Private to the kernels. */
 #pragma once
 
+#include "device/cuda/exponential.cuh"
 #include "device/elementwise.h"
 
 #include <cuda_runtime_api.h>
 
+/* x / (1 + e), as tr_gelu and tr_silu divide it, with e = exp of their exponents. */
 struct tr_gelu_function {
     __device__ static float of(float x) {
-        return tr_gelu(x, expf(tr_gelu_exponent(x)));
+        return x * tr_reciprocal(1.0f + tr_exp(tr_gelu_exponent(x)));
     }
     __device__ static float slope(float dy, float x) {
-        return dy * tr_gelu_dgrad(x, expf(tr_gelu_dgrad_exponent(x)));
-    }
-};
-struct tr_gelu_erf_function {
-    __device__ static float of(float x) {
-        return tr_gelu_erf(x, expf(tr_gelu_erf_exponent(x)));
-    }
-    __device__ static float slope(float dy, float x) {
-        return dy * tr_gelu_erf_dgrad(x, expf(tr_gelu_erf_exponent(x)));
+        const float e = tr_exp(tr_gelu_dgrad_exponent(x));
+        return dy * tr_gelu_slope(x, e, tr_reciprocal(1.0f + e));
     }
 };
 struct tr_silu_function {
     __device__ static float of(float x) {
-        return tr_silu(x, expf(-x));
+        return x * tr_reciprocal(1.0f + tr_exp(-x));
     }
     __device__ static float slope(float dy, float x) {
-        return dy * tr_silu_dgrad(x, expf(tr_silu_dgrad_exponent(x)));
+        const float e = tr_exp(tr_silu_dgrad_exponent(x));
+        return dy * tr_silu_slope(x, e, tr_reciprocal(1.0f + e));
+    }
+};
+struct tr_gelu_erf_function {
+    __device__ static float of(float x) {
+        return tr_gelu_erf(x, tr_exp(tr_gelu_erf_exponent(x)));
+    }
+    __device__ static float slope(float dy, float x) {
+        return dy * tr_gelu_erf_dgrad(x, tr_exp(tr_gelu_erf_exponent(x)));
     }
 };
 struct tr_relu2_function {

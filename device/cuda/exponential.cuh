@@ -5,8 +5,8 @@
 #include <cuda_runtime_api.h>
 #include <math.h>
 
-/* Returns e^x within (4 + |x|) 2^-23 of itself, from the PTX manual's 2 + 2^-22 units of ex2.approx
- * and the rounding of its argument; 0 where that is subnormal. */
+/* Returns e^x within (2 + |x|) 2^-23 of itself: ex2.approx is within 2^-22, and the rest is the
+ * rounding of its argument. Returns 0 where that is subnormal. */
 __device__ static inline float tr_exp(float x) {
     const float power = x * 1.4426950408889634f; /* log2 e */
 #ifdef __CUDA_ARCH__
