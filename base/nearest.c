@@ -3,6 +3,7 @@
 #include "base/minmax.h"
 
 #include <stdint.h>
+#include <stdio.h>
 #include <string.h>
 
 enum { LONGEST = 63 };
@@ -55,4 +56,21 @@ int tr_nearest(const char *word, const char *(*name)(const void *names, int inde
     int length = (int)strnlen(word, LONGEST);
     int allowed = length / 3 > 2 ? length / 3 : 2;
     return best >= 0 && best_distance <= allowed && 2 * best_distance < length ? best : -1;
+}
+
+static const char *word_of(const void *words, int index) {
+    return ((const char *const *)words)[index];
+}
+
+tr_hint tr_nearest_hint(const char *value, size_t length, const char *const *words, int count) {
+    char word[LONGEST + 1];
+    tr_hint hint = {.text = ""};
+    if (length == 0 || length > LONGEST) return hint;
+    (void)snprintf(word, sizeof word, "%.*s", (int)length, value);
+    int near = tr_nearest(word, word_of, words, count);
+    for (int i = 0; near < 0 && i < count; i++) /* gpt2 is gpt2-124m */
+        if (strncmp(words[i], word, length) == 0) near = i;
+    if (near >= 0 && strcmp(words[near], word) != 0)
+        (void)snprintf(hint.text, sizeof hint.text, "; did you mean '%s'?", words[near]);
+    return hint;
 }

@@ -3,6 +3,11 @@
 
 #include <stddef.h>
 
+/* The end of a message about an unknown word: "; did you mean 'selective'?", or nothing. */
+typedef struct tr_hint {
+    char text[96];
+} tr_hint;
+
 /* Returns the edit distance of two words: insertions, deletions, substitutions and swaps of
  * neighbours (optimal string alignment). Compares at most the first 63 characters. */
 int tr_edit_distance(const char *a, const char *b);
@@ -12,3 +17,8 @@ int tr_edit_distance(const char *a, const char *b);
  * would have to change, or more than two characters and more than a third of it. */
 int tr_nearest(const char *word, const char *(*name)(const void *names, int index),
                const void *names, int count);
+
+/* Returns the hint at the word that `value[length]` probably means: the nearest one, and otherwise
+ * the first that begins with it. It is empty when there is none, and when `value` is one of the
+ * words. */
+tr_hint tr_nearest_hint(const char *value, size_t length, const char *const *words, int count);

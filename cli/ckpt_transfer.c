@@ -5,6 +5,7 @@
 #include "cli/ckpt_transfer.h"
 
 #include "base/digits.h"
+#include "base/nearest.h"
 #include "cli/ranks.h"
 #include "job/rank_process.h"
 #include "train/transfer.h"
@@ -33,6 +34,7 @@ static tr_status take_size(const char *text, int64_t *bytes) {
 
 static tr_status take_option(const char *option, const char *value, request *r) {
     static const char *const known[] = {"--step", "--max-shard-size", "--dtype"};
+    static const char *const types[] = {"fp32", "bf16", "fp16"};
     bool is_known = false;
     for (size_t i = 0; i < sizeof known / sizeof *known; i++)
         is_known = is_known || !strcmp(option, known[i]);
@@ -43,8 +45,10 @@ static tr_status take_option(const char *option, const char *value, request *r) 
         return cli_take_integer("ckpt", option, value, 0, INT64_MAX, &r->options.step);
     if (!strcmp(option, "--max-shard-size")) return take_size(value, &r->options.shard_bytes);
     r->options.dtype = value;
-    if (!strcmp(value, "fp32") || !strcmp(value, "bf16") || !strcmp(value, "fp16")) return TR_OK;
-    return cli_usage("ckpt", "--dtype must be fp32, bf16 or fp16, not '%.80s'", value);
+    for (int i = 0; i < 3; i++)
+        if (!strcmp(value, types[i])) return TR_OK;
+    return cli_usage("ckpt", "--dtype must be fp32, bf16 or fp16, not '%.80s'%s", value,
+                     tr_nearest_hint(value, strlen(value), types, 3).text);
 }
 
 static tr_status parse(int argc, char **argv, request *r) {

@@ -1,5 +1,6 @@
 #include "base/clock.h"
 #include "base/memory.h"
+#include "base/nearest.h"
 #include "base/output.h"
 #include "base/text.h"
 #include "cli/cli.h"
@@ -35,18 +36,17 @@ typedef struct train_bpe_options {
 static const char document_end[] = "<|endoftext|>";
 
 static tr_status read_pattern(const char *name, tr_pattern *out) {
-    static const char *const names[] = {
-        [TR_PATTERN_GPT2] = "gpt2",
-        [TR_PATTERN_LLAMA3] = "llama3",
-        [TR_PATTERN_QWEN] = "qwen",
-        [TR_PATTERN_O200K] = "o200k",
-    };
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        if (!names[i] || strcmp(names[i], name)) continue;
-        *out = (tr_pattern)i;
+    static const char *const names[] = {"gpt2", "llama3", "qwen", "o200k"};
+    static const tr_pattern patterns[] = {TR_PATTERN_GPT2, TR_PATTERN_LLAMA3, TR_PATTERN_QWEN,
+                                          TR_PATTERN_O200K};
+    const int count = sizeof names / sizeof *names;
+    for (int i = 0; i < count; i++) {
+        if (strcmp(names[i], name) != 0) continue;
+        *out = patterns[i];
         return TR_OK;
     }
-    return cli_usage("data", "--pattern is gpt2, llama3, qwen or o200k, not '%s'", name);
+    return cli_usage("data", "--pattern is gpt2, llama3, qwen or o200k, not '%s'%s", name,
+                     tr_nearest_hint(name, strlen(name), names, count).text);
 }
 
 static tr_status read_options(int argc, char **argv, train_bpe_options *o) {

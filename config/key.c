@@ -12,6 +12,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 enum { MOST_WORDS = 64 }; /* choices of a key */
 
@@ -66,18 +67,23 @@ const char *tr_key_describe(const tr_key *key, char *buffer, size_t size) {
     return buffer;
 }
 
-/* Fails with "KEY must be WHAT, not 'value'", and with the nearest choice if there is one. */
-static tr_status wrong_type(const tr_key *key, const char *value, const char *nearest) {
-    char takes[512], example[80] = "", hint[64] = "";
+/* Fails with "KEY must be WHAT, not 'value'", and a hint at the nearest of the words. */
+static tr_status wrong_word(const tr_key *key, const char *value, const char *const *words,
+                            int count) {
+    char takes[512], example[80] = "";
     bool shows = key->type != TR_KEY_BOOL && key->type != TR_KEY_ANSWER &&
                  key->type != TR_KEY_CHOICE && key->type != TR_KEY_SCHEDULE &&
                  key->type != TR_KEY_DEVICE;
     if (shows)
         (void)snprintf(example, sizeof example, " (for example %s)",
                        key->example ? key->example : key->fallback);
-    if (nearest) (void)snprintf(hint, sizeof hint, "; did you mean '%s'?", nearest);
     return TR_FAIL(TR_ERR_CONFIG, "%s must be %s%s, not '%.80s'%s", key->name,
-                   tr_key_describe(key, takes, sizeof takes), example, value, hint);
+                   tr_key_describe(key, takes, sizeof takes), example, value,
+                   tr_nearest_hint(value, strlen(value), words, count).text);
+}
+
+static tr_status wrong_type(const tr_key *key, const char *value) {
+    return wrong_word(key, value, NULL, 0);
 }
 
 static tr_status out_of_range(const tr_key *key, const char *value) {
@@ -107,9 +113,9 @@ static bool parse_integer(const char *text, int64_t *out, const char **rest) {
 static tr_status set_integer(const tr_key *key, const char *value, tr_config *config) {
     int64_t n;
     const char *rest;
-    if (!parse_integer(value, &n, &rest)) return wrong_type(key, value, NULL);
+    if (!parse_integer(value, &n, &rest)) return wrong_type(key, value);
     const int64_t factor = key->type == TR_KEY_BYTES || !*rest ? tr_digits_unit(rest) : 0;
-    if (!factor) return wrong_type(key, value, NULL);
+    if (!factor) return wrong_type(key, value);
     if (key->type == TR_KEY_BYTES && factor == 1 && n > 0 && n < 4096)
         return TR_FAIL(TR_ERR_CONFIG,
                        "%s %.80s is a number of bytes: write its unit, as in %.80sGiB", key->name,
@@ -126,22 +132,18 @@ static tr_status set_integer(const tr_key *key, const char *value, tr_config *co
 static tr_status set_factors(const tr_key *key, const char *value, tr_config *config) {
     int64_t *product = field(key, config), first = 1, last, all;
     const char *rest;
-    if (!parse_integer(value, &last, &rest)) return wrong_type(key, value, NULL);
+    if (!parse_integer(value, &last, &rest)) return wrong_type(key, value);
     if (*rest == 'x') {
         first = last;
-        if (!parse_integer(rest + 1, &last, &rest)) return wrong_type(key, value, NULL);
+        if (!parse_integer(rest + 1, &last, &rest)) return wrong_type(key, value);
     }
-    if (*rest) return wrong_type(key, value, NULL);
+    if (*rest) return wrong_type(key, value);
     if (first < 1 || last < 1 || __builtin_mul_overflow(first, last, &all) ||
         (double)all > key->max)
         return out_of_range(key, value);
     product[0] = all;
     product[1] = first;
     return TR_OK;
-}
-
-static const char *word_of(const void *words, int index) {
-    return ((const char *const *)words)[index];
 }
 
 static tr_status set_text(const tr_key *key, const char *value, tr_config *config);
@@ -151,10 +153,7 @@ static tr_status set_word(const tr_key *key, const char *value, const char *cons
                           tr_config *config) {
     for (int i = 0; i < count; i++)
         if (!strcmp(words[i], value)) return set_text(key, value, config);
-    int near = tr_nearest(value, word_of, words, count);
-    for (int i = 0; near < 0 && *value && i < count; i++) /* gpt2 is gpt2-124m */
-        if (!strncmp(words[i], value, strlen(value))) near = i;
-    return wrong_type(key, value, near < 0 ? NULL : words[near]);
+    return wrong_word(key, value, words, count);
 }
 
 static tr_status set_choice(const tr_key *key, const char *value, tr_config *config) {
@@ -177,7 +176,7 @@ static tr_status set_schedule(const tr_key *key, const char *value, tr_config *c
 }
 
 static tr_status set_text(const tr_key *key, const char *value, tr_config *config) {
-    if (!*value) return wrong_type(key, value, NULL);
+    if (!*value) return wrong_type(key, value);
     if (strlen(value) >= key->size)
         return TR_FAIL(TR_ERR_CONFIG, "%s must not be longer than %zu characters", key->name,
                        key->size - 1);
@@ -205,7 +204,7 @@ static tr_status set_points(const tr_key *key, const char *value, tr_config *con
     int64_t point[TR_CONFIG_POINTS];
     char bare[TR_CONFIG_POINTS * 24], *text = field(key, config);
     const int count = copy_bare(value, bare, sizeof bare) ? tr_config_points(bare, point) : -1;
-    if (count < 0) return wrong_type(key, value, NULL);
+    if (count < 0) return wrong_type(key, value);
     text[0] = '\0';
     for (int i = 0; i < count; i++)
         tr_text_add(text, key->size, "%s%" PRId64, i ? " " : "", point[i]);
@@ -217,7 +216,7 @@ static tr_status set_batches(const tr_key *key, const char *value, tr_config *co
     tr_batch_size batch[TR_CONFIG_WARMUPS];
     char bare[TR_CONFIG_WARMUPS * 48], *text = field(key, config);
     const int count = copy_bare(value, bare, sizeof bare) ? tr_config_warmup(bare, batch) : -1;
-    if (count < 0) return wrong_type(key, value, NULL);
+    if (count < 0) return wrong_type(key, value);
     text[0] = '\0';
     for (int i = 0; i < count; i++)
         tr_text_add(text, key->size, "%s%" PRId64 " %" PRId64, i ? " " : "", batch[i].batch,
@@ -230,6 +229,13 @@ static tr_status set_share(const tr_key *key, const char *value, tr_config *conf
     if (tr_key_share(value, &share) && !(share >= key->min && share <= key->max))
         return out_of_range(key, value);
     return set_text(key, value, config);
+}
+
+static tr_status set_device(const tr_key *key, const char *value, tr_config *config) {
+    static const char *const words[] = {"cpu", "cuda", "ref"};
+    if (tr_device_is_known(value)) return set_text(key, value, config);
+    /* "gpu" is near to cpu, which it does not mean. */
+    return wrong_word(key, value, words, strncasecmp(value, "gpu", 3) ? 3 : 0);
 }
 
 bool tr_key_is_text(const tr_key *key) {
@@ -252,13 +258,14 @@ bool tr_key_takes(const tr_key *key, tr_yaml_kind kind) {
 }
 
 tr_status tr_key_set(const tr_key *key, const char *value, tr_config *config) {
+    static const char *const answers[] = {"true", "false"};
     switch (key->type) {
     case TR_KEY_INT:
     case TR_KEY_BYTES: TR_TRY(set_integer(key, value, config)); break;
     case TR_KEY_FACTORS: TR_TRY(set_factors(key, value, config)); break;
     case TR_KEY_FLOAT: {
         double x = 0;
-        if (!tr_number_is(value, &x)) TR_TRY(wrong_type(key, value, NULL));
+        if (!tr_number_is(value, &x)) TR_TRY(wrong_type(key, value));
         if (!(x >= key->min && x <= key->max)) TR_TRY(out_of_range(key, value));
         *(double *)field(key, config) = x;
         break;
@@ -266,7 +273,7 @@ tr_status tr_key_set(const tr_key *key, const char *value, tr_config *config) {
     case TR_KEY_BOOL:
     case TR_KEY_ANSWER: {
         bool yes = !strcmp(value, "true");
-        if (!yes && strcmp(value, "false")) TR_TRY(wrong_type(key, value, NULL));
+        if (!yes && strcmp(value, "false")) TR_TRY(wrong_word(key, value, answers, 2));
         if (key->type == TR_KEY_BOOL) *(bool *)field(key, config) = yes;
         else *(tr_answer *)field(key, config) = yes ? TR_YES : TR_NO;
         break;
@@ -284,10 +291,7 @@ tr_status tr_key_set(const tr_key *key, const char *value, tr_config *config) {
     case TR_KEY_BATCHES: TR_TRY(set_batches(key, value, config)); break;
     case TR_KEY_CHOICE: TR_TRY(set_choice(key, value, config)); break;
     case TR_KEY_SCHEDULE: TR_TRY(set_schedule(key, value, config)); break;
-    case TR_KEY_DEVICE:
-        if (!tr_device_is_known(value)) TR_TRY(wrong_type(key, value, NULL));
-        TR_TRY(set_text(key, value, config));
-        break;
+    case TR_KEY_DEVICE: TR_TRY(set_device(key, value, config)); break;
     }
     return TR_OK;
 }

@@ -2,6 +2,7 @@
 #include "config/config_impl.h"
 
 #include "base/digits.h"
+#include "base/nearest.h"
 #include "base/text.h"
 
 #include <inttypes.h>
@@ -10,6 +11,18 @@
 
 static const char separators[] = ", \t\r\n";
 static const int64_t most_stage = 999999999;
+
+static const char *const words[] = {"none", "optimizer", "activations"};
+
+/* Returns the hint at the first word of `text` that is none of these. */
+static tr_hint hint_at(const char *text) {
+    tr_hint hint = {.text = ""};
+    for (size_t length; !*hint.text && *(text += strspn(text, separators)); text += length) {
+        length = strcspn(text, separators);
+        hint = tr_nearest_hint(text, strcspn(text, ":, \t\r\n"), words, 3);
+    }
+    return hint;
+}
 
 /* Reads the word "activations", "activations:NUMBER" or "activations:FIRST-LAST" of this length. */
 static bool read_activations(const char *word, size_t length, tr_config_offloads *out) {
@@ -68,8 +81,8 @@ tr_status tr_config_check_offload(const tr_config *c) {
     if (!good)
         REFUSE("device.offload",
                "device.offload must be none, optimizer, activations, activations:FIRST-LAST with "
-               "numbers of stages, or a list of both, not '%.80s'",
-               c->device.offload);
+               "numbers of stages, or a list of both, not '%.80s'%s",
+               c->device.offload, hint_at(c->device.offload).text);
     if (!offload.optimizer && offload.stages == 0) return TR_OK;
     if (tr_config_on_host(c))
         REFUSE("device.offload",

@@ -1,5 +1,6 @@
 /* The families, one row each. */
 #include "base/digits.h"
+#include "base/nearest.h"
 #include "layers/model_impl.h"
 
 #include <math.h>
@@ -148,6 +149,7 @@ static bool take_yarn(const double number[SCALING_NUMBERS], int count, tr_rope_s
 }
 
 tr_status tr_model_rope_scaling(const char *text, tr_rope_scaling *out) {
+    static const char *const kinds[] = {"none", "linear", "llama3", "yarn"};
     double number[SCALING_NUMBERS] = {1};
     tr_rope_scaling s = {.kind = TR_ROPE_PLAIN};
     const int count = read_numbers(text, number);
@@ -168,6 +170,6 @@ tr_status tr_model_rope_scaling(const char *text, tr_rope_scaling *out) {
                    "ORIGINAL or yarn FACTOR ORIGINAL [BETA_FAST BETA_SLOW [ATTENTION]] (factors of "
                    "at least 1, LOW below HIGH, BETA_SLOW below BETA_FAST, ATTENTION above 0, "
                    "ORIGINAL the context in "
-                   "tokens that the model was trained with), not '%s'",
-                   text);
+                   "tokens that the model was trained with), not '%s'%s",
+                   text, tr_nearest_hint(text, strcspn(text, " "), kinds, 4).text);
 }

@@ -2,6 +2,7 @@
 
 #include "base/digits.h"
 #include "base/memory.h"
+#include "base/nearest.h"
 #include "base/text.h"
 
 #include <stdbool.h>
@@ -18,10 +19,11 @@ typedef struct reader {
 } reader;
 
 static tr_status refuse_form(const reader *r) {
+    static const char *const word = TR_LAYER_CUT_AUTO;
     return TR_FAIL(TR_ERR_CONFIG,
                    "parallel.cut must be auto, or the layers of every stage like 'Et*3|(t*4|)*2tL' "
-                   "(E the embedding, t a block, L the head, | the end of a stage), not '%.80s'",
-                   r->text);
+                   "(E the embedding, t a block, L the head, | the end of a stage), not '%.80s'%s",
+                   r->text, tr_nearest_hint(r->text, strlen(r->text), &word, 1).text);
 }
 
 static tr_status refuse_ends(const reader *r) {

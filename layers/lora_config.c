@@ -60,10 +60,6 @@ static const char *last_part(const char *name) {
     return dot ? dot + 1 : name;
 }
 
-static const char *name_of(const void *names, int index) {
-    return ((const char *const *)names)[index];
-}
-
 /* Lists the last parts of the modules' names, each once. Returns their number. */
 static int list_names(const module list[MODULES], const char *names[MODULES]) {
     int count = 0;
@@ -125,16 +121,15 @@ bool tr_lora_is_update(const char *tensor) {
 
 static tr_status unknown_target(const tr_family *f, const module list[MODULES], const char *word) {
     const char *names[MODULES];
-    char known[256] = "", hint[96] = "";
+    char known[256] = "";
     const int count = list_names(list, names);
     for (int i = 0; i < count; i++)
         tr_text_add(known, sizeof known, "%s%s", i ? ", " : "", names[i]);
-    const int near = tr_nearest(last_part(word), name_of, names, count);
-    if (near >= 0) (void)snprintf(hint, sizeof hint, "; did you mean '%s'?", names[near]);
+    const char *last = last_part(word);
     return TR_FAIL(TR_ERR_CONFIG,
                    "model.lora.targets names '%.60s', but the linear layers of this model of "
                    "model.family %s are %s (or all-linear for all)%s",
-                   word, f->name, known, hint);
+                   word, f->name, known, tr_nearest_hint(last, strlen(last), names, count).text);
 }
 
 /* Checks that the word names a linear layer of a block. */

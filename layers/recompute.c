@@ -1,13 +1,15 @@
 #include "layers/recompute.h"
 
 #include "base/digits.h"
+#include "base/nearest.h"
 
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 
-static const char *const names[TR_RECOMPUTE_MODES] = {"none", "selective", "full"};
-static const char separators[] = ", \t\r\n";
+/* Of the modes, and behind them the word that stands alone. */
+static const char *const names[] = {"none", "selective", "full", TR_RECOMPUTE_AUTO};
+static const char separators[] = ", \t\r\n", word_ends[] = ":, \t\r\n";
 static const int64_t most_block = 999999999;
 
 const char *tr_recompute_name(tr_recompute mode) {
@@ -102,10 +104,13 @@ tr_status tr_recompute_check(const char *text, int64_t blocks) {
                        "train.recompute has its blocks in reverse in '%.*s': write %s:%lld-%lld",
                        (int)part.length, part.begin, names[part.mode], (long long)part.last,
                        (long long)part.first);
-    return TR_FAIL(TR_ERR_CONFIG,
-                   "train.recompute must be none, selective, full, auto, or a list by block like "
-                   "full:0-5,selective:6-11, not '%.80s'",
-                   text);
+    return TR_FAIL(
+        TR_ERR_CONFIG,
+        "train.recompute must be none, selective, full, auto, or a list by block like "
+        "full:0-5,selective:6-11, not '%.80s'%s",
+        text,
+        tr_nearest_hint(part.begin, strcspn(part.begin, word_ends), names, TR_RECOMPUTE_MODES + 1)
+            .text);
 }
 
 tr_status tr_recompute_print(const uint8_t *mode, int64_t blocks, char text[TR_RECOMPUTE_TEXT]) {

@@ -290,6 +290,10 @@ static void an_unknown_choice_has_its_place(void **state) {
     refused_ending("parallel.schedule: 1F1B\n", ", not '1F1B'; did you mean '1f1b'?");
     refused_ending("train.precision: BF16\n", ", not 'BF16'; did you mean 'bf16'?");
     refused_ending("parallel.schedule: 1f2b\n", ", not '1f2b'; did you mean '1f1b'?");
+    refused_ending("optim.schedule: cos\n", ", not 'cos'; did you mean 'cosine'?");
+    refused_ending("train.deterministic: flase\n", ", not 'flase'; did you mean 'false'?");
+    refused_ending("device.name: cudda\n", ", not 'cudda'; did you mean 'cuda'?");
+    refused_ending("device.name: gpu\n", " or ref, not 'gpu'");
     refused_beginning("parallel.schedule: forward\n",
                       "x.yaml:1:20: parallel.schedule must be one of gpipe, 1f1b");
 }

@@ -105,6 +105,7 @@ static void test_refusals(void **state) {
         {"|EttttL", "stage 0 of parallel.cut has no layer"},
         {"Ett|ttmL", "must be auto, or the layers of every stage"},
         {"Ett tt L", "must be auto, or"},
+        {"aut", "not 'aut'; did you mean 'auto'?"},
         {"E(tt|)2L", "must be auto, or"},
         {"E(tt|*2L", "must be auto, or"},
         {"E((t)*2|)*2L", "must be auto, or"},

@@ -138,6 +138,9 @@ static void test_bad_text_is_refused(void **state) {
     static const struct {
         const char *text, *says;
     } cases[] = {{"half", "train.recompute must be none, selective, full"},
+                 {"sel", "full:0-5,selective:6-11, not 'sel'; did you mean 'selective'?"},
+                 {"full:0,selectiv:1", "selectiv:1'; did you mean 'selective'?"},
+                 {"atuo", "not 'atuo'; did you mean 'auto'?"},
                  {"fullest", "train.recompute must be"},
                  {"full:", "train.recompute must be"},
                  {"full:a", "train.recompute must be"},
