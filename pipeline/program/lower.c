@@ -3,6 +3,7 @@
 #include "base/memory.h"
 #include "pipeline/orders/check.h"
 #include "pipeline/program/lower_impl.h"
+#include "pipeline/program/pairs.h"
 #include "pipeline/program/prove.h"
 #include "pipeline/program/simulate.h"
 #include "pipeline/walk.h"
@@ -30,7 +31,8 @@ typedef struct builder {
     tr_program_set *set;
     tr_walk walk;
     tr_lower_edges edges;
-    link *link;  /* [ranks * ranks], from * ranks + to */
+    tr_pairs pairs;
+    link *link;  /* [pairs] */
     int *number; /* [2 * edges * micro_batches]: a message's number on its link; -1: not sent */
     size_t *capacity; /* [ranks]: of instr */
     int *left;        /* [stages]: remaining W or B; below 0: a list places REDUCE */
@@ -46,7 +48,7 @@ static int edge_of(const builder *b, int stage, int k) {
 }
 
 static link *link_of(const builder *b, int from, int to) {
-    return &b->link[(size_t)from * (size_t)b->s->ranks + (size_t)to];
+    return &b->link[tr_pairs_find(&b->pairs, from, to)];
 }
 
 static int *number_of(const builder *b, int edge, int micro_batch, bool gradient) {
@@ -379,6 +381,18 @@ static tr_status check_table(const tr_stage_table *t) {
     return TR_OK;
 }
 
+/* Lists the pairs between which the edges' tensors and their gradients move. */
+static tr_status list_pairs(builder *b) {
+    TR_TRY(tr_pairs_open(b->s->ranks, &b->pairs));
+    for (int e = 0; e < b->t->edges; e++) {
+        const int from = b->s->rank_of[b->t->edge[e].from], to = b->s->rank_of[b->t->edge[e].to];
+        if (from == to) continue;
+        TR_TRY(tr_pairs_add(&b->pairs, from, to));
+        TR_TRY(tr_pairs_add(&b->pairs, to, from));
+    }
+    return TR_OK;
+}
+
 static tr_status builder_open(builder *b) {
     size_t ranks = (size_t)b->s->ranks, micro_batches = (size_t)b->s->micro_batches;
     b->walk = (tr_walk){.name = b->s->name, .context = b, .step = lower_step};
@@ -394,7 +408,8 @@ static tr_status builder_open(builder *b) {
                                           .edges = b->t->edges,
                                           .forward_only = b->s->forward_only};
     TR_TRY(tr_lower_edges_make(b->t, &b->edges));
-    TR_TRY(tr_calloc(ranks * ranks, sizeof *b->link, &b->link));
+    TR_TRY(list_pairs(b));
+    TR_TRY(tr_calloc((size_t)b->pairs.count, sizeof *b->link, &b->link));
     TR_TRY(tr_calloc(2 * (size_t)b->t->edges * micro_batches, sizeof *b->number, &b->number));
     TR_TRY(tr_calloc(ranks, sizeof *b->capacity, &b->capacity));
     TR_TRY(tr_calloc((size_t)b->s->stages, sizeof *b->left, &b->left));
@@ -404,8 +419,8 @@ static tr_status builder_open(builder *b) {
 }
 
 static void builder_close(builder *b) {
-    size_t ranks = (size_t)b->s->ranks;
-    for (size_t k = 0; b->link && k < ranks * ranks; k++) free(b->link[k].message);
+    for (int k = 0; b->link && k < b->pairs.count; k++) free(b->link[k].message);
+    tr_pairs_close(&b->pairs);
     tr_lower_edges_free(&b->edges);
     free(b->awaited);
     free(b->begun);

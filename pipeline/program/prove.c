@@ -1,6 +1,7 @@
 #include "pipeline/program/prove.h"
 
 #include "base/memory.h"
+#include "pipeline/program/pairs.h"
 #include "pipeline/walk.h"
 
 #include <stdio.h>
@@ -16,7 +17,8 @@ typedef struct channel {
 typedef struct prover {
     const tr_program_set *set;
     tr_walk walk;
-    channel *channel;  /* [ranks * ranks], from * ranks + to */
+    tr_pairs pairs;
+    channel *channel;  /* [pairs] */
     int buckets;       /* most of a stage */
     int meetings;      /* collectives */
     int **meeting;     /* [ranks][count]: number of the instruction's collective, or -1 */
@@ -28,7 +30,7 @@ typedef struct prover {
 } prover;
 
 static channel *channel_of(const prover *p, int from, int to) {
-    return &p->channel[(size_t)from * (size_t)p->set->ranks + (size_t)to];
+    return &p->channel[tr_pairs_find(&p->pairs, from, to)];
 }
 
 static const tr_instr *instr_of(const prover *p, int rank, int at) {
@@ -155,12 +157,13 @@ static int blocked(const void *context, int rank, int at, char *item, char *need
 
 static tr_status check_all_taken(const prover *p) {
     for (int a = 0; a < p->set->ranks; a++)
-        for (int b = 0; b < p->set->ranks; b++) {
-            int sent = channel_of(p, a, b)->sent, taken = channel_of(p, a, b)->taken;
+        for (int k = 0; k < p->pairs.row[a].count; k++) {
+            const tr_pair b = p->pairs.row[a].pair[k];
+            const int sent = p->channel[b.number].sent, taken = p->channel[b.number].taken;
             if (sent != taken)
                 return TR_FAIL(TR_ERR_CONFIG,
                                "the program: rank %d sends %d messages to rank %d, which takes %d",
-                               a, sent, b, taken);
+                               a, sent, b.to, taken);
         }
     return TR_OK;
 }
@@ -539,7 +542,8 @@ tr_status tr_program_prove(const tr_program_set *set, const tr_stage_table *tabl
     size_t ranks = (size_t)set->ranks;
     TR_TRY_OUT(tr_walk_open(&p.walk, set->ranks, NULL));
     TR_TRY_OUT(tr_calloc(ranks, sizeof *p.arrived, &p.arrived));
-    TR_TRY_OUT(tr_calloc(ranks * ranks, sizeof *p.channel, &p.channel));
+    TR_TRY_OUT(tr_pairs_of_programs(set, &p.pairs));
+    TR_TRY_OUT(tr_calloc((size_t)p.pairs.count, sizeof *p.channel, &p.channel));
     TR_TRY_OUT(open_meetings(&p));
     for (int r = 0; r < set->ranks; r++) p.walk.count[r] = set->program[r].count;
     TR_TRY_OUT(tr_walk_run(&p.walk, NULL));
@@ -547,7 +551,7 @@ tr_status tr_program_prove(const tr_program_set *set, const tr_stage_table *tabl
     for (int r = 0; r < set->ranks; r++) TR_TRY_OUT(check_actions(&set->program[r], table));
     if (set->program[0].micro_batches > 0) TR_TRY_OUT(check_stages(set));
 out:
-    for (size_t k = 0; p.channel && k < ranks * ranks; k++) free(p.channel[k].send);
+    for (int k = 0; p.channel && k < p.pairs.count; k++) free(p.channel[k].send);
     for (int r = 0; p.meeting && r < set->ranks; r++) free(p.meeting[r]);
     for (int r = 0; p.line && r < set->ranks; r++) free(p.line[r]);
     free(p.meeting);
@@ -556,6 +560,7 @@ out:
     free(p.begun);
     free(p.members);
     free(p.channel);
+    tr_pairs_close(&p.pairs);
     free(p.arrived);
     tr_walk_close(&p.walk);
     return status;

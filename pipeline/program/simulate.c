@@ -2,6 +2,7 @@
 
 #include "base/memory.h"
 #include "base/minmax.h"
+#include "pipeline/program/pairs.h"
 #include "pipeline/walk.h"
 
 #include <stdio.h>
@@ -23,7 +24,8 @@ typedef struct simulator {
     const tr_program_set *set;
     const tr_stage_cost *cost;
     tr_simulated_links links;
-    sim_channel *channel; /* [ranks * ranks], from * ranks + to */
+    tr_pairs pairs;
+    sim_channel *channel; /* [pairs] */
     double *now;          /* [ranks] */
     int *in_flight;       /* [ranks] */
     double *link_free;    /* [ranks]: when the rank's last reduction or gather ends */
@@ -33,7 +35,7 @@ typedef struct simulator {
 } simulator;
 
 static sim_channel *channel_of(const simulator *sim, int from, int to) {
-    return &sim->channel[(size_t)from * (size_t)sim->set->ranks + (size_t)to];
+    return &sim->channel[tr_pairs_find(&sim->pairs, from, to)];
 }
 
 /* Lines a < b exchange messages between world ranks a * line + j and b * line + j. Two of these are
@@ -196,14 +198,14 @@ static int blocked(const void *context, int rank, int at, char *item, char *need
 }
 
 static tr_status open_channels(simulator *sim) {
-    const size_t ranks = (size_t)sim->set->ranks;
-    TR_TRY(tr_calloc(ranks * ranks, sizeof *sim->channel, &sim->channel));
+    TR_TRY(tr_pairs_of_programs(sim->set, &sim->pairs));
+    TR_TRY(tr_calloc((size_t)sim->pairs.count, sizeof *sim->channel, &sim->channel));
     for (int r = 0; r < sim->set->ranks; r++)
         for (int k = 0; k < sim->set->program[r].count; k++) {
             const tr_instr *instr = &sim->set->program[r].instr[k];
             if (instr->action.type == TR_ACTION_SEND) channel_of(sim, r, instr->peer)->capacity++;
         }
-    for (size_t c = 0; c < ranks * ranks; c++) {
+    for (int c = 0; c < sim->pairs.count; c++) {
         sim_channel *channel = &sim->channel[c];
         if (!channel->capacity) continue;
         TR_TRY(tr_calloc((size_t)channel->capacity, sizeof *channel->message, &channel->message));
@@ -271,13 +273,14 @@ tr_status tr_simulate(const tr_program_set *set, const tr_stage_cost *cost,
     TR_TRY_OUT(open_channels(&sim));
     TR_TRY_OUT(tr_walk_run(&walk, NULL));
     /* Messages for which no rank waited get times, too. */
-    for (size_t c = 0; c < ranks * ranks; c++) advance(&sim.channel[c]);
+    for (int c = 0; c < sim.pairs.count; c++) advance(&sim.channel[c]);
     fill_result(&sim);
     *out = sim.result;
     sim.result = NULL;
 out:
-    for (size_t c = 0; sim.channel && c < ranks * ranks; c++) free(sim.channel[c].message);
+    for (int c = 0; sim.channel && c < sim.pairs.count; c++) free(sim.channel[c].message);
     free(sim.channel);
+    tr_pairs_close(&sim.pairs);
     free(sim.last);
     free(sim.link_free);
     for (int k = 0; k < 2; k++) free(sim.copy_free[k]);

@@ -6,6 +6,7 @@
 #include "support/pipeline_cases.h"
 
 #include <math.h>
+#include <stdio.h>
 
 /* GPipe and 1F1B: (m + p - 1)(F + I + W) at equal costs; m and min(m, p - i) micro-batches. */
 static void test_formulas(void **state) {
@@ -311,6 +312,39 @@ static void test_waits_can_deadlock(void **state) {
     tr_stage_table_free(&t);
 }
 
+/* Returns the most address space that this process has had. */
+static long peak_kib(void) {
+    char line[256];
+    long kib = -1;
+    FILE *f = fopen("/proc/self/status", "r");
+    assert_non_null(f);
+    while (kib < 0 && fgets(line, sizeof line, f)) (void)sscanf(line, "VmPeak: %ld kB", &kib);
+    assert_int_equal(fclose(f), 0);
+    assert_true(kib > 0);
+    return kib;
+}
+
+/* A rank exchanges messages with a few others, so memory grows as the ranks do, not as their
+ * pairs: a table of 1024 x 1024 channels takes 24 MiB. */
+static void test_many_ranks_need_little_memory(void **state) {
+    (void)state;
+    enum { RANKS = 1024, MOST_KIB = 20 << 10 };
+    tr_stage_table t;
+    tr_schedule *s = NULL;
+    tr_simulation *sim = NULL;
+    test_table_chain(RANKS, 256, 256, 256, &t);
+    assert_int_equal(generate_order("1f1b", RANKS, 1, 1, &s), TR_OK);
+    const long before = peak_kib();
+    tr_program_set *set = lowered(s, &t);
+    assert_int_equal(tr_simulate(set, t.cost, NULL, &sim), TR_OK);
+    const long grown = peak_kib() - before;
+    if (grown > MOST_KIB) fail_msg("%d ranks took %ld KiB", RANKS, grown);
+    tr_simulation_destroy(sim);
+    tr_program_set_destroy(set);
+    tr_schedule_destroy(s);
+    tr_stage_table_free(&t);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_formulas),
@@ -323,6 +357,7 @@ int main(void) {
         cmocka_unit_test(test_copies_have_links),
         cmocka_unit_test(test_messages_have_links),
         cmocka_unit_test(test_waits_can_deadlock),
+        cmocka_unit_test(test_many_ranks_need_little_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
