@@ -58,6 +58,9 @@ const cli_command *cli_find_near(const char *name);
 /* Returns true for "key=value" and "--key=value", but not for "--option=value", which has no point
  * before the '='. The first argument of a command is its config if a file has that name. */
 bool cli_is_setting(const char *argument, bool first);
+/* Returns the number N of an open file that a path names, as /dev/fd/N does; 1 for "-", and -1 for
+ * other paths and NULL. To open such a path again could empty a file to which the shell appends. */
+int cli_descriptor(const char *path);
 /* Returns true for "-", /dev/stdout and its other names; false for NULL. */
 bool cli_is_stdout(const char *path);
 

@@ -65,22 +65,40 @@ typedef struct output {
     FILE *file;
 } output;
 
-/* Stdout, a link, a pipe and a device are written in place, and also a file next to which no other
- * one can be made. */
-static tr_status open_output(const char *path, output *out) {
+/* Opens the descriptor that a path like /dev/fd/3 names: the text goes where the shell's
+ * redirection puts it, which may be at the end of a file. */
+static FILE *open_descriptor(const char *path) {
+    const int fd = dup(cli_descriptor(path));
+    FILE *file = fd >= 0 ? fdopen(fd, "w") : NULL;
+    const int cause = errno;
+    if (fd >= 0 && !file) (void)close(fd);
+    errno = cause;
+    return file;
+}
+
+/* Opens a file by its name. A link, a pipe and a device are written in place, and also a file next
+ * to which no other one can be made. */
+static void open_path(const char *path, output *out) {
     struct stat info;
     const bool exists = lstat(path, &info) == 0, is_new = !exists && errno == ENOENT;
-    *out = (output){.path = path, .file = cli_is_stdout(path) ? stdout : NULL};
-    if (out->file) return TR_OK;
     bool in_place = !is_new;
     if (is_new || (exists && S_ISREG(info.st_mode))) {
         (void)snprintf(out->opened, sizeof out->opened, "%s.partial-%ld", path, (long)getpid());
         out->file = fopen(out->opened, "w");
         in_place = exists && (errno == EACCES || errno == EPERM || errno == ENAMETOOLONG);
     }
-    if (!out->file && in_place) {
+    if (out->file || !in_place) return;
+    (void)snprintf(out->opened, sizeof out->opened, "%s", path);
+    out->file = fopen(path, "w"); /* waits for the reader of a pipe */
+}
+
+static tr_status open_output(const char *path, output *out) {
+    *out = (output){.path = path, .file = cli_is_stdout(path) ? stdout : NULL};
+    if (out->file) return TR_OK;
+    if (cli_descriptor(path) < 0) open_path(path, out);
+    else {
         (void)snprintf(out->opened, sizeof out->opened, "%s", path);
-        out->file = fopen(path, "w"); /* waits for the reader of a pipe */
+        out->file = open_descriptor(path);
     }
     if (out->file) return TR_OK;
     if (errno == EISDIR) return TR_FAIL(TR_ERR_DATA, "'%s' is a directory: name a file", path);

@@ -1,10 +1,12 @@
 /* The options of commands, which are known from their usage texts. */
+#include "base/digits.h"
 #include "base/memory.h"
 #include "base/nearest.h"
 #include "cli/cli.h"
 #include "config/elsewhere.h"
 #include "config/schema.h"
 
+#include <limits.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -131,11 +133,25 @@ bool cli_is_setting(const char *argument, bool first) {
     return !(first && access(argument, F_OK) == 0);
 }
 
+int cli_descriptor(const char *path) {
+    static const char *const names[] = {"/dev/stdin", "/dev/stdout", "/dev/stderr"};
+    static const char *const folders[] = {"/dev/fd/", "/proc/self/fd/"};
+    if (!path) return -1;
+    if (!strcmp(path, "-")) return STDOUT_FILENO;
+    for (int fd = 0; fd < 3; fd++)
+        if (!strcmp(path, names[fd])) return fd;
+    for (int i = 0; i < 2; i++) {
+        const char *digits = path + strlen(folders[i]);
+        int64_t fd;
+        if (strncmp(path, folders[i], strlen(folders[i])) == 0 &&
+            tr_digits_read(&digits, INT_MAX, &fd) && !*digits)
+            return (int)fd;
+    }
+    return -1;
+}
+
 bool cli_is_stdout(const char *path) {
-    static const char *const names[] = {"-", "/dev/stdout", "/dev/fd/1", "/proc/self/fd/1"};
-    for (size_t i = 0; path && i < sizeof names / sizeof *names; i++)
-        if (!strcmp(path, names[i])) return true;
-    return false;
+    return cli_descriptor(path) == STDOUT_FILENO;
 }
 
 tr_status cli_missing_value(const char *name, const char *option) {

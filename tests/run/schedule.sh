@@ -55,6 +55,12 @@ for name in - /dev/stdout /dev/fd/1; do
     "$trireme" schedule show 1f1b zbv -p 2 -m 2 --svg $name >stdout.svg
     cmp stdout.svg s.svg || fail "--svg $name: $(head -c 200 stdout.svg)"
 done
+# The file that the shell has opened as another number keeps what it has before, too.
+for name in /dev/fd/3 /proc/self/fd/3 /dev/stderr; do
+    { echo before; "$trireme" schedule 1f1b -p 2 -m 3 -o $name 2>&3; } >fd.csv 3>>fd.csv
+    cmp <(sed 1d fd.csv) 1f1b.csv && [[ $(head -n 1 fd.csv) == before ]] || fail "-o $name: $(<fd.csv)"
+done
+refused 74 "'/dev/fd/9' cannot be written: Bad file descriptor" schedule 1f1b -p 2 -m 3 -o /dev/fd/9
 [[ ! -e ./- ]] || fail "a file named -"
 "$trireme" schedule auto -p 4 -m 8 -o - >auto-stdout.csv 2>auto.err || fail "auto -o -: $(<auto.err)"
 "$trireme" schedule check auto-stdout.csv >out || fail "auto -o -: $(<auto-stdout.csv)"
