@@ -15,6 +15,7 @@ enum {
     HEADER = 256 * 4,
     BEGIN = 65535,
     FILE_MIB = 1024,
+    LINE_MIB = 16, /* a parsed line takes up to 40 times its bytes */
     MOST_CHOICES = 1024,
     WHERE = 1200
 };
@@ -45,10 +46,11 @@ static tr_status begin_question(reader *r, int choices, int64_t label) {
     return TR_OK;
 }
 
-/* Adds a choice whose tokens begin at `first` and are the last ones. */
-static tr_status add_choice(reader *r, size_t first, size_t context, int64_t bytes) {
+/* Adds a choice with `context` tokens from `first` on, whose ending's tokens begin at `ending` and
+ * are the last ones. */
+static tr_status add_choice(reader *r, size_t first, size_t context, size_t ending, int64_t bytes) {
     tr_choices *c = r->out;
-    const int64_t length = (int64_t)(c->tokens.count - first);
+    const int64_t length = (int64_t)(context + c->tokens.count - ending);
     if (context == 0)
         return TR_FAIL(TR_ERR_DATA, "%s: the context is empty: an ending needs a token before it",
                        r->where);
@@ -63,8 +65,11 @@ static tr_status add_choice(reader *r, size_t first, size_t context, int64_t byt
                        r->where, c->count - c->question[c->questions - 1].first, length,
                        r->options->context, r->options->context + 1);
     TR_TRY(tr_grow(&c->choice, &c->choice_capacity, (size_t)c->count + 1, sizeof *c->choice));
-    c->choice[c->count++] = (tr_choice){
-        .first = (int64_t)first, .context = (int64_t)context, .length = length, .bytes = bytes};
+    c->choice[c->count++] = (tr_choice){.first = (int64_t)first,
+                                        .context = (int64_t)context,
+                                        .ending = (int64_t)ending,
+                                        .length = length,
+                                        .bytes = bytes};
     if (length - 1 > c->longest) c->longest = length - 1;
     return TR_OK;
 }
@@ -107,24 +112,28 @@ static bool is_space(char c) {
     return c == ' ' || c == '\n' || c == '\t' || c == '\r';
 }
 
-static tr_status read_ending(reader *r, const char *context, const char *ending) {
-    const int32_t *prefix;
-    const size_t length = strlen(context), first = r->out->tokens.count;
+/* Reads a choice's ending behind a context whose tokens are those from `first` to `end`. */
+static tr_status read_ending(reader *r, const char *context, const char *ending, size_t first,
+                             size_t end) {
+    const size_t length = strlen(context), bytes = strlen(ending), begin = r->out->tokens.count;
     const bool apart = length > 0 && !is_space(context[length - 1]) && !is_space(ending[0]);
-    if (r->options->tokenizer) {
-        const size_t count = tr_tokenizer_prefix(r->options->tokenizer, &prefix);
-        TR_TRY(tr_tokens_add(&r->out->tokens, prefix, count));
-    }
-    TR_TRY(encode(r, context, length));
-    const size_t tokens = r->out->tokens.count - first;
     char *text;
-    const size_t bytes = strlen(ending);
     TR_TRY(tr_calloc(bytes + 2, 1, &text));
     (void)snprintf(text, bytes + 2, "%s%s", apart ? " " : "", ending);
     tr_status status = bytes > 0 ? encode(r, text, strlen(text)) : TR_OK;
     free(text);
     TR_TRY(status);
-    return add_choice(r, first, tokens, (int64_t)bytes);
+    return add_choice(r, first, end - first, begin, (int64_t)bytes);
+}
+
+/* Appends the tokens of a context, which the question's choices share. */
+static tr_status read_context(reader *r, const char *context) {
+    const int32_t *prefix;
+    if (r->options->tokenizer) {
+        const size_t count = tr_tokenizer_prefix(r->options->tokenizer, &prefix);
+        TR_TRY(tr_tokens_add(&r->out->tokens, prefix, count));
+    }
+    return encode(r, context, strlen(context));
 }
 
 static tr_status read_question(reader *r, const cJSON *line) {
@@ -146,10 +155,13 @@ static tr_status read_question(reader *r, const cJSON *line) {
                        "right, from 0",
                        r->where);
     TR_TRY(begin_question(r, cJSON_GetArraySize(list), label));
+    const size_t first = r->out->tokens.count;
+    TR_TRY(read_context(r, context));
+    const size_t end = r->out->tokens.count;
     for (const cJSON *ending = list->child; ending; ending = ending->next) {
         if (!cJSON_IsString(ending))
             return TR_FAIL(TR_ERR_DATA, "%s: a choice is not a string", r->where);
-        TR_TRY(read_ending(r, context, ending->valuestring));
+        TR_TRY(read_ending(r, context, ending->valuestring, first, end));
     }
     return TR_OK;
 }
@@ -157,6 +169,9 @@ static tr_status read_question(reader *r, const cJSON *line) {
 static tr_status read_line(reader *r, const char *text, size_t length, int64_t number) {
     cJSON *line;
     (void)snprintf(r->where, sizeof r->where, "%.1000s:%" PRId64, r->path, number);
+    if (length > (size_t)LINE_MIB << 20)
+        return TR_FAIL(TR_ERR_DATA, "%s: the line has %zu bytes, and a question at most %d MiB",
+                       r->where, length, LINE_MIB);
     TR_TRY(tr_json_parse(text, length, r->where, &line));
     tr_status status = read_question(r, line);
     cJSON_Delete(line);
@@ -236,7 +251,7 @@ static tr_status take_tokens(reader *r, span *s) {
 
 /* Reads the question in s, of which the first two numbers are read. */
 static tr_status take_question(reader *r, span *s) {
-    tr_token_list *list = &r->out->tokens;
+    const tr_token_list *list = &r->out->tokens;
     int64_t index, label, choices;
     TR_TRY(take(r, s, &index));
     TR_TRY(take(r, s, &label));
@@ -246,15 +261,9 @@ static tr_status take_question(reader *r, span *s) {
     TR_TRY(take_tokens(r, s));
     const size_t context = list->count - first;
     for (int64_t k = 0; k < choices; k++) {
-        size_t begin = first;
-        if (k > 0) { /* every choice has the context in front */
-            begin = list->count;
-            TR_TRY(tr_grow(&list->id, &list->capacity, begin + context, sizeof *list->id));
-            memcpy(list->id + begin, list->id + first, context * sizeof *list->id);
-            list->count += context;
-        }
+        const size_t ending = list->count;
         TR_TRY(take_tokens(r, s));
-        TR_TRY(add_choice(r, begin, context, 0));
+        TR_TRY(add_choice(r, first, context, ending, 0));
     }
     if (s->at == s->end) return TR_OK;
     return TR_FAIL(TR_ERR_DATA, "%s: byte %zu: the question is shorter than it says", r->path,
@@ -321,6 +330,12 @@ tr_status tr_choices_open(const char *path, const tr_choices_options *options, t
     TR_TRY(is_llmc(path) ? open_llmc(&r) : open_lines(&r));
     if (out->questions > 0) return TR_OK;
     return TR_FAIL(TR_ERR_DATA, "%s: the file has no question", path);
+}
+
+int32_t tr_choices_token(const tr_choices *choices, const tr_choice *choice, int64_t t) {
+    const bool in_context = t < choice->context;
+    return choices->tokens
+        .id[in_context ? choice->first + t : choice->ending + t - choice->context];
 }
 
 void tr_choices_free(tr_choices *c) {

@@ -17,10 +17,10 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* A context with one of its endings: tokens first .. first + length - 1, the first `context` of
- * which are the context's. */
+/* A context with one of its endings: `length` tokens, the first `context` of which begin at
+ * `first`, where the question's other choices have them, too, and the ending's at `ending`. */
 typedef struct tr_choice {
-    int64_t first, context, length;
+    int64_t first, context, ending, length;
     int64_t bytes; /* of the ending's text as it is written; 0: only its tokens are known */
 } tr_choice;
 
@@ -49,8 +49,10 @@ typedef struct tr_choices_options {
 bool tr_choices_is_file(const char *path);
 /* Reads all questions. Fails with TR_ERR_NOFILE when there is no such file, with TR_ERR_DATA
  * and line or byte when it is damaged, a label is not that of a choice, or a choice is longer than
- * the context, and with TR_ERR_CONFIG when text is to be tokenized without a tokenizer or a token
- * of the file is vocab or above. The caller releases *out with tr_choices_free, also after a
- * failure. */
+ * the context, or a line has over 16 MiB, and with TR_ERR_CONFIG when text is to be tokenized
+ * without a tokenizer or a token of the file is vocab or above. The caller releases *out with
+ * tr_choices_free, also after a failure. */
 tr_status tr_choices_open(const char *path, const tr_choices_options *options, tr_choices *out);
+/* Returns token t of a choice, below its length. */
+int32_t tr_choices_token(const tr_choices *choices, const tr_choice *choice, int64_t t);
 void tr_choices_free(tr_choices *choices);

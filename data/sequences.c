@@ -70,10 +70,9 @@ static tr_status fill_window(const tr_sequences *s, int64_t index, const places 
 
 static void fill_choice(const tr_sequences *s, int64_t index, const places *to) {
     const tr_choice *c = &s->choices->choice[index];
-    const int32_t *token = s->choices->tokens.id + c->first;
     for (int64_t t = 0; t + 1 < c->length; t++) {
-        put_token(to, t, token[t]);
-        if (t + 1 >= c->context) put_label(to, t, token[t + 1]);
+        put_token(to, t, tr_choices_token(s->choices, c, t));
+        if (t + 1 >= c->context) put_label(to, t, tr_choices_token(s->choices, c, t + 1));
     }
 }
 

@@ -44,10 +44,40 @@ static void test_lines(void **state) {
         assert_int_equal(choice->context, context[k]);
         assert_int_equal(choice->bytes, written[k]);
         for (int64_t t = 0; t < choice->length; t++)
-            assert_int_equal(c.tokens.id[choice->first + t], (unsigned char)want[k][t]);
+            assert_int_equal(tr_choices_token(&c, choice, t), (unsigned char)want[k][t]);
     }
     assert_int_equal(c.longest, 4);
     tr_choices_free(&c);
+}
+
+/* The choices of a question share its context: a file of N bytes does not become tokens for each
+ * pair of a context's byte and a choice. */
+static void test_context_is_kept_once(void **state) {
+    (void)state;
+    enum { CONTEXT = 4000, CHOICES = 1000 };
+    const tr_choices_options wide = {.bytes = true, .vocab = 256, .context = CONTEXT + 1};
+    char text[CONTEXT + 4 * CHOICES + 64];
+    tr_choices c;
+    int at = sprintf(text, "{\"label\":0,\"context\":\"%0*d\",\"choices\":[\"b\"", CONTEXT, 0);
+    for (int k = 1; k < CHOICES; k++) at += sprintf(text + at, ",\"b\"");
+    (void)sprintf(text + at, "]}");
+    write_text("q.jsonl", text);
+    assert_int_equal(tr_choices_open(path_of("q.jsonl"), &wide, &c), TR_OK);
+    assert_int_equal(c.count, CHOICES);
+    assert_int_equal(c.tokens.count, CONTEXT + 2 * CHOICES);
+    assert_int_equal(tr_choices_token(&c, &c.choice[CHOICES - 1], CONTEXT + 1), 'b');
+    tr_choices_free(&c);
+}
+
+static void test_long_lines(void **state) {
+    (void)state;
+    enum { LENGTH = (16 << 20) + 1 };
+    char *text = malloc(LENGTH + 1);
+    assert_non_null(text);
+    memset(text, '0', LENGTH);
+    text[LENGTH] = '\0';
+    refuses(text, TR_ERR_DATA, "q.jsonl:1: the line has 16777217 bytes, and a question at most 16");
+    free(text);
 }
 
 static void test_bad_lines(void **state) {
@@ -113,10 +143,11 @@ static void test_llmc(void **state) {
     assert_int_equal(tr_choices_open(path_of("h.bin"), &bytes, &c), TR_OK);
     assert_int_equal(c.questions, 2);
     assert_int_equal(c.question[0].label, 1);
-    static const int32_t want[] = {1, 2, 4, 1, 2, 5, 6, 3, 4, 3, 5, 6};
+    static const int32_t want[] = {1, 2, 4, 5, 6, 3, 4, 5, 6};
     assert_int_equal(c.tokens.count, sizeof want / sizeof *want);
     assert_memory_equal(c.tokens.id, want, sizeof want);
-    assert_int_equal(c.choice[1].first, 3);
+    assert_int_equal(c.choice[1].first, 0);
+    assert_int_equal(c.choice[1].ending, 3);
     assert_int_equal(c.choice[1].context, 2);
     assert_int_equal(c.choice[1].length, 4);
     tr_choices_free(&c);
@@ -158,7 +189,9 @@ static void test_damaged_llmc(void **state) {
         assert_true(status == TR_OK || status == TR_ERR_DATA || status == TR_ERR_CONFIG);
         for (int64_t k = 0; k < c.count && status == TR_OK; k++) {
             assert_true(c.choice[k].length <= bytes.context + 1);
-            assert_true(c.choice[k].first + c.choice[k].length <= (int64_t)c.tokens.count);
+            assert_true(c.choice[k].first + c.choice[k].context <= (int64_t)c.tokens.count);
+            assert_true(c.choice[k].ending + c.choice[k].length - c.choice[k].context <=
+                        (int64_t)c.tokens.count);
         }
         tr_choices_free(&c);
     }
@@ -256,6 +289,8 @@ static void test_choice_sequences(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_lines),
+        cmocka_unit_test(test_context_is_kept_once),
+        cmocka_unit_test(test_long_lines),
         cmocka_unit_test(test_bad_lines),
         cmocka_unit_test(test_llmc),
         cmocka_unit_test(test_damaged_llmc),
