@@ -15,13 +15,18 @@ static tr_status cannot(const char *path, int cause) {
     return TR_FAIL(TR_ERR_IO, "'%s' cannot be written: %s", path, strerror(cause));
 }
 
-tr_status tr_output_open(const char *path, FILE **out) {
-    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NONBLOCK | O_NOCTTY, 0666);
+tr_status tr_output_open_for(const char *path, const char *temporary, FILE **out) {
+    int fd =
+        open(temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NONBLOCK | O_NOCTTY, 0666);
     *out = fd >= 0 ? fdopen(fd, "w") : NULL;
     if (*out) return TR_OK;
     int cause = errno;
     if (fd >= 0) (void)close(fd);
-    return cannot(path, cause);
+    return cannot(access(temporary, F_OK) == 0 ? temporary : path, cause);
+}
+
+tr_status tr_output_open(const char *path, FILE **out) {
+    return tr_output_open_for(path, path, out);
 }
 
 /* Syncs what was written, unless the file system cannot. */

@@ -11,6 +11,9 @@
  * TR_ERR_IO, or with TR_ERR_DATA where a directory has the name; the message has the path and the
  * cause. */
 tr_status tr_output_open(const char *path, FILE **out);
+/* Opens `temporary` in the same way for tr_output_replace. The message has `path`, except where
+ * something that is not a file has the name `temporary`. */
+tr_status tr_output_open_for(const char *path, const char *temporary, FILE **out);
 /* Closes the file. Returns `status` if it is a failure. Fails with TR_ERR_IO, path and cause, when
  * a part of the text could not be written. */
 tr_status tr_output_close(const char *path, FILE *out, tr_status status);

@@ -130,7 +130,7 @@ static tr_status write_tokenizer(const char *out, const tr_byte_list *json, cons
     if (out[strlen(out) - 1] == '/' && stat(out, &info) != 0 && mkdir(out, 0777) != 0)
         return TR_FAIL(TR_ERR_IO, "the folder '%s' cannot be made: %s", out, strerror(errno));
     (void)snprintf(partial, sizeof partial, "%s.partial-%ld", path, (long)getpid());
-    TR_TRY(tr_output_open(partial, &file));
+    TR_TRY(tr_output_open_for(path, partial, &file));
     (void)fwrite(json->byte, 1, json->count, file);
     return tr_output_replace(partial, path, file, TR_OK);
 }

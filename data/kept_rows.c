@@ -36,10 +36,10 @@ tr_status tr_kept_rows_write(const tr_source *rows, const char *path) {
     FILE *f;
     if (snprintf(temporary, sizeof temporary, "%s.tmp", path) >= (int)sizeof temporary)
         return TR_FAIL(TR_ERR_IO, "the path '%s' is too long", path);
-    TR_TRY(tr_output_open(temporary, &f));
+    TR_TRY(tr_output_open_for(path, temporary, &f));
     tr_status status = TR_OK;
     if (!put_rows(rows, f))
-        status = TR_FAIL(TR_ERR_IO, "'%s' cannot be written: %s", temporary, strerror(errno));
+        status = TR_FAIL(TR_ERR_IO, "'%s' cannot be written: %s", path, strerror(errno));
     return tr_output_replace(temporary, path, f, status);
 }
 

@@ -101,6 +101,14 @@ static tr_status make_rows(const tr_kept_tokens_options *o, const char *file, ch
     return status;
 }
 
+/* Returns the status of making the tokens, and puts the name that the user has given in front of
+ * those of the folder's files, which are hashes. */
+static tr_status kept(const tr_kept_tokens_options *o, const char *file, tr_status status) {
+    if (status != TR_ERR_IO) return status;
+    return TR_FAIL(status, "the tokens of '%s' cannot be kept in '%s': %s", file, o->source.tokens,
+                   tr_error_message());
+}
+
 static tr_status make(const tr_kept_tokens_options *o, const char *file) {
     char stem[PATH_MAX];
     tr_tokenize_progress done;
@@ -111,7 +119,7 @@ static tr_status make(const tr_kept_tokens_options *o, const char *file) {
     if (mkdir(folder, 0777) != 0 && errno != EEXIST)
         return TR_FAIL(TR_ERR_IO, "the folder '%s' cannot be made: %s", folder, strerror(errno));
     remove_others(folder, stem);
-    if (is_rows(&o->source)) return make_rows(o, file, stem);
+    if (is_rows(&o->source)) return kept(o, file, make_rows(o, file, stem));
     const tr_tokenize_options options = {.files = &file,
                                          .count = 1,
                                          .tokenizer = o->source.tokenizer,
@@ -122,7 +130,7 @@ static tr_status make(const tr_kept_tokens_options *o, const char *file) {
                                          .only_tokens = true,
                                          .progress = pass_on,
                                          .context = (void *)o};
-    return tr_tokenize(&options, &done);
+    return kept(o, file, tr_tokenize(&options, &done));
 }
 
 tr_status tr_kept_tokens_make(const tr_kept_tokens_options *options, const char *key,

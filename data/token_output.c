@@ -42,19 +42,25 @@ static const char *path_of(tr_token_output *o, const char *ending) {
     return o->path;
 }
 
-static tr_status cannot(const char *path, const char *verb) {
+static bool exists(tr_token_output *o, const char *ending) {
+    return access(path_of(o, ending), F_OK) == 0;
+}
+
+/* Fails with the cause in errno and the name of PREFIX.ending. */
+static tr_status cannot(tr_token_output *o, const char *ending, const char *verb) {
     const int cause = errno;
-    const char *remedy = "choose another -o PREFIX";
-    if (cause == ENOENT || cause == ENOTDIR) remedy = "make its folder first";
-    if (cause == ENOSPC || cause == EDQUOT) remedy = "make room, and repeat the command";
-    return TR_FAIL(TR_ERR_IO, "'%s' cannot be %s: %s: %s", path, verb, strerror(cause), remedy);
+    const char *remedy = "";
+    if (cause == ENOENT || cause == ENOTDIR) remedy = ": make its folder first";
+    if (cause == ENOSPC || cause == EDQUOT) remedy = ": make room, and repeat the command";
+    return TR_FAIL(TR_ERR_IO, "'%s' cannot be %s: %s%s", path_of(o, ending), verb, strerror(cause),
+                   remedy);
 }
 
 /* Gives PREFIX.from the name PREFIX.to. */
 static tr_status rename_part(tr_token_output *o, const char *from, const char *to) {
     char old[PATH_MAX];
     (void)snprintf(old, sizeof old, "%s", path_of(o, from));
-    return rename(old, path_of(o, to)) == 0 ? TR_OK : cannot(path_of(o, to), "written");
+    return rename(old, path_of(o, to)) == 0 ? TR_OK : cannot(o, to, "written");
 }
 
 /* Reads where an earlier process stopped; leaves *place as it is when there is none, or it was
@@ -79,12 +85,18 @@ static tr_status read_state(tr_token_output *o, tr_token_place *place) {
     return TR_OK;
 }
 
+/* Opens PREFIX.ending.part. A failure has the name of the file that it becomes, unless it exists.
+ */
 static tr_status open_part(tr_token_output *o, const char *ending, FILE **out) {
-    const char *path = path_of(o, ending);
-    int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0666);
+    char part[32];
+    (void)snprintf(part, sizeof part, "%s.part", ending);
+    int fd = open(path_of(o, part), O_RDWR | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0666);
     *out = fd >= 0 ? fdopen(fd, "r+") : NULL;
     if (*out) return TR_OK;
-    tr_status status = cannot(path, "written");
+    const int cause = errno;
+    const bool there = exists(o, part);
+    errno = cause;
+    tr_status status = cannot(o, there ? part : ending, "written");
     if (fd >= 0) (void)close(fd);
     return status;
 }
@@ -106,10 +118,6 @@ static tr_status lock(tr_token_output *o) {
     return TR_FAIL(TR_ERR_IO, "another process is writing '%.*s'", (int)o->prefix, o->path);
 }
 
-static bool exists(tr_token_output *o, const char *ending) {
-    return access(path_of(o, ending), F_OK) == 0;
-}
-
 /* Takes back the first of the two last renames when a process ended between them. Its state is kept
  * until after them, so this one goes on from there. */
 static tr_status take_back(tr_token_output *o) {
@@ -127,7 +135,7 @@ static tr_status take_back(tr_token_output *o) {
 static tr_status cut_part(tr_token_output *o, const char *ending, int64_t bytes, FILE *f) {
     const int fd = fileno(f);
     const bool good = ftruncate(fd, bytes) == 0 && lseek(fd, bytes, SEEK_SET) == bytes;
-    return good ? TR_OK : cannot(path_of(o, ending), "continued");
+    return good ? TR_OK : cannot(o, ending, "continued");
 }
 
 static bool is_shorter(FILE *f, int64_t bytes) {
@@ -142,10 +150,10 @@ static tr_status open_files(tr_token_output *o, tr_token_place *place) {
             return TR_FAIL(TR_ERR_USAGE, "'%s' exists: remove it, or choose another -o PREFIX",
                            o->path);
     *place = (tr_token_place){0};
-    TR_TRY(open_part(o, ".bin.part", &o->tokens));
+    TR_TRY(open_part(o, ".bin", &o->tokens));
     TR_TRY(lock(o));
     o->owned = true;
-    TR_TRY(open_part(o, ".idx.part", &o->lengths));
+    TR_TRY(open_part(o, ".idx", &o->lengths));
     TR_TRY(read_state(o, place));
     /* Without the parts that the state names, the work begins again. */
     if (is_shorter(o->tokens, place->tokens * o->width) ||
@@ -207,7 +215,7 @@ tr_status tr_token_output_add(tr_token_output *o, const int32_t *id, int64_t cou
         n = count < most ? count : most;
         for (int64_t i = 0; i < n; i++) put_number(piece + i * o->width, (uint64_t)id[i], o->width);
         if (fwrite(piece, (size_t)o->width, (size_t)n, o->tokens) != (size_t)n)
-            return cannot(path_of(o, ".bin.part"), "written");
+            return cannot(o, ".bin", "written");
     }
     return TR_OK;
 }
@@ -218,15 +226,15 @@ tr_status tr_token_output_end_document(tr_token_output *o) {
                        "document %" PRId64 " has %" PRId64
                        " tokens, more than an index can say: split it",
                        o->at.documents, o->at.open);
-    if (!put(o->lengths, (uint64_t)o->at.open, 4))
-        return cannot(path_of(o, ".idx.part"), "written");
+    if (!put(o->lengths, (uint64_t)o->at.open, 4)) return cannot(o, ".idx", "written");
     o->at.documents++;
     o->at.open = 0;
     return TR_OK;
 }
 
-static tr_status store(FILE *f, const char *path) {
-    return fflush(f) == 0 && fdatasync(fileno(f)) == 0 ? TR_OK : cannot(path, "written");
+/* Puts on the disk what was written to the file that becomes PREFIX.ending. */
+static tr_status store(tr_token_output *o, const char *ending, FILE *f) {
+    return fflush(f) == 0 && fdatasync(fileno(f)) == 0 ? TR_OK : cannot(o, ending, "written");
 }
 
 tr_status tr_token_output_commit(tr_token_output *o, tr_token_place *place) {
@@ -235,10 +243,10 @@ tr_status tr_token_output_commit(tr_token_output *o, tr_token_place *place) {
     place->tokens = o->at.tokens;
     place->documents = o->at.documents;
     place->open = o->at.open;
-    TR_TRY(store(o->tokens, path_of(o, ".bin.part")));
-    TR_TRY(store(o->lengths, path_of(o, ".idx.part")));
+    TR_TRY(store(o, ".bin", o->tokens));
+    TR_TRY(store(o, ".idx", o->lengths));
     (void)snprintf(temporary, sizeof temporary, "%s", path_of(o, ".part.tmp"));
-    TR_TRY(tr_output_open(temporary, &f));
+    TR_TRY(tr_output_open_for(path_of(o, ".part"), temporary, &f));
     (void)fprintf(f, state_format, o->request, place->file, place->offset, place->line,
                   place->continue_flags, place->tokens, place->documents, place->open);
     return tr_output_replace(temporary, path_of(o, ".part"), f, TR_OK);
@@ -269,14 +277,14 @@ static bool put_index(tr_token_output *o, FILE *f) {
 tr_status tr_token_output_finish(tr_token_output *o) {
     char temporary[PATH_MAX];
     FILE *f;
-    TR_TRY(store(o->tokens, path_of(o, ".bin.part")));
-    TR_TRY(store(o->lengths, path_of(o, ".idx.part")));
+    TR_TRY(store(o, ".bin", o->tokens));
+    TR_TRY(store(o, ".idx", o->lengths));
     (void)snprintf(temporary, sizeof temporary, "%s", path_of(o, ".idx.tmp"));
-    TR_TRY(tr_output_open(temporary, &f));
+    TR_TRY(tr_output_open_for(path_of(o, ".idx"), temporary, &f));
     tr_status status = put_index(o, f) && fflush(f) == 0 && fdatasync(fileno(f)) == 0
                            ? TR_OK
-                           : cannot(temporary, "written");
-    TR_TRY(tr_output_close(temporary, f, status));
+                           : cannot(o, ".idx", "written");
+    TR_TRY(tr_output_close(path_of(o, ".idx"), f, status));
     /* The index last: a pair is complete when both have their names. */
     TR_TRY(rename_part(o, ".bin.part", ".bin"));
     TR_TRY(rename_part(o, ".idx.tmp", ".idx"));

@@ -154,7 +154,7 @@ tr_status tr_tokenizer_save(const tr_tokenizer *t, const char *path) {
     size_t bytes = strlen(path) + 32;
     TR_TRY(tr_calloc(bytes, 1, &partial));
     (void)snprintf(partial, bytes, "%s.partial-%ld", path, (long)getpid());
-    tr_status status = tr_output_open(partial, &file);
+    tr_status status = tr_output_open_for(path, partial, &file);
     if (status == TR_OK) {
         (void)fwrite(t->file, 1, t->file_length, file);
         status = tr_output_replace(partial, path, file, TR_OK);

@@ -30,7 +30,7 @@ static tr_status write_config(const tr_config *config) {
     (void)snprintf(path, sizeof path, "%s/config.yaml", config->log.dir);
     (void)snprintf(temporary, sizeof temporary, "%s.tmp", path);
     FILE *f;
-    TR_TRY(tr_output_open(temporary, &f));
+    TR_TRY(tr_output_open_for(path, temporary, &f));
     return tr_output_replace(temporary, path, f, tr_config_print(config, f));
 }
 

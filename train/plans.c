@@ -50,7 +50,7 @@ tr_status tr_plans_write(const tr_plans *plans, const tr_config *config) {
     name_file(config, path);
     (void)snprintf(temporary, sizeof temporary, "%s.new", path);
     TR_TRY(tr_plan_book_print(plans->book, &text));
-    tr_status status = tr_output_open(temporary, &f);
+    tr_status status = tr_output_open_for(path, temporary, &f);
     if (status == TR_OK) {
         (void)fputs(text, f);
         status = tr_output_replace(temporary, path, f, TR_OK);

@@ -483,7 +483,7 @@ tr_status tr_report_write(const tr_report *r) {
     (void)snprintf(path, sizeof path, "%s/report.html", r->config->log.dir);
     (void)snprintf(temporary, sizeof temporary, "%s.tmp", path);
     TR_TRY_OUT(read_curves(r->config->log.dir, &c));
-    TR_TRY_OUT(tr_output_open(temporary, &out));
+    TR_TRY_OUT(tr_output_open_for(path, temporary, &out));
     status = tr_output_replace(temporary, path, out, write_page(r, &c, out));
 out:
     free_curves(&c);
