@@ -1,5 +1,6 @@
 #include "base/nearest.h"
 #include "cli/cli.h"
+#include "config/elsewhere.h"
 #include "config/schema.h"
 #include "layers/preset.h"
 #include "pipeline/orders/generate.h"
@@ -100,7 +101,8 @@ static bool is_value(const tr_key *key, const char *word) {
 }
 
 /* Fails with TR_ERR_USAGE and the topic that explains the word, when it is a section within another
- * one, a part or an option of a command, or a value of a key. Returns TR_OK for other words. */
+ * one, a part or an option of a command, a value of a key, or another program's command. Returns
+ * TR_OK for other words. */
 static tr_status known_otherwise(const char *word) {
     char option[64];
     const cli_command *whole = cli_find_part(word);
@@ -124,6 +126,9 @@ static tr_status known_otherwise(const char *word) {
         if (is_value(&tr_schema[i], word))
             return TR_FAIL(TR_ERR_USAGE, "%s is a value of %s, which `trireme help %s` explains",
                            word, tr_schema[i].name, tr_schema[i].name);
+    const char *ours = tr_command_elsewhere(word);
+    if (ours)
+        return TR_FAIL(TR_ERR_USAGE, "unknown command or key '%s'; did you mean %s?", word, ours);
     return TR_OK;
 }
 

@@ -1,6 +1,7 @@
 #include "base/input.h"
 #include "base/memory.h"
 #include "cli/cli.h"
+#include "config/elsewhere.h"
 #include "job/launch.h"
 
 #include <stdlib.h>
@@ -141,6 +142,10 @@ tr_status cli_run(cli_context *cli, int argc, char **argv) {
     TR_TRY(parse_options(argc, argv, &launch, MAX_OPTIONS, &first));
     if (!cli_find(argv[first]) || !strcmp(argv[first], "run")) {
         const cli_command *near = cli_find_near(argv[first]);
+        const char *ours = tr_command_elsewhere(argv[first]);
+        if (ours)
+            return TR_FAIL(TR_ERR_USAGE, "ranks cannot run '%s'; did you mean %s?", argv[first],
+                           ours);
         if (near && strcmp(near->name, "run") != 0)
             return TR_FAIL(TR_ERR_USAGE, "ranks cannot run '%s'; did you mean '%s'?", argv[first],
                            near->name);

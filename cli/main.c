@@ -1,5 +1,6 @@
 #include "base/nearest.h"
 #include "cli/cli.h"
+#include "config/elsewhere.h"
 #include "job/relay.h"
 
 #include <fcntl.h>
@@ -62,6 +63,8 @@ static tr_status unknown_command(const char *name) {
     if (whole)
         return TR_FAIL(TR_ERR_USAGE, "unknown command '%s'; did you mean `trireme %s %s`?", name,
                        whole->name, name);
+    const char *ours = tr_command_elsewhere(name);
+    if (ours) return TR_FAIL(TR_ERR_USAGE, "unknown command '%s'; did you mean %s?", name, ours);
     const cli_command *command = cli_find_near(name);
     const int option = tr_nearest(name, option_name, options, 3);
     const char *what = *name == '-' ? "option" : "command";
@@ -159,8 +162,8 @@ static void open_closed_files(void) {
             (void)open("/dev/null", fd == STDIN_FILENO ? O_WRONLY : O_RDONLY);
 }
 
-/* Whether the parent ignores SIGHUP, as nohup does. UCX, which Open MPI 5 loads, handles that signal
- * before main runs. */
+/* Whether the parent ignores SIGHUP, as nohup does. UCX, which Open MPI 5 loads, handles that
+ * signal before main runs. */
 static bool ignores_hangup;
 
 /* The linker puts this before the start of all libraries, sanitizers included: it may only ask the

@@ -1,13 +1,29 @@
 #include "config/elsewhere.h"
 
-#include <stdio.h>
+#include <stdbool.h>
 #include <string.h>
 
-/* What Megatron-LM, torchtitan, transformers, PEFT and nanoGPT call a key; '-' is written as
- * '_'. */
+/* What Megatron-LM, torchtitan, transformers, PEFT and nanoGPT call a key, and what they and others
+ * call a command, which is in backticks here; '-' is written as '_'. */
 static const struct {
-    const char *key, *names; /* with one space between them */
+    const char *ours, *names; /* with one space between them */
 } elsewhere[] = {
+    {"`trireme ckpt export RUN FOLDER`", "merge merge_adapter merge_and_unload"},
+    {"`trireme ckpt import` or `trireme ckpt export`", "convert converter checkpoint_convert"},
+    {"`trireme data tokenize`", "preprocess preprocess_data prepare encode"},
+    {"`trireme data train-bpe`", "train_tokenizer"},
+    {"`trireme eval RUN`", "evaluate evaluation lm_eval validate"},
+    {"`trireme help parallel.cut`", "split partition"},
+    {"`trireme plan CONFIG`", "estimate estimate_memory memory"},
+    {"`trireme plan CONFIG --search RANKS`", "search tune autotune"},
+    {"`trireme run -n RANKS train CONFIG`", "launch torchrun mpirun distributed"},
+    {"`trireme sample RUN`", "generate inference infer predict complete"},
+    {"`trireme sample RUN --interactive`", "chat serve server interactive"},
+    {"`trireme schedule show NAME`", "draw visualize visualise"},
+    {"`trireme train CONFIG`", "pretrain fit"},
+    {"`trireme train CONFIG --resume`", "resume continue"},
+    {"`trireme train CONFIG --trace N`", "profile"},
+    {"`trireme train CONFIG model.init_from=FOLDER`", "finetune fine_tune finetuning sft lora"},
     {"model.layers", "num_layers num_hidden_layers n_layers n_layer"},
     {"model.width", "hidden_size n_embd d_model dim"},
     {"model.heads", "num_attention_heads n_heads n_head"},
@@ -52,14 +68,24 @@ static const struct {
     {"log.every", "log_interval log_freq logging_steps"},
 };
 
-const char *tr_key_elsewhere(const char *name) {
+static const char *find(const char *name, bool command) {
     char word[64];
     const size_t length = strlen(name);
     if (length == 0 || length >= sizeof word || strchr(name, ' ')) return NULL;
     for (size_t i = 0; i <= length; i++) word[i] = name[i] == '-' ? '_' : name[i];
-    for (size_t i = 0; i < sizeof elsewhere / sizeof *elsewhere; i++)
+    for (size_t i = 0; i < sizeof elsewhere / sizeof *elsewhere; i++) {
+        if ((*elsewhere[i].ours == '`') != command) continue;
         for (const char *at = elsewhere[i].names; (at = strstr(at, word)); at += length)
             if ((at == elsewhere[i].names || at[-1] == ' ') && strchr(" ", at[length]))
-                return elsewhere[i].key;
+                return elsewhere[i].ours;
+    }
     return NULL;
+}
+
+const char *tr_key_elsewhere(const char *name) {
+    return find(name, false);
+}
+
+const char *tr_command_elsewhere(const char *name) {
+    return find(name, true);
 }

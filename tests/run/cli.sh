@@ -27,6 +27,27 @@ expect 64 "trireme: unknown command 'dta'; did you mean \`trireme data\`?" dta
 expect 64 "trireme: --trace before a command is now --backtrace; \`trireme train CONFIG --trace N\` records N steps" --trace data x.yaml
 expect 64 "trireme: --backtrace goes before the command: trireme --backtrace train" train x.yaml --backtrace
 expect 64 "trireme: unknown command 'xyzzy'; \`trireme help\` lists the commands" xyzzy
+# Commands of other programs.
+other() { expect 64 "trireme: unknown command '$1'; did you mean \`trireme ${*:2}\`?" "$1"; }
+other generate sample RUN
+other inference sample RUN
+other chat sample RUN --interactive
+other serve sample RUN --interactive
+other evaluate eval RUN
+other fine-tune train CONFIG model.init_from=FOLDER
+other resume train CONFIG --resume
+other convert "ckpt import\` or \`trireme ckpt export"
+other split help parallel.cut
+expect 64 "trireme: unknown command or key 'convert'; did you mean \`trireme ckpt import\` or \`trireme ckpt export\`?" help convert
+expect 64 "trireme: ranks cannot run 'generate'; did you mean \`trireme sample RUN\`?" run -n 2 generate run
+# Each command that the table names is one, and its options are.
+# shellcheck disable=SC2016 # backticks of the table
+while read -r command words; do
+    "$trireme" help "$command" >out || fail "the command $command does not exist"
+    for word in $words; do
+        [[ $word != [a-z-]* || $word == *.* ]] || grep -q -- "$word" out || fail "$command has no $word"
+    done
+done < <(sed -n '/^    {"`trireme/s/.*"`trireme \([^`]*\)`.*/\1/p' "$(dirname "$0")/../../config/elsewhere.c")
 expect 64 "trireme: unknown command 'version'; did you mean \`trireme --version\`?" version
 expect 64 "trireme: unknown option '--verison'; did you mean \`trireme --version\`?" --verison
 expect 64 "trireme: unknown command or key 'optmi'; did you mean \`trireme help optim\`?" help optmi
