@@ -8,6 +8,30 @@
 #include <stdio.h>
 #include <string.h>
 
+enum { LINE = 100, KEY_COLUMN = 36 }; /* LINE: what the details of commands have at most */
+
+/* Prints `text` in lines of at most LINE characters, unless a word is longer. The first one begins
+ * at `column`; the later ones are indented by `indent`. */
+static void print_wrapped(const char *text, int column, int indent) {
+    int at = column;
+    for (const char *word = text; *word;) {
+        const int length = (int)strcspn(word, " ");
+        const bool first = word == text;
+        if (!first && at + 1 + length > LINE) {
+            (void)printf("\n%*s", indent, "");
+            at = indent;
+        } else if (!first) {
+            (void)putchar(' ');
+            at++;
+        }
+        (void)printf("%.*s", length, word);
+        at += length;
+        word += length;
+        word += strspn(word, " ");
+    }
+    (void)putchar('\n');
+}
+
 static void print_range(const tr_key *key) {
     char takes[512];
     (void)printf("  takes    %s", tr_key_describe(key, takes, sizeof takes));
@@ -30,7 +54,8 @@ static void print_presets(void) {
 }
 
 static void print_key(const tr_key *key) {
-    (void)printf("%s\n  %s\n", key->name, key->help);
+    (void)printf("%s\n  ", key->name);
+    print_wrapped(key->help, 2, 2);
     print_range(key);
     if (key->fallback) (void)printf("  default  %s\n", key->fallback);
     if (key->on_gpu) (void)printf("  on GPUs  %s\n", key->on_gpu);
@@ -51,17 +76,18 @@ static void print_keys(const char *section) {
         if (section && (strncmp(key->name, section, all) || key->name[all] != '.')) continue;
         bool first = i == 0 || strncmp(tr_schema[i - 1].name, key->name, length + 1) != 0;
         if (first) (void)printf("\n%.*s\n", (int)length, key->name);
-        (void)printf("  %-24s %-8s %s\n", key->name, key->fallback ? key->fallback : "-",
-                     key->help);
+        const int column = printf("  %-24s %-8s ", key->name, key->fallback ? key->fallback : "-");
+        print_wrapped(key->help, column, KEY_COLUMN);
     }
 }
 
 static void print_overview(void) {
     (void)printf("trireme: trains models too large for one device\n\ncommands\n");
-    for (int i = 0; i < cli_command_count; i++)
-        (void)printf("  trireme %s%s%s\n      %s\n", cli_commands[i].name,
-                     *cli_commands[i].arguments ? " " : "", cli_commands[i].arguments,
-                     cli_commands[i].summary);
+    for (int i = 0; i < cli_command_count; i++) {
+        (void)printf("  trireme %s%s%s\n      ", cli_commands[i].name,
+                     *cli_commands[i].arguments ? " " : "", cli_commands[i].arguments);
+        print_wrapped(cli_commands[i].summary, 6, 6);
+    }
     (void)printf(
         "\nEvery command takes --help. --backtrace before a command also prints the source "
         "locations\n"
@@ -161,8 +187,9 @@ tr_status cli_help(cli_context *cli, int argc, char **argv) {
     bool known = false;
     for (int i = 0; i < cli_command_count; i++)
         if (!strcmp(cli_commands[i].name, word)) {
-            (void)printf("trireme %s%s%s\n    %s\n", word, *cli_commands[i].arguments ? " " : "",
-                         cli_commands[i].arguments, cli_commands[i].summary);
+            (void)printf("trireme %s%s%s\n    ", word, *cli_commands[i].arguments ? " " : "",
+                         cli_commands[i].arguments);
+            print_wrapped(cli_commands[i].summary, 4, 4);
             if (cli_commands[i].details)
                 (void)printf("\nOptions, with the default in brackets:\n%s",
                              cli_commands[i].details);

@@ -10,8 +10,8 @@ tables() {
     "$trireme" help | sed -n 's/^  \([a-z]*\.[a-z_0-9.]*\) .*/\1/p' | while read -r key; do
         section=${key%%.*}
         help=$("$trireme" help "$key")
-        # In a table | ends a cell, and * begins emphasis.
-        meaning=$(sed -n '2s/^ *//p' <<<"$help" | sed -E 's/\|/\\|/g; s/([^ ])\*/\1\\*/g')
+        # The meaning has several lines. In a table | ends a cell, and * begins emphasis.
+        meaning=$(sed '1d; /^  takes    /,$d; s/^ *//' <<<"$help" | paste -sd ' ' | sed -E 's/\|/\\|/g; s/([^ ])\*/\1\\*/g')
         takes=$(sed -n 's/^  takes    //p' <<<"$help")
         default=$(sed -n 's/^  default  //p' <<<"$help")
         gpu=$(sed -n 's/^  on GPUs  //p' <<<"$help")

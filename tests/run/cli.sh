@@ -100,10 +100,15 @@ expect 66 "trireme: there is no checkpoint under no-run/ckpt: name the log.dir o
 shows '^trireme [0-9]+\.[0-9]+\.[0-9]+$' --version
 shows '^trireme train CONFIG ' train --help
 # The help of a command explains every option of its usage line.
+# fits FILE: no line is longer than 100 characters, except the usage, which errors repeat.
+fits() { ! grep -vE '^ *trireme ' "$1" | grep -E '^.{101}' || fail "$1 has lines of over 100 characters"; }
+"$trireme" help >overview
+fits overview
 for command in $("$trireme" help | sed -n 's/^  trireme \([a-z]*\).*/\1/p'); do
     "$trireme" help "$command" >"$scratch/help"
+    fits help
     for option in $(sed 1q "$scratch/help" | grep -oE '(^| |\[)--?[a-zA-Z][a-z-]*' | tr -d ' [' | sort -u); do
-        sed 1,2d "$scratch/help" | grep -qE -- "(^|[ ,])$option([ ,=]|$)" || fail "help $command does not explain $option"
+        grep -qE -- "(^|[ ,])$option([ ,=]|$)" <(sed 1,2d "$scratch/help") || fail "help $command does not explain $option"
     done
 done
 expect 64 "trireme: --help goes right after the command: trireme run --help" run -n 2 --help
