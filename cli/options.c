@@ -141,11 +141,11 @@ int cli_descriptor(const char *path) {
     for (int fd = 0; fd < 3; fd++)
         if (!strcmp(path, names[fd])) return fd;
     for (int i = 0; i < 2; i++) {
-        const char *digits = path + strlen(folders[i]);
+        const size_t length = strlen(folders[i]);
+        if (strncmp(path, folders[i], length) != 0) continue;
+        const char *digits = path + length;
         int64_t fd;
-        if (strncmp(path, folders[i], strlen(folders[i])) == 0 &&
-            tr_digits_read(&digits, INT_MAX, &fd) && !*digits)
-            return (int)fd;
+        if (tr_digits_read(&digits, INT_MAX, &fd) && !*digits) return (int)fd;
     }
     return -1;
 }

@@ -240,7 +240,8 @@ set_tests_properties(house.words PROPERTIES LABELS house TIMEOUT 300)
 # The longest tests begin first, so that none of them is left alone at the end.
 foreach(long IN ITEMS run.own_model run.full_disk run.watchdog run.hosts run.stopping run.bundle run.background
     run.gpu_scripts run.nccl run.zero.fp32 run.bad_input run.sequence run.spikes run.rundir unit.test_zero unit.test_search
-    unit.test_op_cuda_emulated unit.test_layer_stage unit.test_families)
+    unit.test_op_cuda_emulated unit.test_op_cpu unit.test_op_cpu.avx2 unit.test_ckpt_damage unit.test_layer_stage
+    unit.test_families)
   if(TEST ${long})
     set_tests_properties(${long} PROPERTIES COST 100)
   endif()
