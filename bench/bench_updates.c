@@ -36,7 +36,7 @@ static void check(tr_status status) {
     exit((int)status);
 }
 
-/* Returns device memory of `size` bytes that repeat those of `pattern`, at most BENCH_PATTERN. */
+/* Returns `size` bytes of device memory, filled with `pattern` of `bytes` bytes again and again. */
 static void *memory_with(tr_device *device, size_t size, const void *pattern, size_t bytes) {
     void *memory, *staging;
     check(tr_device_alloc(device, TR_MEMORY_DATA, size, &memory));

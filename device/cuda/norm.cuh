@@ -102,49 +102,52 @@ __device__ void tr_keep(const tr_columns_of<N> &columns, const T *row, tr_kept<T
     if (row) columns.kept([&](int k, int64_t c) { to[k] = tr_load_raw<N>(row + c); });
 }
 
+/* Unpacks the packs that are kept. */
+template <typename T, int N>
+__device__ void tr_unpack_kept(const tr_columns_of<N> &columns, const tr_kept<T, N> &kept,
+                               float (&to)[TR_KEPT][N]) {
+    columns.kept([&](int k, int64_t) { tr_unpack<T>(kept[k], to[k]); });
+}
+
+/* Calls f(column, elements) for the thread's packs of a row: for those in v, which are kept, and
+ * then for the others, which it reads. */
+template <typename T, int N, typename F>
+__device__ void tr_each_pack(const tr_columns_of<N> &columns, float (&v)[TR_KEPT][N], const T *row,
+                             F f) {
+    columns.kept([&](int k, int64_t c) { f(c, v[k]); });
+    columns.rest([&](int64_t c) {
+        float other[N];
+        tr_load(row + c, other);
+        f(c, other);
+    });
+}
+
 /* Writes LAYERNORM of x[width] to y[width], the mean and 1 / deviation to *means and *rstds. */
 template <typename T, int N>
 __device__ void tr_team_layernorm(const tr_team &team, const tr_columns_of<N> &columns,
                                   const tr_kept<T, N> &kept, int64_t width, float eps, const T *x,
                                   const T *gamma, const T *beta, T *y, float *means, float *rstds) {
-    float v[TR_KEPT][N], other[N], sum[1] = {}, squares[1] = {};
-    const auto add = [&](const float(&e)[N]) {
+    float v[TR_KEPT][N], sum[1] = {}, squares[1] = {};
+    tr_unpack_kept<T>(columns, kept, v);
+    tr_each_pack(columns, v, x, [&](int64_t, const float(&e)[N]) {
 #pragma unroll
         for (int i = 0; i < N; i++) sum[0] += e[i];
-    };
-    columns.kept([&](int k, int64_t) {
-        tr_unpack<T>(kept[k], v[k]);
-        add(v[k]);
-    });
-    columns.rest([&](int64_t c) {
-        tr_load(x + c, other);
-        add(other);
     });
     team.sum(sum);
     const float mean = sum[0] / (float)width;
-    const auto add_square = [&](const float(&e)[N]) {
+    tr_each_pack(columns, v, x, [&](int64_t, const float(&e)[N]) {
 #pragma unroll
         for (int i = 0; i < N; i++) squares[0] += (e[i] - mean) * (e[i] - mean);
-    };
-    columns.kept([&](int k, int64_t) { add_square(v[k]); });
-    columns.rest([&](int64_t c) {
-        tr_load(x + c, other);
-        add_square(other);
     });
     team.sum(squares);
     const float rstd = 1.0f / sqrtf(squares[0] / (float)width + eps);
-    const auto write = [&](int64_t c, float(&e)[N]) {
+    tr_each_pack(columns, v, x, [&](int64_t c, float(&e)[N]) {
         float g[N], b[N];
         tr_load(gamma + c, g);
         tr_load(beta + c, b);
 #pragma unroll
         for (int i = 0; i < N; i++) e[i] = tr_layernorm_element(e[i], mean, rstd, g[i], b[i]);
         tr_store(y + c, e);
-    };
-    columns.kept([&](int k, int64_t c) { write(c, v[k]); });
-    columns.rest([&](int64_t c) {
-        tr_load(x + c, other);
-        write(c, other);
     });
     if (columns.writes_row()) {
         *means = mean;
@@ -158,33 +161,21 @@ template <typename T, int N>
 __device__ void tr_team_rmsnorm(const tr_team &team, const tr_columns_of<N> &columns,
                                 const tr_kept<T, N> &kept, int64_t width, float eps, const T *x,
                                 const T *gamma, T *y, float *rstds, T *copy) {
-    float v[TR_KEPT][N], other[N], squares[1] = {};
-    const auto add_square = [&](const float(&e)[N]) {
+    float v[TR_KEPT][N], squares[1] = {};
+    tr_unpack_kept<T>(columns, kept, v);
+    tr_each_pack(columns, v, x, [&](int64_t, const float(&e)[N]) {
 #pragma unroll
         for (int i = 0; i < N; i++) squares[0] += e[i] * e[i];
-    };
-    columns.kept([&](int k, int64_t) {
-        tr_unpack<T>(kept[k], v[k]);
-        add_square(v[k]);
-    });
-    columns.rest([&](int64_t c) {
-        tr_load(x + c, other);
-        add_square(other);
     });
     team.sum(squares);
     const float rstd = 1.0f / sqrtf(squares[0] / (float)width + eps);
-    const auto write = [&](int64_t c, float(&e)[N]) {
+    tr_each_pack(columns, v, x, [&](int64_t c, float(&e)[N]) {
         float g[N];
         tr_load(gamma + c, g);
         if (copy) tr_store(copy + c, e);
 #pragma unroll
         for (int i = 0; i < N; i++) e[i] = tr_rmsnorm_element(e[i], rstd, g[i]);
         tr_store(y + c, e);
-    };
-    columns.kept([&](int k, int64_t c) { write(c, v[k]); });
-    columns.rest([&](int64_t c) {
-        tr_load(x + c, other);
-        write(c, other);
     });
     if (columns.writes_row()) *rstds = rstd;
 }

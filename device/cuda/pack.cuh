@@ -11,9 +11,14 @@
 
 #include <type_traits>
 
+/* Returns the larger ones of two pairs of elements of T, computed in FP32; NaNs are ignored. */
+template <typename T> __device__ static inline uint32_t tr_larger_pair(uint32_t a, uint32_t b) {
+    return T::pair(fmaxf(T::widen((uint16_t)a), T::widen((uint16_t)b)),
+                   fmaxf(T::widen((uint16_t)(a >> 16)), T::widen((uint16_t)(b >> 16))));
+}
+
 /* An element of BF16 storage, and of FP16. widen: to FP32. pair: two elements in one word, the
- * first in its lower half, rounded to nearest, ties to even. larger: the larger ones of two pairs;
- * NaNs are ignored. */
+ * first in its lower half, rounded to nearest, ties to even. larger: like tr_larger_pair. */
 struct tr_bf16 {
     uint16_t bits;
     __device__ static inline float widen(uint16_t h) {
@@ -34,8 +39,7 @@ struct tr_bf16 {
         asm("max.bf16x2 %0, %1, %2;" : "=r"(pair) : "r"(a), "r"(b));
         return pair;
 #else
-        return pair(fmaxf(widen((uint16_t)a), widen((uint16_t)b)),
-                    fmaxf(widen((uint16_t)(a >> 16)), widen((uint16_t)(b >> 16))));
+        return tr_larger_pair<tr_bf16>(a, b);
 #endif
     }
 };
@@ -65,8 +69,7 @@ struct tr_f16 {
         asm("max.f16x2 %0, %1, %2;" : "=r"(pair) : "r"(a), "r"(b));
         return pair;
 #else
-        return pair(fmaxf(widen((uint16_t)a), widen((uint16_t)b)),
-                    fmaxf(widen((uint16_t)(a >> 16)), widen((uint16_t)(b >> 16))));
+        return tr_larger_pair<tr_f16>(a, b);
 #endif
     }
 };

@@ -1,5 +1,6 @@
 # Sourced by tests of steps that are skipped: a run over data with one window unlike the others, and what its records and
 # checkpoints say.
+
 # A sentence many times, so that its loss becomes small, and between two of them 32 other bytes.
 {
     for ((i = 0; i < 188; i++)); do echo 'the quick brown fox jumps over it'; done
