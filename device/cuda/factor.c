@@ -20,9 +20,9 @@ static tr_status run_factor(tr_op *op, tr_stream *stream, const tr_op_args *args
 
 tr_status tr_cuda_prepare_factor_sums(const tr_op_context *context, const tr_op_desc *desc,
                                       tr_op **out) {
-    const size_t partial =
-        (size_t)(tr_cuda_factor_blocks(desc->factor.rows) * desc->factor.cols) * sizeof(double);
-    return tr_cuda_op_create(context, desc, sizeof(tr_op), partial, run_factor_sums, out);
+    const int64_t partial = tr_cuda_factor_partial(desc->factor.rows, desc->factor.cols);
+    return tr_cuda_op_create(context, desc, sizeof(tr_op), (size_t)partial * sizeof(double),
+                             run_factor_sums, out);
 }
 tr_status tr_cuda_prepare_factor(const tr_op_context *context, const tr_op_desc *desc,
                                  tr_op **out) {

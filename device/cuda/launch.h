@@ -176,10 +176,14 @@ cudaError_t tr_cuda_launch_descend_bf16(cudaStream_t stream, const tr_descend_de
                                         const tr_step_state *state, const double *norms,
                                         const tr_cuda_update *o);
 
-/* factor.cu; partial: [tr_cuda_factor_blocks(rows)][cols]; scratch: 1 + rows doubles and rows +
- * cols floats; norm may be NULL. */
+/* factor.cu; partial: tr_cuda_factor_partial doubles; scratch, on 16 bytes: 1 + rows doubles and
+ * rows + cols floats; norm may be NULL. */
 static inline int64_t tr_cuda_factor_blocks(int64_t rows) {
     return (rows + tr_factor_block(rows) - 1) / tr_factor_block(rows);
+}
+/* Sums of columns by block of rows, and of rows by block of columns. */
+static inline int64_t tr_cuda_factor_partial(int64_t rows, int64_t cols) {
+    return tr_cuda_factor_blocks(rows) * cols + tr_sumsq_blocks(cols) * rows;
 }
 cudaError_t tr_cuda_launch_factor_sums(cudaStream_t stream, const tr_factor_desc *d,
                                        const tr_step_state *state, const void *x, double *rows,
