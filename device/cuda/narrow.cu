@@ -59,7 +59,7 @@ __device__ tr_pack_words<2> load_codes(const tr_eight<WHOLE> &e, const tr_codes 
 template <bool WHOLE>
 __device__ void store_codes(const tr_eight<WHOLE> &e, const tr_pack_words<2> &pack, tr_codes *to) {
     if constexpr (WHOLE) {
-        *reinterpret_cast<tr_pack_words<2> *>(to + e.at) = pack;
+        tr_store_raw(to + e.at, pack);
     } else {
 #pragma unroll
         for (int i = 0; i < 8; i++)

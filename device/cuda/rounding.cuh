@@ -91,7 +91,7 @@ __device__ static inline void tr_round_eight(const tr_eight<WHOLE> &e, const flo
 #pragma unroll
     for (int i = 0; i < 4; i++) pack.word[i] = tr_upper_halves(rounded[2 * i], rounded[2 * i + 1]);
     if constexpr (WHOLE) {
-        *reinterpret_cast<tr_pack_words<4> *>(to + e.at) = pack;
+        tr_store_raw(to + e.at, pack);
     } else {
 #pragma unroll
         for (int i = 0; i < 8; i++)
