@@ -196,6 +196,10 @@ void tr_token_output_close(tr_token_output *o) {
     free(o);
 }
 
+void tr_token_output_discard(tr_token_output *o) {
+    (void)unlink(path_of(o, ".part"));
+}
+
 static void put_number(unsigned char *to, uint64_t number, int width) {
     for (int i = 0; i < width; i++) to[i] = (unsigned char)(number >> 8 * i);
 }

@@ -30,6 +30,9 @@ tr_status tr_token_output_open(const char *prefix, uint64_t request, int32_t voc
 /* Closes the files. They stay when a commit says how far they go. NULL is allowed. */
 void tr_token_output_close(tr_token_output *output);
 
+/* Removes what was committed: after tr_token_output_close no file is left. */
+void tr_token_output_discard(tr_token_output *output);
+
 /* Appends tokens to the document in progress. Fails with TR_ERR_IO. */
 tr_status tr_token_output_add(tr_token_output *output, const int32_t *id, int64_t count);
 /* Ends the document. Fails with TR_ERR_DATA when it has more tokens than an index can say. */

@@ -288,6 +288,16 @@ static tr_status save_tokenizer(const tr_tokenize_options *o) {
     return tr_tokenizer_save(o->tokenizer, path);
 }
 
+/* Encodes and writes what is left of the files. Fails with TR_ERR_DATA without any text, too. */
+static tr_status process_all(work *w) {
+    if (w->file < w->options->count) TR_TRY(process(w));
+    const tr_token_place at = tr_token_output_place(w->output);
+    if (at.tokens == (w->document_end >= 0 ? at.documents : 0)) /* ends of empty documents */
+        return TR_FAIL(TR_ERR_DATA, "the files have no text: '%s' would be empty",
+                       w->options->prefix);
+    return TR_OK;
+}
+
 static tr_status run(work *w) {
     const tr_tokenize_options *o = w->options;
     tr_token_place place;
@@ -301,10 +311,10 @@ static tr_status run(work *w) {
                                 &w->output));
     w->progress.unlocked = tr_token_output_unlocked(w->output);
     TR_TRY(go_on(w, &place));
-    if (w->file < o->count) TR_TRY(process(w));
-    place = tr_token_output_place(w->output);
-    if (place.tokens == (w->document_end >= 0 ? place.documents : 0)) /* ends of empty documents */
-        return TR_FAIL(TR_ERR_DATA, "the files have no text: '%s' would be empty", o->prefix);
+    tr_status status = process_all(w);
+    /* The same files fail again, and other files are another request. */
+    if (status == TR_ERR_DATA) tr_token_output_discard(w->output);
+    TR_TRY(status);
     if (!o->only_tokens) TR_TRY(save_tokenizer(o));
     return tr_token_output_finish(w->output);
 }

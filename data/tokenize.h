@@ -38,5 +38,6 @@ typedef struct tr_tokenize_options {
  *
  * Fails with TR_ERR_NOFILE when a file does not exist, with TR_ERR_DATA, file, line and byte when
  * it is damaged, with TR_ERR_STOPPED when `progress` stopped it, and like tr_token_output_open;
- * PREFIX.bin and PREFIX.idx do not exist then. */
+ * PREFIX.bin and PREFIX.idx do not exist then. Of damaged files nothing is left for a later call:
+ * it would fail at the same place, or read changed files from their beginning. */
 tr_status tr_tokenize(const tr_tokenize_options *options, tr_tokenize_progress *done);

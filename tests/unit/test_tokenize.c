@@ -67,9 +67,11 @@ static bool stop(void *context, const tr_tokenize_progress *progress) {
     return !last;
 }
 
-static tr_status tokenize(const char *prefix, int threads, bool *continued) {
+/* Tokenizes long.txt, the file `middle` and long.txt again. */
+static tr_status tokenize_with(const char *middle, const char *prefix, int threads,
+                               bool *continued) {
     char path[4][64];
-    const char *names[] = {"long.txt", "lines.jsonl", "tokenizer.json", prefix};
+    const char *names[] = {"long.txt", middle, "tokenizer.json", prefix};
     for (int i = 0; i < 4; i++) (void)snprintf(path[i], sizeof path[i], "%s/%s", scratch, names[i]);
     const char *const files[] = {path[0], path[1], path[0]};
     tr_tokenizer *tokenizer;
@@ -86,6 +88,10 @@ static tr_status tokenize(const char *prefix, int threads, bool *continued) {
     tr_status status = tr_tokenize(&options, &done);
     tr_tokenizer_close(tokenizer);
     return status;
+}
+
+static tr_status tokenize(const char *prefix, int threads, bool *continued) {
+    return tokenize_with("lines.jsonl", prefix, threads, continued);
 }
 
 static bool same(const char *a, const char *b) {
@@ -209,6 +215,21 @@ static void with_a_damaged_state_the_work_begins_again(void **state) {
         }
 }
 
+/* Each call commits after every batch. */
+static void a_damaged_file_leaves_no_parts(void **state) {
+    (void)state;
+    static const char *const endings[] = {".part", ".bin.part", ".idx.part", ".bin", ".idx"};
+    bool continued;
+    write_file(path_of("broken.jsonl"), "{\"text\": \"a\"}\n{\n", 16);
+    calls_left = -1;
+    refused(tokenize_with("broken.jsonl", "broken", 1, &continued), TR_ERR_DATA, "line 2, byte 2");
+    for (int i = 0; i < 5; i++) {
+        char name[32];
+        (void)snprintf(name, sizeof name, "broken%s", endings[i]);
+        assert_int_not_equal(access(path_of(name), F_OK), 0);
+    }
+}
+
 /* Tokens are read without the tokenizer of model.init_from, and without one next to the data; text
  * is not. */
 static void a_found_tokenizer_may_be_unreadable(void **state) {
@@ -259,6 +280,7 @@ int main(void) {
         cmocka_unit_test(a_process_that_ended_between_the_names_is_continued),
         cmocka_unit_test(with_a_damaged_state_the_work_begins_again),
         cmocka_unit_test(without_its_parts_the_work_begins_again),
+        cmocka_unit_test(a_damaged_file_leaves_no_parts),
         cmocka_unit_test(a_found_tokenizer_may_be_unreadable)};
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }
