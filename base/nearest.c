@@ -62,15 +62,19 @@ static const char *word_of(const void *words, int index) {
     return ((const char *const *)words)[index];
 }
 
+tr_hint tr_hint_at(const char *word) {
+    tr_hint hint;
+    (void)snprintf(hint.text, sizeof hint.text, "; did you mean '%s'?", word);
+    return hint;
+}
+
 tr_hint tr_nearest_hint(const char *value, size_t length, const char *const *words, int count) {
     char word[LONGEST + 1];
-    tr_hint hint = {.text = ""};
-    if (length == 0 || length > LONGEST) return hint;
+    static const tr_hint none = {.text = ""};
+    if (length == 0 || length > LONGEST) return none;
     (void)snprintf(word, sizeof word, "%.*s", (int)length, value);
     int near = tr_nearest(word, word_of, words, count);
     for (int i = 0; near < 0 && i < count; i++) /* gpt2 is gpt2-124m */
         if (strncmp(words[i], word, length) == 0) near = i;
-    if (near >= 0 && strcmp(words[near], word) != 0)
-        (void)snprintf(hint.text, sizeof hint.text, "; did you mean '%s'?", words[near]);
-    return hint;
+    return near >= 0 && strcmp(words[near], word) != 0 ? tr_hint_at(words[near]) : none;
 }

@@ -22,3 +22,6 @@ int tr_nearest(const char *word, const char *(*name)(const void *names, int inde
  * the first that begins with it. It is empty when there is none, and when `value` is one of the
  * words. */
 tr_hint tr_nearest_hint(const char *value, size_t length, const char *const *words, int count);
+
+/* Returns the hint at this word. */
+tr_hint tr_hint_at(const char *word);

@@ -5,8 +5,8 @@
 #include "cli/ckpt_transfer.h"
 
 #include "base/digits.h"
-#include "base/nearest.h"
 #include "cli/ranks.h"
+#include "config/elsewhere.h"
 #include "job/rank_process.h"
 #include "train/transfer.h"
 
@@ -48,7 +48,7 @@ static tr_status take_option(const char *option, const char *value, request *r) 
     for (int i = 0; i < 3; i++)
         if (!strcmp(value, types[i])) return TR_OK;
     return cli_usage("ckpt", "--dtype must be fp32, bf16 or fp16, not '%.80s'%s", value,
-                     tr_nearest_hint(value, strlen(value), types, 3).text);
+                     tr_value_hint(value, types, 3).text);
 }
 
 static tr_status parse(int argc, char **argv, request *r) {

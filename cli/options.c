@@ -105,10 +105,17 @@ tr_status cli_unknown_option(const char *name, const char *word) {
     if (is_long && tr_schema_find(option + 2) >= 0)
         return TR_FAIL(TR_ERR_USAGE, "%s is a key: write it with its value, as %s=VALUE", option,
                        option + 2);
+    const cli_command *command = cli_find(name);
+    const char *ours =
+        is_long && command ? tr_option_elsewhere(option + 2, command->arguments) : NULL;
+    if (ours) return TR_FAIL(TR_ERR_USAGE, "unknown option %s; did you mean %s?", option, ours);
+    ours = is_long ? tr_option_elsewhere(option + 2, run->arguments) : NULL;
+    if (ours)
+        return TR_FAIL(TR_ERR_USAGE, "unknown option %s; did you mean `trireme run %s %s ...`?",
+                       option, ours, name);
     const char *key = is_long ? tr_key_elsewhere(option + 2) : NULL;
     if (key)
         return TR_FAIL(TR_ERR_USAGE, "unknown option %s; did you mean the key %s?", option, key);
-    const cli_command *command = cli_find(name);
     if (command && after_option(command, option, strlen(option)))
         return TR_FAIL(TR_ERR_USAGE, "%s takes no value: leave %s out", option,
                        word + strlen(option));

@@ -1,10 +1,11 @@
 #include "config/elsewhere.h"
 
-#include <stdbool.h>
+#include <ctype.h>
 #include <string.h>
 
-/* What Megatron-LM, torchtitan, transformers, PEFT and nanoGPT call a key, and what they and others
- * call a command, which is in backticks here; '-' is written as '_'. */
+/* What Megatron-LM, torchtitan, transformers, PEFT and nanoGPT call a key, and what they, PyTorch
+ * and others call a command (in backticks here), an option (as in our usage) and a value (after
+ * '='). Their names are in small letters here, and '-' is written as '_'. */
 static const struct {
     const char *ours, *names; /* with one space between them */
 } elsewhere[] = {
@@ -24,6 +25,46 @@ static const struct {
     {"`trireme train CONFIG --resume`", "resume continue"},
     {"`trireme train CONFIG --trace N`", "profile"},
     {"`trireme train CONFIG model.init_from=FOLDER`", "finetune fine_tune finetuning sft lora"},
+    {"--hostfile FILE", "machinefile hosts host_file"},
+    {"--key KEY", "json_key json_keys text_column"},
+    {"--resume", "resume_from resume_from_checkpoint load continue auto_resume"},
+    {"--threads N", "workers num_workers num_proc"},
+    {"--tokenizer FILE|DIR", "tokenizer_model tokenizer_path"},
+    {"-n RANKS", "nproc_per_node num_gpus num_processes nproc"},
+    {"-n TOKENS", "max_new_tokens max_tokens max_length num_tokens"},
+    {"-o PREFIX", "output_prefix output output_path"},
+    {"-p TEXT", "prompt start"},
+    {"=1f1b", "schedule1f1b pipedream_flush one_f_one_b"},
+    {"=adamw", "adamw_torch adamw_torch_fused adamw_hf fusedadam"},
+    {"=bf16", "bfloat16 bf16_mixed"},
+    {"=bfs", "breadth_first looped_bfs loopedbfs schedulelooped_bfs scheduleloopedbfs"},
+    {"=constant", "constant_with_warmup"},
+    {"=cosine", "cosine_with_warmup cosine_with_restarts cosine_with_min_lr"},
+    {"=cpu", "host"},
+    {"=cuda", "gpu nvidia"},
+    {"=cycles", "cyclic"},
+    {"=dualpipev", "scheduledualpipev"},
+    {"=fp16", "float16 half fp16_mixed"},
+    {"=fp32", "float32 float"},
+    {"=fp64", "float64 double"},
+    {"=gelu_tanh", "gelu_new gelu_pytorch_tanh gelu_fast"},
+    {"=gpipe", "schedulegpipe fthenb"},
+    {"=he", "kaiming kaiming_normal"},
+    {"=int8", "8bit"},
+    {"=interleaved", "depth_first looped_dfs interleaved1f1b interleaved_1f1b "
+                     "scheduleinterleaved1f1b 1f1b_interleaved vpp"},
+    {"=interleaved-zb", "interleavedzerobubble scheduleinterleavedzerobubble"},
+    {"=inverse-root", "inverse_sqrt inverse_square_root"},
+    {"=linear", "linear_with_warmup"},
+    {"=relu2", "squared_relu relu_squared"},
+    {"=steps", "multistep"},
+    {"=swiglu", "silu"},
+    {"=text", "txt"},
+    {"=truncated", "trunc_normal truncated_normal"},
+    {"=wsd", "warmup_stable_decay"},
+    {"=xavier", "glorot xavier_uniform glorot_uniform"},
+    {"=zb-h1", "zero_bubble"},
+    {"=zbv", "zbvzerobubble schedulezbvzerobubble"},
     {"model.layers", "num_layers num_hidden_layers n_layers n_layer"},
     {"model.width", "hidden_size n_embd d_model dim"},
     {"model.heads", "num_attention_heads n_heads n_head"},
@@ -44,10 +85,11 @@ static const struct {
     {"data.path", "data_path dataset_path"},
     {"data.tokenizer", "tokenizer_model tokenizer_path"},
     {"train.steps", "train_iters max_iters max_steps"},
-    {"train.batch", "global_batch_size"},
+    {"train.batch", "global_batch_size train_batch_size"},
     {"train.micro_batch", "micro_batch_size local_batch_size pipeline_parallel_microbatch_size "
                           "per_device_train_batch_size"},
     {"train.batch_warmup", "rampup_batch_size"},
+    {"train.precision", "dtype torch_dtype mixed_precision bf16 fp16"},
     {"train.recompute", "recompute_granularity activation_checkpoint gradient_checkpointing"},
     {"train.validate_every", "eval_interval eval_steps"},
     {"optim.lr", "learning_rate"},
@@ -58,7 +100,7 @@ static const struct {
     {"parallel.tp", "tensor_model_parallel_size tensor_parallel_degree"},
     {"parallel.pp", "pipeline_model_parallel_size pipeline_parallel_degree"},
     {"parallel.dp", "data_parallel_replicate_degree"},
-    {"parallel.zero", "use_distributed_optimizer data_parallel_shard_degree"},
+    {"parallel.zero", "use_distributed_optimizer data_parallel_shard_degree zero_stage"},
     {"parallel.sequence", "sequence_parallel"},
     {"parallel.virtual", "num_virtual_stages_per_pipeline_rank"},
     {"parallel.schedule", "pipeline_parallel_schedule pipeline_parallel_schedule_csv"},
@@ -68,24 +110,44 @@ static const struct {
     {"log.every", "log_interval log_freq logging_steps"},
 };
 
-static const char *find(const char *name, bool command) {
+enum { ROWS = sizeof elsewhere / sizeof *elsewhere };
+
+/* Returns the first row from number `row` on that has this name, or ROWS. */
+static int find(const char *name, int row) {
     char word[64];
     const size_t length = strlen(name);
-    if (length == 0 || length >= sizeof word || strchr(name, ' ')) return NULL;
-    for (size_t i = 0; i <= length; i++) word[i] = name[i] == '-' ? '_' : name[i];
-    for (size_t i = 0; i < sizeof elsewhere / sizeof *elsewhere; i++) {
-        if ((*elsewhere[i].ours == '`') != command) continue;
-        for (const char *at = elsewhere[i].names; (at = strstr(at, word)); at += length)
-            if ((at == elsewhere[i].names || at[-1] == ' ') && strchr(" ", at[length]))
-                return elsewhere[i].ours;
-    }
-    return NULL;
+    if (length == 0 || length >= sizeof word || strchr(name, ' ')) return ROWS;
+    for (size_t i = 0; i <= length; i++)
+        word[i] = name[i] == '-' ? '_' : (char)tolower((unsigned char)name[i]);
+    for (; row < ROWS; row++)
+        for (const char *at = elsewhere[row].names; (at = strstr(at, word)); at += length)
+            if ((at == elsewhere[row].names || at[-1] == ' ') && strchr(" ", at[length]))
+                return row;
+    return ROWS;
 }
 
 const char *tr_key_elsewhere(const char *name) {
-    return find(name, false);
+    for (int row = -1; (row = find(name, row + 1)) < ROWS;)
+        if (!strchr("`-=", *elsewhere[row].ours)) return elsewhere[row].ours;
+    return NULL;
 }
 
 const char *tr_command_elsewhere(const char *name) {
-    return find(name, true);
+    for (int row = -1; (row = find(name, row + 1)) < ROWS;)
+        if (*elsewhere[row].ours == '`') return elsewhere[row].ours;
+    return NULL;
+}
+
+const char *tr_option_elsewhere(const char *name, const char *usage) {
+    for (int row = -1; (row = find(name, row + 1)) < ROWS;)
+        if (*elsewhere[row].ours == '-' && strstr(usage, elsewhere[row].ours))
+            return elsewhere[row].ours;
+    return NULL;
+}
+
+tr_hint tr_value_hint(const char *value, const char *const *words, int count) {
+    for (int row = -1; (row = find(value, row + 1)) < ROWS;)
+        for (int i = 0; *elsewhere[row].ours == '=' && i < count; i++)
+            if (!strcmp(elsewhere[row].ours + 1, words[i])) return tr_hint_at(words[i]);
+    return tr_nearest_hint(value, strlen(value), words, count);
 }

@@ -1,9 +1,9 @@
 /* The values of keys: parsing, printing, and what a key takes. */
 #include "base/digits.h"
-#include "base/nearest.h"
 #include "base/text.h"
 #include "base/utf8.h"
 #include "config/batches.h"
+#include "config/elsewhere.h"
 #include "config/points.h"
 #include "config/schema.h"
 #include "device/device.h"
@@ -12,7 +12,6 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
-#include <strings.h>
 
 enum { MOST_WORDS = 64 }; /* choices of a key */
 
@@ -67,7 +66,7 @@ const char *tr_key_describe(const tr_key *key, char *buffer, size_t size) {
     return buffer;
 }
 
-/* Fails with "KEY must be WHAT, not 'value'", and a hint at the nearest of the words. */
+/* Fails with "KEY must be WHAT, not 'value'", and a hint at one of the words. */
 static tr_status wrong_word(const tr_key *key, const char *value, const char *const *words,
                             int count) {
     char takes[512], example[80] = "";
@@ -79,7 +78,7 @@ static tr_status wrong_word(const tr_key *key, const char *value, const char *co
                        key->example ? key->example : key->fallback);
     return TR_FAIL(TR_ERR_CONFIG, "%s must be %s%s, not '%.80s'%s", key->name,
                    tr_key_describe(key, takes, sizeof takes), example, value,
-                   tr_nearest_hint(value, strlen(value), words, count).text);
+                   tr_value_hint(value, words, count).text);
 }
 
 static tr_status wrong_type(const tr_key *key, const char *value) {
@@ -234,8 +233,7 @@ static tr_status set_share(const tr_key *key, const char *value, tr_config *conf
 static tr_status set_device(const tr_key *key, const char *value, tr_config *config) {
     static const char *const words[] = {"cpu", "cuda", "ref"};
     if (tr_device_is_known(value)) return set_text(key, value, config);
-    /* "gpu" is near to cpu, which it does not mean. */
-    return wrong_word(key, value, words, strncasecmp(value, "gpu", 3) ? 3 : 0);
+    return wrong_word(key, value, words, 3);
 }
 
 bool tr_key_is_text(const tr_key *key) {

@@ -129,7 +129,7 @@ for ranks in 1 3; do
         $dp model.context=100000
     CUDA_VISIBLE_DEVICES='' refuses 69 $ranks "(this build of Trireme has no CUDA backend|no GPU can be used here .*): .*set device.name=cpu" \
         $dp device.name=cuda
-    refuses 78 $ranks "device.name must be cpu, cuda, cuda:N or ref, not 'gpu'" $dp device.name=gpu
+    refuses 78 $ranks "device.name must be cpu, cuda, cuda:N or ref, not 'gpu'; did you mean 'cuda'?" $dp device.name=gpu
     divides=
     ((ranks == 1)) || divides='set parallel.zero to 1, '
     refuses 76 $ranks "rank 0 of the pipeline needs .* and a rank may use .*: ${divides}raise parallel.pp" $dp device.memory=10KiB

@@ -48,6 +48,17 @@ while read -r command words; do
         [[ $word != [a-z-]* || $word == *.* ]] || grep -q -- "$word" out || fail "$command has no $word"
     done
 done < <(sed -n '/^    {"`trireme/s/.*"`trireme \([^`]*\)`.*/\1/p' "$(dirname "$0")/../../config/elsewhere.c")
+# So is each option, in some command's usage, and each value, of some key or option.
+for command in ckpt data eval plan run sample schedule simulate train; do "$trireme" help $command | sed -n 1p; done >usages
+for key in $("$trireme" help | grep -oE '^  [a-z]+(\.[a-z_0-9]+)+ ' | sort -u); do "$trireme" help "$key"; done | grep '^  takes ' >values
+while read -r ours; do
+    case $ours in -*) grep -qF -- "$ours" usages ;; *) grep -qw -- "${ours#=}" values ;; esac || fail "there is no '$ours'"
+done < <(sed -n 's/^    {"\([-=][^"]*\)".*/\1/p' "$(dirname "$0")/../../config/elsewhere.c")
+expect 64 "trireme: unknown option --max_new_tokens; did you mean -n TOKENS?" sample run --max_new_tokens=5
+expect 64 "trireme: unknown option --nproc-per-node; did you mean -n RANKS?" run --nproc-per-node 2 train x.yaml
+expect 64 "trireme: unknown option --nproc-per-node; did you mean \`trireme run -n RANKS train ...\`?" train x.yaml --nproc-per-node 2
+expect 64 "trireme: unknown option --output-prefix; did you mean -o PREFIX?" data tokenize x --output-prefix y
+expect 64 "trireme: unknown option --bf16; did you mean the key train.precision?" train x.yaml --bf16
 expect 64 "trireme: unknown command 'version'; did you mean \`trireme --version\`?" version
 expect 64 "trireme: unknown option '--verison'; did you mean \`trireme --version\`?" --verison
 expect 64 "trireme: unknown command or key 'optmi'; did you mean \`trireme help optim\`?" help optmi

@@ -243,6 +243,42 @@ static void a_name_of_another_program_has_its_key(void **state) {
     assert_null(tr_key_elsewhere(""));
 }
 
+static void values_of_other_programs_are_recognised(void **state) {
+    (void)state;
+    static const char *const known[][3] = {
+        {"parallel.schedule", "breadth-first", "bfs"},
+        {"parallel.schedule", "LoopedBFS", "bfs"},
+        {"parallel.schedule", "depth_first", "interleaved"},
+        {"parallel.schedule", "Interleaved1F1B", "interleaved"}, /* not near to interleaved-zb */
+        {"parallel.schedule", "InterleavedZeroBubble", "interleaved-zb"},
+        {"parallel.schedule", "ZBVZeroBubble", "zbv"},
+        {"parallel.schedule", "DualPipeV", "dualpipev"},
+        {"parallel.schedule", "ScheduleGPipe", "gpipe"},
+        {"device.name", "gpu", "cuda"}, /* not near to cpu */
+        {"device.name", "GPU", "cuda"},
+        {"train.precision", "bfloat16", "bf16"},
+        {"parallel.reduce", "bfloat16", "bf16"},
+        {"train.precision", "float16", "fp16"},
+        {"model.activation", "gelu_new", "gelu_tanh"},
+        {"model.init", "kaiming", "he"},
+        {"optim.name", "adamw_torch", "adamw"},
+        {"optim.schedule", "constant_with_warmup", "constant"}};
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
+        char text[80], want[80];
+        (void)snprintf(text, sizeof text, "%s: %s\n", known[i][0], known[i][1]);
+        (void)snprintf(want, sizeof want, ", not '%s'; did you mean '%s'?", known[i][1],
+                       known[i][2]);
+        refused_ending(text, want);
+    }
+    static const char *const words[] = {"fp32", "bf16"};
+    assert_string_equal(tr_value_hint("float16", words, 2).text, ""); /* without fp16 */
+    assert_string_equal(tr_value_hint("", words, 2).text, "");
+    assert_string_equal(tr_option_elsewhere("max_new_tokens", "[-n TOKENS]"), "-n TOKENS");
+    assert_null(tr_option_elsewhere("max_new_tokens", "-n RANKS"));
+    assert_null(tr_key_elsewhere("bfloat16"));
+    assert_null(tr_key_elsewhere("nproc"));
+}
+
 static void a_wrong_value_has_its_place(void **state) {
     (void)state;
     refused("train:\n  steps: many\n",
@@ -293,7 +329,7 @@ static void an_unknown_choice_has_its_place(void **state) {
     refused_ending("optim.schedule: cos\n", ", not 'cos'; did you mean 'cosine'?");
     refused_ending("train.deterministic: flase\n", ", not 'flase'; did you mean 'false'?");
     refused_ending("device.name: cudda\n", ", not 'cudda'; did you mean 'cuda'?");
-    refused_ending("device.name: gpu\n", " or ref, not 'gpu'");
+    refused_ending("device.name: gpu0\n", " or ref, not 'gpu0'"); /* near to cpu */
     refused_beginning("parallel.schedule: forward\n",
                       "x.yaml:1:20: parallel.schedule must be one of gpipe, 1f1b");
 }
@@ -648,6 +684,7 @@ int main(void) {
         cmocka_unit_test(a_resumed_run_keeps_its_defaults),
         cmocka_unit_test(an_unknown_key_has_its_place),
         cmocka_unit_test(a_name_of_another_program_has_its_key),
+        cmocka_unit_test(values_of_other_programs_are_recognised),
         cmocka_unit_test(a_wrong_value_has_its_place),
         cmocka_unit_test(an_unknown_choice_has_its_place),
         cmocka_unit_test(an_empty_list_is_its_default),
