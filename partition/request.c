@@ -84,9 +84,10 @@ void tr_request_costs(const tr_config *c, char *text, size_t size) {
                            "train.precision is fp16: CPUs store it and multiply in fp32, which "
                            "saves memory but not time");
         else if (dtype == TR_BF16 && !tr_cpu_bf16_native())
-            (void)snprintf(text, size,
-                           "train.precision is bf16: this processor has no BF16 instructions and "
-                           "multiplies in fp32, which saves memory but not time");
+            (void)snprintf(
+                text, size,
+                "train.precision is bf16: this processor has no fast BF16 instructions and "
+                "multiplies in fp32, which saves memory but not time");
         return;
     }
     if (dtype == TR_F16)

@@ -28,7 +28,8 @@ typedef struct tr_orders {
 tr_status tr_request_orders(const tr_config *config, tr_orders *out, tr_schedule_report *report);
 void tr_orders_close(tr_orders *orders);
 /* Writes what train.precision and train.deterministic cost to text[size]: on a GPU, unless they are
- * BF16 and false; on a CPU what FP16 is there, and BF16 without BF16 instructions; otherwise "". */
+ * BF16 and false; on a CPU what FP16 is there, and BF16 without fast BF16 instructions; otherwise
+ * "". */
 void tr_request_costs(const tr_config *config, char *text, size_t size);
 /* Returns the mesh as its first rank sees it. */
 tr_mesh tr_request_mesh(const tr_config *config);

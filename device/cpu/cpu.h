@@ -11,7 +11,8 @@ const char *tr_cpu_isa(void);
 /* Writes the version of the loaded oneDNN, "2.6.3", to text[size]; returns it. */
 const char *tr_cpu_onednn_version(char *text, size_t size);
 
-/* Returns true when the processor has BF16 instructions and oneDNN uses them (DNNL_MAX_CPU_ISA may
- * forbid them). If not, the cpu device widens BF16 operands to FP32 before a product, with the same
+/* Returns true when the cpu device multiplies BF16 by the processor's BF16 instructions: it has
+ * them, oneDNN uses them (DNNL_MAX_CPU_ISA may forbid them), and they are faster than those of
+ * FP32. If not, the cpu device widens BF16 operands to FP32 before a product, with the same
  * storage, and rounds the result once. */
 bool tr_cpu_bf16_native(void);

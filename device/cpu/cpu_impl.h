@@ -60,6 +60,9 @@ static inline int tr_cpu_threads(const tr_op *op, int64_t elements) {
     return elements < 16384 ? 1 : op->context.device->threads;
 }
 
+/* Returns true when the processor is Intel's. */
+bool tr_cpu_is_intel(void);
+
 /* Returns this thread's index within a parallel loop. */
 static inline int tr_cpu_thread(void) {
 #ifdef _OPENMP

@@ -167,8 +167,9 @@ typedef enum tr_cpu_set {
     TR_CPU_SETS
 } tr_cpu_set;
 
-/* Returns the kernels for these instructions, or NULL when this processor lacks them or the build
- * leaves the kernels out (TRIREME_WIDE_KERNELS). DNNL_MAX_CPU_ISA limits the instructions of both
+/* Returns the kernels for these instructions, or NULL when this processor lacks them, multiplies
+ * BF16 faster without them (tr_cpu_bf16_native), or the build leaves the kernels out
+ * (TRIREME_WIDE_KERNELS). DNNL_MAX_CPU_ISA limits the instructions of both
  * these and oneDNN. */
 const tr_cpu_kernels *tr_cpu_kernels_for(tr_cpu_set set);
 

@@ -3,10 +3,10 @@
  * Transposition and leading dimensions are strides of the memory descriptors. A residual is a
  * binary post-op, so that the result is rounded once. What adds to C is a second primitive, with
  * the sum post-op. If oneDNN has only its unoptimised implementation for a layout, the operand is
- * first copied to a dense, untransposed one in scratch. FP16, and BF16 on processors without its
- * instructions, are storage: operands are widened to FP32 in scratch, and the result is rounded
- * once. (oneDNN has a BF16 product for every processor with AVX-512; without the instructions it is
- * a fifth as fast as the product in FP32.) */
+ * first copied to a dense, untransposed one in scratch. FP16, and BF16 without a native product
+ * (tr_cpu_bf16_native), are storage: operands are widened to FP32 in scratch, and the result is
+ * rounded once. (oneDNN has a BF16 product for every processor with AVX-512; without BF16
+ * instructions it is a fifth as fast as the product in FP32.) */
 #include "device/cpu/cpu_impl.h"
 #include "device/cpu/vec.h"
 
@@ -66,15 +66,6 @@ static int set_threads(int threads) {
 #endif
 }
 
-/* Returns true when the processor is Intel's. */
-static bool is_intel(void) {
-#if defined __x86_64__
-    return __builtin_cpu_is("intel");
-#else
-    return false;
-#endif
-}
-
 /* Returns true when oneDNN's implementation on top of its GEMM is faster than the one that it
  * offers first. With BF16 instructions it is for deep sums (bench_op; not yet at k = 3072). Without
  * AMX also by a tenth and more for weight gradients, which are FP32, and by 2 to 8 % for products
@@ -85,7 +76,7 @@ static bool prefers_gemm(const cpu_matmul *op, const char *first) {
     enum { DEEP = 4096, ROWS = 1024, TERMS = 512 };
     const operand *x = op->operands;
     if (strcmp(first, "brg:avx512_core") == 0 || strcmp(first, "brg_matmul:avx512_core") == 0)
-        return is_intel(); /* the second is oneDNN 3.7's name */
+        return tr_cpu_is_intel(); /* the second is oneDNN 3.7's name */
     const bool amx = strcmp(first, "brg:avx512_core_amx_bf16") == 0;
     if (!amx && strcmp(first, "brg:avx512_core_bf16") != 0) return false;
     const bool gradient = x[DST].used.dtype == TR_F32, deep = x[SRC].used.columns >= DEEP;

@@ -207,8 +207,8 @@ grep -q '^slow     train.precision is fp32: ' "$scratch/fp32.out" || fail "no li
 plan 0 deterministic "${gpus[@]}" train.deterministic=true model.context=1024 train.micro_batch=4
 grep -q '^slow     train.deterministic is true: .* 32.0 MiB ' "$scratch/deterministic.out" ||
     fail "no line says what train.deterministic costs on a GPU"
-# On a CPU with BF16 instructions BF16 costs nothing; oneDNN does without them when it is told so.
-widened='slow     train.precision is bf16: this processor has no BF16 instructions and multiplies in fp32, .*'
+# On a CPU with fast BF16 instructions BF16 costs nothing; oneDNN does without them when it is told so.
+widened='slow     train.precision is bf16: this processor has no fast BF16 instructions and multiplies in fp32, .*'
 doctor=$("$trireme" doctor) || true
 [[ $doctor != *'BF16 products in FP32'* ]] || sed -i "/^$widened/d" "$scratch/here.out"
 grep -q '^slow ' "$scratch/here.out" "$scratch/elsewhere.out" && fail "a line names a cost that does not exist"
