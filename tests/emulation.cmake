@@ -1,7 +1,7 @@
 # Runs device/cuda on the host, without a GPU: the .cu files are compiled as C++, with
-# tests/unit/support/cuda/ instead of the toolkit's headers. test_op_cuda_emulated and test_op_rounded_emulated
-# are test_op_cuda and test_op_rounded with a device that runs the kernels in several ways; test_device_emulated
-# is test_device with device/cuda/cuda.c over an emulated runtime.
+# tests/unit/support/cuda/ instead of the toolkit's headers. test_op_NAME_emulated is test_op_NAME with a device
+# that runs the kernels in several ways; test_device_emulated is test_device with device/cuda/cuda.c over an
+# emulated runtime.
 include(CheckLanguage)
 check_language(CXX)
 if(NOT CMAKE_CXX_COMPILER)
@@ -45,7 +45,9 @@ add_executable(test_op_cuda_emulated unit/test_op_cuda.c unit/support/op_cuda_ca
   unit/support/op_data.c unit/support/op_tensors.c unit/support/cuda/device.c)
 add_executable(test_device_emulated unit/test_device.c unit/support/device_queue.c ${cuda_folder}/cuda.c)
 add_executable(test_op_rounded_emulated unit/test_op_rounded.c unit/support/cuda/device.c)
-foreach(name IN ITEMS test_op_cuda_emulated test_op_rounded_emulated test_device_emulated)
+add_executable(test_op_attention_emulated unit/test_op_attention.c unit/support/op_check.c unit/support/op_data.c
+  unit/support/op_tensors.c unit/support/cuda/device.c)
+foreach(name IN ITEMS test_op_cuda_emulated test_op_rounded_emulated test_op_attention_emulated test_device_emulated)
   target_link_libraries(${name} PRIVATE emulated_cuda)
   add_test(NAME unit.${name} COMMAND ${name})
   set_tests_properties(unit.${name} PROPERTIES LABELS unit TIMEOUT ${unit_timeout})

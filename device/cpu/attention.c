@@ -270,23 +270,24 @@ typedef struct query_block {
 } query_block;
 
 /* Computes P and the gradient of the scores of one row of the block from its product with the keys
- * and that of DY with the values, zeros where it sees no key. The sum of p dP over the row is also
- * dy . y, which FP32 takes since it is shorter; storage of 16 bits has rounded y, and every key of
- * the row would share the error. */
+ * and that of DY with the values, zeros where it sees no key. The gradients of a row's scores add
+ * up to zero; all keys share what they miss it by, and gradients of keys' biases hold little else.
+ * So the mean of dP is taken under P as it is here, which adds up to 1 only up to LSE's rounding.
+ * In FP32, DY . Y is near it; storage of 16 bits has rounded Y too coarsely. */
 static void row_backward(const tr_op *op, const head_shape *h, const tr_op_args *args,
                          const query_block *b, int64_t row, const float *dy, float *p, float *ds) {
     const float *lse = (const float *)args->t[TR_ATTENTION_DGRAD_LSE].data +
                        (b->batch * op->desc.attention.heads + b->head) * h->seq;
     const tr_cpu_kernels *kernels = tr_cpu_kernels_of(op);
     const float *y = args->t[TR_ATTENTION_DGRAD_Y].data;
-    const float delta =
+    const float near =
         h->dtype == TR_F32 ? tr_vec_dot(dy, y + b->out + row * h->y_step, h->dim) : 0;
     const int64_t t = b->t + row, first = b->first[row] - b->from, end = t + 1 - b->from;
     const int64_t width = tr_panel_up(b->end) - b->from, panels = hide(first, end, width, p);
     for (int64_t i = 0; i < first; i++) ds[i] = 0;
     for (int64_t i = end; i < width; i++) ds[i] = 0;
     kernels->exponential(panels * TR_PANEL, p, h->scale, lse[t], 1.0f, p);
-    kernels->softmax_dgrad(panels, h->dtype == TR_F32 ? &delta : NULL, p, ds);
+    kernels->softmax_dgrad(panels, near, p, ds);
 }
 
 /* Takes sum times a mean key from DQ[dim] of one row. The gradients of a row's scores add up to

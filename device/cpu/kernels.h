@@ -100,8 +100,9 @@ typedef struct tr_cpu_kernels {
     /* Turns x[16 * panels] into exp(scale * x - top), where *top = scale * the largest of them, and
      * returns their sum (tr_vec_sum). */
     float (*softmax)(int64_t panels, float scale, float *x, float *top);
-    /* dp[16 * panels] = p (dp - delta). Without delta (NULL) it is the sum of p dp (tr_vec_dot). */
-    void (*softmax_dgrad)(int64_t panels, const float *delta, const float *p, float *dp);
+    /* dp[16 * panels] = p (dp - mean), where mean is the sum of p dp divided by that of p. The sums
+     * (tr_vec_sum) are of dp - near: the nearer to the mean, the less is rounded. */
+    void (*softmax_dgrad)(int64_t panels, float near, const float *p, float *dp);
     /* y[16 * panels] = x rounded to BF16. Returns the sum of y, lane by lane as tr_vec_sum. */
     float (*round_row)(int64_t panels, const float *x, uint16_t *y);
     /* y[16 * panels] = the words of two rows, rounded to BF16. */

@@ -29,15 +29,15 @@ static float softmax(int64_t panels, float scale, float *x, float *top) {
     return sum_of_lanes(sum);
 }
 
-static void softmax_dgrad(int64_t panels, const float *delta, const float *p, float *dp) {
-    float mean;
-    if (delta) {
-        mean = *delta;
-    } else {
-        strip sum[STRIPS] = {0};
-        for (int64_t i = 0; i < panels * TR_PANEL; i += TR_PANEL) add_panel(p + i, dp + i, sum);
-        mean = sum_of_lanes(sum);
+static void softmax_dgrad(int64_t panels, float near, const float *p, float *dp) {
+    strip products[STRIPS] = {0}, sum[STRIPS] = {0};
+    for (int64_t i = 0; i < panels * TR_PANEL; i += TR_PANEL) {
+#pragma omp simd
+        for (int64_t j = i; j < i + TR_PANEL; j++) dp[j] -= near;
+        add_panel(p + i, dp + i, products);
+        add_panel(p + i, NULL, sum);
     }
+    const float mean = sum_of_lanes(products) / sum_of_lanes(sum);
 #pragma omp simd
     for (int64_t i = 0; i < panels * TR_PANEL; i++) dp[i] = p[i] * (dp[i] - mean);
 }

@@ -177,11 +177,18 @@ __global__ void __launch_bounds__(THREADS) forward(tr_attention_desc d, float sc
     }
 }
 
-/* dQ, and row_sums[batch, heads, seq] = dy.y for the kernel of dK and dV. */
+/* The mean of dP under P of a row, in two parts: dy.y, and the mean of what is left, since y is
+ * rounded and P adds up to 1 only up to the rounding of the log-sum-exp. All keys of the row would
+ * share that error. */
+struct row_mean {
+    float near, rest;
+};
+
+/* dQ, and means[batch, heads, seq] for the kernel of dK and dV. */
 template <typename T>
 __global__ void __launch_bounds__(THREADS)
     backward_queries(tr_attention_desc d, float scale, const T *dy, const T *qkv, const T *y,
-                     const float *lse, const int32_t *starts, T *dqkv, float *row_sums) {
+                     const float *lse, const int32_t *starts, T *dqkv, row_mean *means) {
     __shared__ block_rows s;
     for (int64_t item = blockIdx.x; item < items_of(d, d.heads); item += gridDim.x) {
         const place at = place_of(d, d.heads, item);
@@ -189,14 +196,14 @@ __global__ void __launch_bounds__(THREADS)
         const int64_t visible = first_of(d, starts, at.b, row);
         const int64_t statistic = (at.b * d.heads + at.h) * d.seq + row;
         const head_rows<const T> out = plain(d, at, y);
-        float part = 0, row_sum = 0, sums[COLUMNS] = {0};
+        float part = 0, near = 0, rest = 0, weights = 0, sums[COLUMNS] = {0}, keys[COLUMNS] = {0};
         load_own(d, query_of(d, at, qkv), row, s.own[0][tr_warp()]);
         load_own(d, plain(d, at, dy), row, s.own[1][tr_warp()]);
         for (int c = tr_lane(); c < (int)d.head_size; c += WARP)
             part += s.own[1][tr_warp()][c] * tr_load_one(out.first + row * out.stride + c);
         s.weight[0][tr_warp()][tr_lane()] = part;
         __syncthreads();
-        for (int j = 0; j < WARP; j++) row_sum += s.weight[0][tr_warp()][j];
+        for (int j = 0; j < WARP; j++) near += s.weight[0][tr_warp()][j];
         for (int64_t first = first_tile(d, starts, at);
              first < at.first_row + WARPS && first < d.seq; first += TILE) {
             load_tile(d, value_of(d, at, qkv), first, s);
@@ -209,14 +216,21 @@ __global__ void __launch_bounds__(THREADS)
             float p = key >= visible && key <= row
                           ? expf(scale * dot(d, s.own[0][tr_warp()], s) - lse[statistic])
                           : 0.0f;
-            s.weight[0][tr_warp()][tr_lane()] = p * (dp - row_sum) * scale;
+            rest = fmaf(p, dp - near, rest);
+            weights += p;
+            s.weight[0][tr_warp()][tr_lane()] = p * (dp - near) * scale;
+            s.weight[1][tr_warp()][tr_lane()] = p * scale;
             __syncthreads();
             accumulate(d, s.weight[0][tr_warp()], s, sums);
+            accumulate(d, s.weight[1][tr_warp()], s, keys);
             __syncthreads();
         }
+        rest = tr_warp_sum(rest) / tr_warp_sum(weights);
+#pragma unroll
+        for (int c = 0; c < COLUMNS; c++) sums[c] = fmaf(-rest, keys[c], sums[c]);
         if (i < d.seq) {
             store_row(d, query_of(d, at, dqkv), i, sums, 1.0f);
-            if (tr_lane() == 0) row_sums[statistic] = row_sum;
+            if (tr_lane() == 0) means[statistic] = {near, rest};
         }
         __syncthreads();
     }
@@ -226,7 +240,7 @@ __global__ void __launch_bounds__(THREADS)
 template <typename T>
 __global__ void __launch_bounds__(THREADS)
     backward_keys(tr_attention_desc d, float scale, const T *dy, const T *qkv, const float *lse,
-                  const float *row_sums, const int32_t *starts, T *dqkv) {
+                  const row_mean *means, const int32_t *starts, T *dqkv) {
     __shared__ block_rows s;
     const int64_t group = d.heads / d.kv_heads;
     for (int64_t item = blockIdx.x; item < items_of(d, d.kv_heads); item += gridDim.x) {
@@ -253,7 +267,7 @@ __global__ void __launch_bounds__(THREADS)
                 __syncthreads();
                 float dp = dot(d, s.own[1][tr_warp()], s);
                 s.weight[1][tr_warp()][tr_lane()] =
-                    seen ? p * (dp - row_sums[head + i]) * scale : 0.0f;
+                    seen ? p * (dp - means[head + i].near - means[head + i].rest) * scale : 0.0f;
                 accumulate(d, s.weight[0][tr_warp()], s, dv);
                 __syncthreads();
                 load_tile(d, query_of(d, at, qkv), first, s);
@@ -281,12 +295,14 @@ cudaError_t launch_forward(cudaStream_t stream, const tr_attention_desc &d, cons
 template <typename T>
 cudaError_t launch_backward(cudaStream_t stream, const tr_attention_desc &d, const void *dy,
                             const void *qkv, const void *y, const float *lse, const int32_t *starts,
-                            void *dqkv, float *row_sums) {
+                            void *dqkv, void *scratch) {
+    static_assert(sizeof(row_mean) == TR_ATTENTION_ROW_BYTES, "a row's scratch");
+    row_mean *means = static_cast<row_mean *>(scratch);
     const float scale = tr_attention_scale(&d);
     TR_LAUNCH(tr_launch(stream, tr_grid(items_of(d, d.heads), 1), THREADS, backward_queries<T>, d,
-                        scale, dy, qkv, y, lse, starts, dqkv, row_sums));
+                        scale, dy, qkv, y, lse, starts, dqkv, means));
     return tr_launch(stream, tr_grid(items_of(d, d.kv_heads), 1), THREADS, backward_keys<T>, d,
-                     scale, dy, qkv, lse, row_sums, starts, dqkv);
+                     scale, dy, qkv, lse, means, starts, dqkv);
 }
 
 /* The kernel of tr_cuda_launch_attention_first: an item is a token. */
@@ -307,10 +323,10 @@ cudaError_t tr_cuda_launch_attention(cudaStream_t stream, const tr_attention_des
 cudaError_t tr_cuda_launch_attention_dgrad(cudaStream_t stream, const tr_attention_desc *d,
                                            const void *dy, const void *qkv, const void *y,
                                            const float *lse, const int32_t *starts, void *dqkv,
-                                           float *row_sums) {
+                                           void *scratch) {
     return tr_dispatch_type(d->dtype, [=](auto storage) {
         return launch_backward<typename decltype(storage)::type>(stream, *d, dy, qkv, y, lse,
-                                                                 starts, dqkv, row_sums);
+                                                                 starts, dqkv, scratch);
     });
 }
 

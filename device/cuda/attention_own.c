@@ -31,7 +31,8 @@ tr_status tr_cuda_prepare_own_attention(const tr_op_context *context, const tr_o
                        "attention heads of %lld are too wide for the cuda device: use more heads, "
                        "of %d at most",
                        (long long)d->head_size, (int)TR_ATTENTION_MAX_DIM);
-    size_t scratch = backward ? (size_t)(d->batch * d->heads * d->seq) * sizeof(float) : 0;
+    const int64_t rows = d->batch * d->heads * d->seq;
+    const size_t scratch = backward ? (size_t)rows * TR_ATTENTION_ROW_BYTES : 0;
     TR_TRY(tr_cuda_op_create(context, desc, sizeof(tr_op), scratch,
                              backward ? run_backward : run_forward, out));
     (*out)->way = TR_OP_OWN;

@@ -202,15 +202,15 @@ cudaError_t tr_cuda_launch_quantize(cudaStream_t stream, const tr_quantize_desc 
 cudaError_t tr_cuda_launch_matmul(cudaStream_t stream, const tr_matmul_desc *desc,
                                   const tr_tensor *t, bool adds);
 
-/* attention.cu: heads of at most TR_ATTENTION_MAX_DIM; starts may be NULL; row_sums: batch * heads
- * * seq floats of scratch. */
-enum { TR_ATTENTION_MAX_DIM = 256 };
+/* attention.cu: heads of at most TR_ATTENTION_MAX_DIM; starts may be NULL; scratch:
+ * TR_ATTENTION_ROW_BYTES for each of batch * heads * seq rows. */
+enum { TR_ATTENTION_MAX_DIM = 256, TR_ATTENTION_ROW_BYTES = 8 };
 cudaError_t tr_cuda_launch_attention(cudaStream_t stream, const tr_attention_desc *d,
                                      const void *qkv, const int32_t *starts, void *y, float *lse);
 cudaError_t tr_cuda_launch_attention_dgrad(cudaStream_t stream, const tr_attention_desc *d,
                                            const void *dy, const void *qkv, const void *y,
                                            const float *lse, const int32_t *starts, void *dqkv,
-                                           float *row_sums);
+                                           void *scratch);
 /* first[batch, seq]: the first token that each token sees. */
 cudaError_t tr_cuda_launch_attention_first(cudaStream_t stream, const tr_attention_desc *d,
                                            const int32_t *starts, int32_t *first);

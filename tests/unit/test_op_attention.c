@@ -1,7 +1,7 @@
 /* Tests which tokens attention sees, on ref: grouped queries, windows and documents against plain
  * attention over the visible tokens, with keys repeated for each query; decoding against the whole
  * sequence. Both add the same terms in the same order, so the bits are the same. Also tests the
- * rounding of the gradient, on ref and cpu. */
+ * rounding of the gradient, on ref and on cpu, or on the emulated kernels of cuda. */
 #include "base/philox.h"
 #include "support/op_check.h"
 
@@ -16,7 +16,13 @@
 enum { BATCH = 2, SEQ = 11, HEADS = 4, KV_HEADS = 2, SIZE = 3, GROUP = HEADS / KV_HEADS };
 enum { WIDTH = HEADS * SIZE, ROW = (HEADS + 2 * KV_HEADS) * SIZE };
 
-static tr_device *ref, *cpu;
+#ifdef TRIREME_EMULATED
+#define OTHER "cuda:0"
+#else
+#define OTHER "cpu"
+#endif
+
+static tr_device *ref, *other;
 static float qkv[BATCH][SEQ][ROW];
 static const int32_t starts[BATCH][SEQ] = {{0, 0, 0, 3, 3, 5, 6, 6, 6, 6, 6},
                                            {0, 1, 1, 1, 1, 1, 1, 1, 8, 9, 9}};
@@ -147,10 +153,44 @@ static void check_equal_keys(tr_device *device) {
 static void test_equal_keys(void **state) {
     (void)state;
     check_equal_keys(ref);
-    check_equal_keys(cpu);
+    check_equal_keys(other);
 }
 
 /* FLOPs are counted as usual: half of a square, or of the band that a window shows. */
+/* The gradients of a head's keys add up to zero, as those of a row's scores do. Values with a large
+ * part in common give all scores a large gradient in common, and its rounding must not remain. */
+static void check_sum_of_keys(tr_device *device) {
+    float in[BATCH][SEQ][ROW], dqkv[BATCH][SEQ][ROW], y[BATCH][SEQ][WIDTH], dy[BATCH][SEQ][WIDTH];
+    float lse[BATCH * HEADS * SEQ];
+    tr_op_desc desc = {.kind = TR_OP_ATTENTION, .attention = grouped(0, false, 0)};
+    for (int b = 0; b < BATCH; b++)
+        for (int t = 0; t < SEQ; t++) {
+            for (int i = 0; i < ROW; i++)
+                in[b][t][i] = qkv[b][t][i] + (i < WIDTH + KV_HEADS * SIZE ? 0 : 256);
+            for (int i = 0; i < WIDTH; i++) dy[b][t][i] = qkv[b][t][ROW - 1 - i];
+        }
+    run_on(device, &desc, NULL, (void *[]){in, y, lse}, 3);
+    desc.kind = TR_OP_ATTENTION_DGRAD;
+    run_on(device, &desc, NULL, (void *[]){dy, in, y, lse, dqkv}, 5);
+    for (int b = 0; b < BATCH; b++)
+        for (int i = WIDTH; i < WIDTH + KV_HEADS * SIZE; i++) {
+            double sum = 0, size = 0;
+            for (int t = 0; t < SEQ; t++) {
+                sum += (double)dqkv[b][t][i];
+                size += fabs((double)dqkv[b][t][i]);
+            }
+            if (!(fabs(sum) < 1e-6 * size))
+                fail_msg("%s: gradients of keys add up to %g of their size", device->name,
+                         sum / size);
+        }
+}
+
+static void test_sum_of_keys(void **state) {
+    (void)state;
+    check_sum_of_keys(ref);
+    check_sum_of_keys(other);
+}
+
 static void test_flops(void **state) {
     (void)state;
     tr_op_desc desc = {.kind = TR_OP_ATTENTION, .attention = grouped(0, false, 0)};
@@ -190,22 +230,22 @@ static int setup(void **state) {
     float *x = &qkv[0][0][0];
     for (size_t i = 0; i < sizeof qkv / sizeof *x; i++) x[i] = tr_normal(seed, 1, i);
     must(tr_op_open_ref(&ref));
-    must(tr_device_open("cpu", &(tr_device_options){.threads = 1}, &cpu));
+    must(tr_device_open(OTHER, &(tr_device_options){.threads = 1}, &other));
     return 0;
 }
 
 static int teardown(void **state) {
     (void)state;
     tr_device_close(ref);
-    tr_device_close(cpu);
+    tr_device_close(other);
     return 0;
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_seen),       cmocka_unit_test(test_decode),
-        cmocka_unit_test(test_equal_keys), cmocka_unit_test(test_flops),
-        cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_equal_keys), cmocka_unit_test(test_sum_of_keys),
+        cmocka_unit_test(test_flops),      cmocka_unit_test(test_refused),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
