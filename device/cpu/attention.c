@@ -273,7 +273,7 @@ typedef struct query_block {
  * and that of DY with the values, zeros where it sees no key. The gradients of a row's scores add
  * up to zero; all keys share what they miss it by, and gradients of keys' biases hold little else.
  * So the mean of dP is taken under P as it is here, which adds up to 1 only up to LSE's rounding.
- * In FP32, DY . Y is near it; storage of 16 bits has rounded Y too coarsely. */
+ * In FP32 it is that of dP - DY . Y, which is smaller; 16 bits round the results far more. */
 static void row_backward(const tr_op *op, const head_shape *h, const tr_op_args *args,
                          const query_block *b, int64_t row, const float *dy, float *p, float *ds) {
     const float *lse = (const float *)args->t[TR_ATTENTION_DGRAD_LSE].data +
