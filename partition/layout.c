@@ -406,26 +406,51 @@ tr_status tr_layout_memory(const tr_layout *l, tr_device *device, const tr_mesh 
     return TR_OK;
 }
 
+/* Writes the changes to text[size] that are possible and make the plan smaller. */
+static void write_remedies(const tr_layout *l, const tr_device *device, const tr_memory_plan *plan,
+                           char *text, size_t size) {
+    const tr_layout_desc *d = &l->desc;
+    const int *degree = d->mesh.degree;
+    const int64_t chunks = l->placement.stages / degree[TR_AXIS_PP];
+    const bool trains = !d->forward_only;
+    const bool pp = (degree[TR_AXIS_PP] + 1) * chunks <= d->model.layers;
+    const bool tp = degree[TR_AXIS_TP] < d->model.heads;
+    const struct {
+        bool possible;
+        const char *change;
+    } all[] = {
+        {trains && !d->zero && tr_mesh_near(&d->mesh) > 1, "set parallel.zero to 1"},
+        {trains && !tr_device_on_host(device) && !d->optimizer.offload,
+         "set device.offload to optimizer"},
+        {d->background && !plan->apart, "set checkpoint.background to false"},
+        {pp && tp, "raise parallel.pp or parallel.tp"},
+        {pp && !tp, "raise parallel.pp"},
+        {tp && !pp, "raise parallel.tp"},
+        {trains && strcmp(d->model.recompute, tr_recompute_name(TR_RECOMPUTE_FULL)) != 0,
+         "set train.recompute"},
+        {d->micro_batch > 1, "lower train.micro_batch"},
+    };
+    const char *found[sizeof all / sizeof *all];
+    int count = 0;
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        if (all[i].possible) found[count++] = all[i].change;
+    text[0] = '\0';
+    for (int i = 0; i < count; i++)
+        tr_text_add(text, size, "%s%s", i == 0 ? "" : i + 1 < count ? ", " : ", or ", found[i]);
+    if (count == 0)
+        tr_text_add(text, size, "give each rank more memory, or make model or context smaller");
+    else if (trains) tr_text_add(text, size, " (`trireme plan` finds values that fit)");
+}
+
 tr_status tr_layout_check_fit(const tr_layout *l, tr_device *device, int pp_rank,
                               const tr_memory_plan *plan, size_t limit) {
-    char parts[TR_MEMORY_TEXT], may_use[32], less[32];
-    const bool trains = !l->desc.forward_only;
-    const bool may_divide = trains && !l->desc.zero && tr_mesh_near(&l->desc.mesh) > 1;
-    const bool may_offload = trains && !tr_device_on_host(device) && !l->desc.optimizer.offload;
-    const bool may_wait = l->desc.background && !plan->apart;
-    const char *full = tr_recompute_name(TR_RECOMPUTE_FULL);
-    const bool may_recompute = trains && strcmp(l->desc.model.recompute, full) != 0;
+    char parts[TR_MEMORY_TEXT], may_use[32], less[32], remedies[320];
     if (!limit || plan->total <= limit) return TR_OK;
     tr_memory_text(plan, parts);
-    return TR_FAIL(
-        TR_ERR_FIT,
-        "rank %d of the pipeline needs %s and a rank may use %s (device.memory), %s less: "
-        "%s%s%sraise parallel.pp or parallel.tp, %slower train.micro_batch (`trireme plan` finds "
-        "values that fit)",
-        pp_rank, parts, tr_text_memory(limit, may_use, sizeof may_use),
-        tr_text_memory(plan->total - limit, less, sizeof less),
-        may_divide ? "set parallel.zero to 1, " : "",
-        may_offload ? "set device.offload to optimizer, " : "",
-        may_wait ? "set checkpoint.background to false, " : "",
-        may_recompute ? "set train.recompute, or " : "or ");
+    write_remedies(l, device, plan, remedies, sizeof remedies);
+    return TR_FAIL(TR_ERR_FIT,
+                   "rank %d of the pipeline needs %s and a rank may use %s (device.memory), %s "
+                   "less: %s",
+                   pp_rank, parts, tr_text_memory(limit, may_use, sizeof may_use),
+                   tr_text_memory(plan->total - limit, less, sizeof less), remedies);
 }

@@ -41,8 +41,14 @@ static tr_status validate(tr_session *s, tr_step_result *result) {
     return TR_OK;
 }
 
-static const char *clip_remedy(const tr_config *c) {
-    return c->optim.clip > 0 ? "set a smaller optim.clip" : "set optim.clip (for example 1)";
+/* Writes what to do about a run that has diverged, to text[size]. by_sigma: guard.sigma had a part
+ * in that. */
+static const char *remedy(const tr_config *c, bool by_sigma, char *text, size_t size) {
+    text[0] = '\0';
+    tr_text_add(text, size, "lower optim.lr, lengthen optim.warmup, %s%s", by_sigma ? "" : "or ",
+                c->optim.clip > 0 ? "set a smaller optim.clip" : "set optim.clip (for example 1)");
+    if (by_sigma) tr_text_add(text, size, ", or raise guard.sigma above %g", c->guard.sigma);
+    return text;
 }
 
 /* Returns true when all ranks have failed alike because the model's values are not finite. */
@@ -52,15 +58,14 @@ static bool is_not_finite(tr_status status) {
 
 /* Ends a run in which values are not finite after a step. what: the values. Collective. */
 static tr_status not_finite(tr_session *s, const char *what) {
-    char saved[64];
+    char saved[64], todo[160];
     TR_TRY(tr_save_settle(s));
     tr_recorder_write_report(&s->recorder);
-    return tr_world_agree(s->world,
-                          TR_FAIL(TR_ERR_DATA,
-                                  "training has diverged: after step %lld %s are not finite; lower "
-                                  "optim.lr, lengthen optim.warmup, or %s (%s)",
-                                  (long long)s->state->step, what, clip_remedy(s->config),
-                                  tr_save_text(s, saved, sizeof saved)));
+    return tr_world_agree(
+        s->world,
+        TR_FAIL(TR_ERR_DATA, "training has diverged: after step %lld %s are not finite; %s (%s)",
+                (long long)s->state->step, what, remedy(s->config, false, todo, sizeof todo),
+                tr_save_text(s, saved, sizeof saved)));
 }
 
 /* Answers the questions of train.eval, unless the run is to stop. Collective. */
@@ -100,6 +105,13 @@ static tr_status no_label(const tr_session *s, int64_t step) {
                    (long long)step, tr_save_text(s, saved, sizeof saved));
 }
 
+/* Returns true when guard.sigma has ended the run with this step, or skipped some of the steps in a
+ * row before one that overflows. */
+static bool ends_by_sigma(const tr_session *s, const tr_step_result *result) {
+    return result->finite || (tr_loss_scaled(s->config) && s->state->guard.skips > 0 &&
+                              !tr_guard_goes_back(s->config, s->saved_step >= 0));
+}
+
 /* Writes how many steps were skipped, or out of line, when guard.skips of them end the run, of
  * which this step is the last; otherwise "". */
 static const char *steps_before(const tr_session *s, const tr_step_result *result, char *text,
@@ -111,13 +123,13 @@ static const char *steps_before(const tr_session *s, const tr_step_result *resul
     const int64_t steps = skipped ? skips + guard->overflows : guard->skips;
     text[0] = '\0';
     if (steps < s->config->guard.skips) return text;
-    if (skipped)
-        (void)snprintf(text, size, "%lld step%s skipped (guard.skips), and ", (long long)steps,
-                       steps == 1 ? " was" : "s in a row were");
-    else
-        (void)snprintf(text, size,
-                       "%lld step%s out of line since the newest checkpoint (guard.skips), and ",
-                       (long long)steps, steps == 1 ? " was" : "s were");
+    const bool one = steps == 1;
+    tr_text_add(text, size, "%lld step%s%s %s %s (guard.skips), ", (long long)steps, one ? "" : "s",
+                skipped && !one ? " in a row" : "", one ? "was" : "were",
+                skipped ? "skipped" : "out of line since the newest checkpoint");
+    if (!result->finite && ends_by_sigma(s, result))
+        tr_text_add(text, size, "%lld of them because of guard.sigma, ", (long long)skips);
+    tr_text_add(text, size, "and ");
     return text;
 }
 
@@ -135,14 +147,13 @@ static tr_status loaded_faults(const tr_session *s, const char *text) {
 /* Ends a run that has diverged, or a step of which has no label, for the reason in `text`. */
 static tr_status diverged(const tr_session *s, int64_t step, const tr_step_result *result,
                           const char *text) {
-    char saved[64], before[96];
+    char saved[64], before[160], todo[160];
     if (result->tokens == 0) return no_label(s, step);
     if (s->state->step == 0 && s->config->init_from[0]) return loaded_faults(s, text);
-    return TR_FAIL(TR_ERR_DATA,
-                   "training has diverged: %sat step %lld %s; lower optim.lr, lengthen "
-                   "optim.warmup, or %s (%s)",
+    return TR_FAIL(TR_ERR_DATA, "training has diverged: %sat step %lld %s; %s (%s)",
                    steps_before(s, result, before, sizeof before), (long long)step, text,
-                   clip_remedy(s->config), tr_save_text(s, saved, sizeof saved));
+                   remedy(s->config, ends_by_sigma(s, result), todo, sizeof todo),
+                   tr_save_text(s, saved, sizeof saved));
 }
 
 /* Makes the texts of train.sample_every, unless the run is to stop. Collective. */

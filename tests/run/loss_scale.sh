@@ -84,6 +84,13 @@ cp -r "$(step_dir over 20)" "$scratch/first/ckpt"
 train 65 1 first --resume "${half[@]}" guard.skips=1
 grep -q 'diverged: 1 step was skipped (guard.skips), and at step 21 gradients overflow FP16' "$scratch/first.err" ||
     fail "first: $(tail -n 1 "$scratch/first.err")"
+# A step that guard.sigma has skipped before them counts, and is named.
+mkdir -p "$scratch/mixed/ckpt"
+cp -r "$(step_dir over 20)" "$scratch/mixed/ckpt"
+"$tools/ckpt_forge" "$(step_dir mixed 20)" guard_skips 1 || fail "mixed: the count was not set"
+train 65 1 mixed --resume "${half[@]}" guard.sigma=1e6 guard.action=skip guard.skips=3
+grep -q '3 steps in a row were skipped (guard.skips), 1 of them because of guard.sigma, and at step 22 gradients overflow .* or raise guard.sigma above 1e+06' \
+    "$scratch/mixed.err" || fail "mixed: $(tail -n 1 "$scratch/mixed.err")"
 
 # --debug-nan names where it begins, the same on two ranks, and changes no bit.
 on=()

@@ -69,6 +69,8 @@ grep -q 'the run goes back' "$scratch/rollback-3.err" || fail "rollback-3: $(hea
 train 65 1 stuck guard.action=rollback guard.sigma=0.5 guard.skips=3
 grep -q 'diverged: 3 steps were out of line since the newest checkpoint (guard.skips), and at step [0-9]* the .* is more than 0.5 standard' "$scratch/stuck.err" ||
     fail "stuck: $(tail -n 1 "$scratch/stuck.err")"
+grep -q '; lower optim.lr, lengthen optim.warmup, set a smaller optim.clip, or raise guard.sigma above 0.5 (' "$scratch/stuck.err" ||
+    fail "stuck: no word of guard.sigma: $(tail -n 1 "$scratch/stuck.err")"
 [[ $(grep -c 'warning: step .*; the run goes back' "$scratch/stuck.err") -ge 2 ]] || fail "stuck: does not go back twice"
 train 65 1 never guard.action=rollback guard.skips=1
 grep -q "diverged: 1 step was out of line since the newest checkpoint (guard.skips), and at step $odd the " "$scratch/never.err" ||
@@ -156,6 +158,7 @@ same_lines unsaved skip 240
 train 65 1 broken guard.action=skip guard.skips=3 optim.lr=1000 optim.clip=0 guard.sigma=0
 grep -q 'diverged: 3 steps in a row were skipped (guard.skips), and at step [0-9]* the loss is .*; lower optim.lr' \
     "$scratch/broken.err" || fail "broken: $(tail -n 1 "$scratch/broken.err")"
+grep -q 'guard.sigma' "$scratch/broken.err" && fail "broken: guard.sigma had no part: $(tail -n 1 "$scratch/broken.err")"
 last=$(sed -n 's/.*and at step \([0-9]*\) the loss is .*/\1/p' "$scratch/broken.err")
 [[ $(skipped broken) == "$((last - 2)) $((last - 1)) $last " ]] ||
     fail "broken: the run ended at step $last, and steps $(skipped broken)have records as skipped ones"

@@ -19,6 +19,13 @@
 
 #include <cmocka.h>
 
+/* Checks that the engine does not fit, for which the error has these words. */
+static void refused_with(const tr_engine_desc *desc, const char *words) {
+    tr_engine *engine;
+    assert_int_equal(tr_engine_create(desc, &engine), TR_ERR_FIT);
+    if (!strstr(tr_error_message(), words)) fail_msg("%s", tr_error_message());
+}
+
 /* Checks that the plan's classes are known to the byte before anything is allocated. */
 static void test_refuses_what_does_not_fit(void **state) {
     (void)state;
@@ -46,12 +53,20 @@ static void test_refuses_what_does_not_fit(void **state) {
         assert_int_equal(tr_engine_create(&desc, &engine), TR_ERR_FIT);
         assert_non_null(strstr(tr_error_message(), "device.memory"));
         if (i == 0) assert_non_null(strstr(tr_error_message(), "(device.memory), 1 byte less: "));
-        assert_non_null(strstr(tr_error_message(), "set train.recompute, or lower"));
+        assert_non_null(strstr(tr_error_message(), "parallel.tp, set train.recompute, or lower"));
         assert_int_equal(tr_memory_taken(device), before);
     }
     (void)strcpy(desc.model.recompute, "full");
     assert_int_equal(tr_engine_create(&desc, &engine), TR_ERR_FIT);
     assert_null(strstr(tr_error_message(), "train.recompute"));
+    /* Advice is what can still be changed. */
+    desc.micro_batch = 1;
+    desc.batch = 4;
+    refused_with(&desc, " less: raise parallel.pp or parallel.tp (`trireme plan` finds values");
+    desc.model.layers = 1;
+    refused_with(&desc, " less: raise parallel.tp (`trireme plan` finds values");
+    desc.model.heads = 1;
+    refused_with(&desc, " less: give each rank more memory, or make model or context smaller");
     tr_schedule_destroy(schedule);
     tr_device_close(device);
     tr_world_close(world);
