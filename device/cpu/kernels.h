@@ -111,8 +111,8 @@ typedef struct tr_cpu_kernels {
      * TR_PHILOX_ROUNDS or TR_ROUNDING_ROUNDS; bits has room for TR_CPU_PHILOX_MORE more. */
     void (*philox)(int rounds, uint64_t key, uint64_t first, uint64_t high, int64_t quads,
                    uint32_t *bits);
-    /* y[n] = x, or with `adds` y + x, rounded to BF16 (tr_round_bf16) by the random
-     * half-words of a use (tr_rounding_draw). */
+    /* y[n] = x, or with `adds` y + x, rounded to BF16 (tr_round_bf16) by the random half-words of a
+     * use (tr_rounding_draw). */
     void (*round_drawn)(bool adds, int64_t n, const float *x, const uint16_t *draw, int use,
                         uint16_t *y);
     /* Steps n elements. */
@@ -170,8 +170,7 @@ typedef enum tr_cpu_set {
 
 /* Returns the kernels for these instructions, or NULL when this processor lacks them, multiplies
  * BF16 faster without them (tr_cpu_bf16_native), or the build leaves the kernels out
- * (TRIREME_WIDE_KERNELS). DNNL_MAX_CPU_ISA limits the instructions of both
- * these and oneDNN. */
+ * (TRIREME_WIDE_KERNELS). DNNL_MAX_CPU_ISA limits the instructions of both these and oneDNN. */
 const tr_cpu_kernels *tr_cpu_kernels_for(tr_cpu_set set);
 
 /* Returns n rounded up to whole panels. */
