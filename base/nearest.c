@@ -53,9 +53,7 @@ int tr_nearest(const char *word, const char *(*name)(const void *names, int inde
         best_distance = d;
         best_start = s;
     }
-    int length = (int)strnlen(word, LONGEST);
-    int allowed = length / 3 > 2 ? length / 3 : 2;
-    return best >= 0 && best_distance <= allowed && 2 * best_distance < length ? best : -1;
+    return best >= 0 && best_distance <= (int)strnlen(word, LONGEST) / 3 ? best : -1;
 }
 
 static const char *word_of(const void *words, int index) {

@@ -38,8 +38,8 @@ static tr_status take_option(const char *option, const char *value, request *r) 
     bool is_known = false;
     for (size_t i = 0; i < sizeof known / sizeof *known; i++)
         is_known = is_known || !strcmp(option, known[i]);
-    if (!is_known) return cli_unknown_option("ckpt", option);
-    if (r->imports) return cli_usage("ckpt", "ckpt import has no option %s", option);
+    if (!is_known || r->imports)
+        return cli_unknown_option(r->imports ? "ckpt import" : "ckpt export", option);
     if (!value) return cli_usage("ckpt", "a value is missing after %s", option);
     if (!strcmp(option, "--step"))
         return cli_take_integer("ckpt", option, value, 0, INT64_MAX, &r->options.step);

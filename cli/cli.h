@@ -45,8 +45,11 @@ bool cli_is_help(const char *word);
  * ranks. Keys, the values of other options and what follows "--" stay. Writes into the words; the
  * caller frees the list *out[*count], which ends in NULL, and not the words. */
 tr_status cli_split_options(int argc, char **argv, int *count, char ***out);
-/* Fails with TR_ERR_USAGE: names the command's nearest option, or else its usage. */
+/* Fails with TR_ERR_USAGE for an option that a command, or a part of it ("data tokenize"), does not
+ * have: names what the user probably meant, or else the usage. option: may have "=VALUE". */
 tr_status cli_unknown_option(const char *name, const char *option);
+/* Returns true for a command, or a part ("ckpt ls"), that one process does as a whole. */
+bool cli_is_of_one(const char *name);
 /* Fails with TR_ERR_USAGE: says that a value is missing after the option, or that the command has
  * no such option. */
 tr_status cli_missing_value(const char *name, const char *option);

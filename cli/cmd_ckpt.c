@@ -70,7 +70,11 @@ tr_status cli_ckpt(cli_context *cli, int argc, char **argv) {
     if (argc > 1 && (!strcmp(argv[1], "import") || !strcmp(argv[1], "export")))
         return cli_ckpt_transfer(cli, argc, argv);
     for (int i = 1; i < argc; i++)
-        if (argv[i][0] == '-') return cli_unknown_option("ckpt", argv[i]);
+        if (argv[i][0] == '-') {
+            char name[64];
+            (void)snprintf(name, sizeof name, "ckpt %s", argv[1]);
+            return cli_unknown_option(name, argv[i]);
+        }
     if (argc == 3 && strcmp(argv[1], "ls") == 0) return list(argv[2]);
     if ((argc == 3 || argc == 4) && strcmp(argv[1], "verify") == 0) {
         int64_t step = -1;

@@ -61,7 +61,7 @@ static const char *part_name(const void *names, int index) {
 static tr_status check_options(int argc, char **argv) {
     for (int i = 1; i < argc; i++)
         if (argv[i][0] == '-' && access(argv[i], F_OK) != 0)
-            return cli_usage("data", "data CONFIG|FILE has no option %s", argv[i]);
+            return cli_unknown_option("data", argv[i]);
     return TR_OK;
 }
 

@@ -1,7 +1,9 @@
 #include "base/input.h"
 #include "base/memory.h"
+#include "base/text.h"
 #include "cli/cli.h"
 #include "config/elsewhere.h"
+#include "job/hosts.h"
 #include "job/launch.h"
 
 #include <stdlib.h>
@@ -124,13 +126,14 @@ static tr_status check_train(int argc, char **argv, const tr_launch *launch) {
     return TR_OK;
 }
 
-/* Returns true for a command that one process does as a whole. */
-static bool is_of_one(char **command) {
-    static const char *const of_one[] = {"data", "plan", "schedule", "simulate"};
-    const char *part = command[1];
-    for (size_t i = 0; i < sizeof of_one / sizeof *of_one; i++)
-        if (!strcmp(command[0], of_one[i])) return true;
-    return !strcmp(command[0], "ckpt") && part && (!strcmp(part, "ls") || !strcmp(part, "verify"));
+bool cli_is_of_one(const char *name) {
+    static const char *const of_one[] = {"data",     "plan",    "schedule",
+                                         "simulate", "ckpt ls", "ckpt verify"};
+    for (size_t i = 0; i < sizeof of_one / sizeof *of_one; i++) {
+        const size_t length = strlen(of_one[i]);
+        if (!strncmp(name, of_one[i], length) && strchr(" ", name[length])) return true;
+    }
+    return false;
 }
 
 /* trireme run -n RANKS [--hostfile FILE] [--mpi "OPTIONS"] [--restarts N] COMMAND [ARGUMENTS] */
@@ -149,10 +152,15 @@ tr_status cli_run(cli_context *cli, int argc, char **argv) {
         if (near && strcmp(near->name, "run") != 0)
             return TR_FAIL(TR_ERR_USAGE, "ranks cannot run '%s'; did you mean '%s'?", argv[first],
                            near->name);
+        if (tr_text_ends(argv[first], ".yaml"))
+            return TR_FAIL(TR_ERR_USAGE, "ranks cannot run '%s'; did you mean 'train %s'?",
+                           argv[first], argv[first]);
         return TR_FAIL(TR_ERR_USAGE, "ranks cannot run '%s'; `trireme help` lists the commands",
                        argv[first]);
     }
-    if (launch.ranks > 1 && is_of_one(argv + first))
+    char name[64];
+    (void)snprintf(name, sizeof name, "%s %s", argv[first], argv[first + 1] ? argv[first + 1] : "");
+    if (launch.ranks > 1 && cli_is_of_one(name))
         return TR_FAIL(TR_ERR_USAGE,
                        "every rank would do all of `trireme %s`: call it without `run -n %d`",
                        argv[first], launch.ranks);
@@ -171,6 +179,14 @@ tr_status cli_run(cli_context *cli, int argc, char **argv) {
         int64_t bytes;
         TR_TRY(tr_input_open("the hostfile", launch.hostfile, &fd, &bytes)); /* mpirun reads it */
         (void)close(fd);
+        tr_hosts hosts;
+        const bool none = tr_hosts_read(launch.hostfile, &hosts) == TR_OK && hosts.count == 0;
+        tr_hosts_free(&hosts);
+        tr_error_clear();
+        if (none)
+            return TR_FAIL(TR_ERR_DATA,
+                           "the hostfile '%s' names no host: write one a line, like node1 slots=8",
+                           launch.hostfile);
     }
     const bool traced = cli->backtrace; /* and in front of the command */
     if (launch.saves) TR_TRY(check_train(argc - first - traced, argv + first + traced, &launch));

@@ -46,7 +46,8 @@ static tr_status parse(int argc, char **argv, int first, bool show, schedule_arg
         if (path) {
             if (i + 1 == argc) return cli_usage("schedule", "a file is missing after %s", argv[i]);
             *path = argv[++i];
-        } else if (argv[i][0] == '-') return cli_unknown_option("schedule", argv[i]);
+        } else if (argv[i][0] == '-')
+            return cli_unknown_option(show ? "schedule show" : "schedule", argv[i]);
         else if (a->names == (show ? MOST_SHOWN : 1))
             return cli_usage("schedule", "more than one schedule: %s", argv[i]);
         else a->name[a->names++] = argv[i];
@@ -103,7 +104,9 @@ static tr_status open_output(const char *path, output *out) {
     if (out->file) return TR_OK;
     if (errno == EISDIR) return TR_FAIL(TR_ERR_DATA, "'%s' is a directory: name a file", path);
     return TR_FAIL(TR_ERR_IO, "'%s' cannot be written: %s%s", path, strerror(errno),
-                   errno == ENOENT || errno == ENOTDIR ? ": make its folder first" : "");
+                   errno == ENOENT    ? ": make its folder first"
+                   : errno == ENOTDIR ? ": choose another path"
+                                      : "");
 }
 
 /* A failure leaves the old file, or none, unless it is written in place. The error of stdout is

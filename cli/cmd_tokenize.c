@@ -56,7 +56,7 @@ static tr_status parse(int argc, char **argv, request *r) {
         if (word[0] != '-' || only_files) r->files[r->options.count++] = word;
         else if (strcmp(word, "--") == 0) only_files = true;
         else if (strcmp(word, "--no-special") == 0) r->options.no_special = true;
-        else if (!takes_value(word)) return cli_unknown_option("data", word);
+        else if (!takes_value(word)) return cli_unknown_option("data tokenize", word);
         else if (i + 1 == argc) return cli_usage("data", "a value is missing after %s", word);
         else TR_TRY(parse_option(word, argv[++i], r));
     }

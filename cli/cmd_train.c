@@ -66,6 +66,9 @@ static tr_status parse(int argc, char **argv, request *r) {
         else if (cli_is_setting(argv[i], !r->config && !r->count))
             r->overrides[r->count++] = argv[i];
         else if (argv[i][0] == '-') return cli_unknown_option("train", argv[i]);
+        else if (r->config && r->resume == TR_RESUME_YES && !strcmp(argv[i - 1], "--resume"))
+            return cli_usage("train", "--resume continues the run in log.dir: write log.dir=%s",
+                             argv[i]);
         else if (r->config)
             return cli_usage("train", "more than one config, or a key without its value: %s",
                              argv[i]);

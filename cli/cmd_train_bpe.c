@@ -61,7 +61,7 @@ static tr_status read_options(int argc, char **argv, train_bpe_options *o) {
             continue;
         }
         if (only_files || (!vocab && !pattern && !key && strcmp(argv[i], "-o"))) {
-            if (option && !only_files) return cli_unknown_option("data", argv[i]);
+            if (option && !only_files) return cli_unknown_option("data train-bpe", argv[i]);
             o->file[o->files++] = argv[i];
             continue;
         }

@@ -1,8 +1,10 @@
 #include "base/nearest.h"
+#include "base/text.h"
 #include "cli/cli.h"
 #include "config/elsewhere.h"
 #include "job/relay.h"
 
+#include <ctype.h>
 #include <fcntl.h>
 #include <limits.h>
 #include <pwd.h>
@@ -66,8 +68,13 @@ static tr_status unknown_command(const char *name) {
     const char *ours = tr_command_elsewhere(name);
     if (ours) return TR_FAIL(TR_ERR_USAGE, "unknown command '%s'; did you mean %s?", name, ours);
     const cli_command *command = cli_find_near(name);
-    const int option = tr_nearest(name, option_name, options, 3);
+    int option = tr_nearest(name, option_name, options, 3);
+    for (int i = 0; i < 3 && *name == '-' && name[1] && !name[2]; i++)
+        if (options[i][2] == tolower((unsigned char)name[1])) option = i;
     const char *what = *name == '-' ? "option" : "command";
+    if (tr_text_ends(name, ".yaml"))
+        return TR_FAIL(TR_ERR_USAGE, "unknown command '%s'; did you mean `trireme train %s`?", name,
+                       name);
     if (command || option >= 0)
         return TR_FAIL(TR_ERR_USAGE, "unknown %s '%s'; did you mean `trireme %s`?", what, name,
                        command ? command->name : options[option]);

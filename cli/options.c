@@ -29,10 +29,9 @@ static int list_options(const char *usage, char option[MOST_OPTIONS][OPTION_SIZE
     return count;
 }
 
-/* Returns what follows the option in the command's usage: "" for a switch, "VALUE..." for an option
- * with a value. Returns NULL when the command has no such option. */
-static const char *after_option(const cli_command *command, const char *option, size_t length) {
-    const char *usage = command->arguments;
+/* Returns what follows the option in a usage text: "" for a switch, "VALUE..." for an option with a
+ * value. Returns NULL when the usage has no such option. */
+static const char *after_option(const char *usage, const char *option, size_t length) {
     for (const char *at = usage; (at = strstr(at, "-")); at += strspn(at, "-")) {
         if (strncmp(at, option, length) || !strchr(" []", at[length])) continue; /* or its end */
         if (at > usage && !strchr(" [", at[-1])) continue;
@@ -45,7 +44,7 @@ static const char *after_option(const cli_command *command, const char *option, 
 static char *find_joint(const cli_command *command, char *word) {
     char *equals = strchr(word, '=');
     if (strncmp(word, "--", 2) || !equals) return NULL;
-    const char *after = after_option(command, word, (size_t)(equals - word));
+    const char *after = after_option(command->arguments, word, (size_t)(equals - word));
     return after && *after ? equals : NULL;
 }
 
@@ -63,7 +62,7 @@ tr_status cli_split_options(int argc, char **argv, int *count, char ***out) {
             *equals = '\0';
             words[n++] = equals + 1;
         } else if (command) {
-            const char *after = after_option(command, argv[i], strlen(argv[i]));
+            const char *after = after_option(command->arguments, argv[i], strlen(argv[i]));
             if (after && *after && i + 1 < argc) words[n++] = argv[++i];
         }
         /* The first word is the command; that of run is followed by the command of the ranks. */
@@ -87,50 +86,119 @@ static int find_begun(const char *word, char known[MOST_OPTIONS][OPTION_SIZE], i
     return found;
 }
 
+/* A form of a command, like `trireme data tokenize FILES... --tokenizer FILE|DIR -o PREFIX`. */
+typedef struct form {
+    const cli_command *command;
+    const char *name; /* of the command, and the part */
+    char usage[768];  /* with the part, without the command */
+} form;
+
+static bool begins(const char *text, const char *word) {
+    return strncmp(text, word, strlen(word)) == 0;
+}
+
+/* Finds the form that "COMMAND PART", or "COMMAND", names. Without a part of this name the form is
+ * the one that begins with an operand, or else the whole usage. */
+static form form_of(const char *name) {
+    const size_t length = strcspn(name, " ");
+    const char *part = name + length + (name[length] == ' ');
+    form f = {.name = name};
+    for (int i = 0; i < cli_command_count; i++)
+        if (strlen(cli_commands[i].name) == length && !strncmp(cli_commands[i].name, name, length))
+            f.command = &cli_commands[i];
+    (void)snprintf(f.usage, sizeof f.usage, "%s", f.command->arguments);
+    /* The bars between forms have blanks around them, and so has one within brackets. */
+    int depth = 0;
+    for (const char *at = f.command->arguments, *begin = at;; at++) {
+        depth += (*at == '[') - (*at == ']');
+        if (*at && (depth > 0 || strncmp(at, " | ", 3) != 0)) continue;
+        const bool is_it = *part ? begins(begin, part) && begin[strlen(part)] == ' '
+                                 : *begin >= 'A' && *begin <= 'Z';
+        if (is_it) (void)snprintf(f.usage, sizeof f.usage, "%.*s", (int)(at - begin), begin);
+        if (is_it || !*at) return f;
+        begin = at + 3;
+    }
+}
+
+/* Returns the option of another spelling, with one dash for two or the reverse; or NULL. */
+static const char *with_other_dashes(const form *f, const char *option, char *text, size_t size) {
+    const bool two = option[1] == '-';
+    (void)snprintf(text, size, "%s%s", two ? "" : "-", option + two);
+    return text[1] && after_option(f->usage, text, strlen(text)) ? text : NULL;
+}
+
+/* Returns true when the form takes this key: all that a config has, or those that the help of the
+ * command names. */
+static bool takes_key(const form *f, const char *key) {
+    const char *details = f->command->details;
+    return strstr(f->usage, "[key=value") &&
+           (begins(f->usage, "CONFIG") || (details && strstr(details, key)));
+}
+
+/* Returns the nearest option of the form, or NULL. */
+static const char *nearest_option(const form *f, const char *option,
+                                  char known[MOST_OPTIONS][OPTION_SIZE]) {
+    const int count = list_options(f->usage, known);
+    int near = find_begun(option, known, count);
+    if (near < 0) near = tr_nearest(option, option_name, known, count);
+    return near < 0 ? NULL : known[near];
+}
+
+/* Fails for an option of run, or of another program's launcher, and for the name of a key. Returns
+ * TR_OK for other options. bare: without its dashes. */
+static tr_status known_otherwise(const form *f, const char *option, const char *bare) {
+    const cli_command *run = cli_find("run");
+    const bool runs = !cli_is_of_one(f->name) && f->command != run;
+    const bool of_run = after_option(run->arguments, option, strlen(option)) || !strcmp(bare, "np");
+    const char *ours = tr_option_elsewhere(bare, run->arguments);
+    if (runs && of_run)
+        return TR_FAIL(TR_ERR_USAGE, "%s is an option of run, before the command: trireme run %s",
+                       option, run->arguments);
+    if (runs && ours)
+        return TR_FAIL(TR_ERR_USAGE, "unknown option %s; did you mean `trireme run %s %s ...`?",
+                       option, ours, f->name);
+    if (tr_schema_find(bare) >= 0 && takes_key(f, bare))
+        return TR_FAIL(TR_ERR_USAGE, "%s is a key: write it with its value, as %s=VALUE", option,
+                       bare);
+    ours = tr_key_elsewhere(bare);
+    if (!ours || !takes_key(f, ours)) return TR_OK;
+    return TR_FAIL(TR_ERR_USAGE, "unknown option %s; did you mean the key %s?", option, ours);
+}
+
 tr_status cli_unknown_option(const char *name, const char *word) {
-    char known[MOST_OPTIONS][OPTION_SIZE], option[256];
+    char known[MOST_OPTIONS][OPTION_SIZE], option[256], other[264];
     (void)snprintf(option, sizeof option, "%.*s", (int)strcspn(word, "="), word);
+    const char *bare = option + strspn(option, "-");
+    const form f = form_of(name);
     if (!strcmp(option, "--backtrace"))
         return TR_FAIL(TR_ERR_USAGE, "--backtrace goes before the command: trireme --backtrace %s",
                        name);
     if (cli_is_help(option))
         return TR_FAIL(TR_ERR_USAGE, "%s goes right after the command: trireme %s --help", option,
-                       name);
-    const cli_command *run = cli_find("run");
-    const bool of_run = after_option(run, option, strlen(option)) || !strcmp(option, "-np");
-    if (of_run && strcmp(name, run->name) != 0)
-        return TR_FAIL(TR_ERR_USAGE, "%s is an option of run, before the command: trireme run %s",
-                       option, run->arguments);
-    const bool is_long = strncmp(option, "--", 2) == 0 && option[2];
-    if (is_long && tr_schema_find(option + 2) >= 0)
-        return TR_FAIL(TR_ERR_USAGE, "%s is a key: write it with its value, as %s=VALUE", option,
-                       option + 2);
-    const cli_command *command = cli_find(name);
-    const char *ours =
-        is_long && command ? tr_option_elsewhere(option + 2, command->arguments) : NULL;
-    if (ours) return TR_FAIL(TR_ERR_USAGE, "unknown option %s; did you mean %s?", option, ours);
-    ours = is_long ? tr_option_elsewhere(option + 2, run->arguments) : NULL;
-    if (ours)
-        return TR_FAIL(TR_ERR_USAGE, "unknown option %s; did you mean `trireme run %s %s ...`?",
-                       option, ours, name);
-    const char *key = is_long ? tr_key_elsewhere(option + 2) : NULL;
-    if (key)
-        return TR_FAIL(TR_ERR_USAGE, "unknown option %s; did you mean the key %s?", option, key);
-    if (command && after_option(command, option, strlen(option)))
+                       f.command->name);
+    if (after_option(f.usage, option, strlen(option)))
         return TR_FAIL(TR_ERR_USAGE, "%s takes no value: leave %s out", option,
                        word + strlen(option));
-    int count = command ? list_options(command->arguments, known) : 0;
-    int near = is_long ? find_begun(option, known, count) : -1;
-    if (near < 0 && is_long) near = tr_nearest(option, option_name, known, count);
-    const int key_near = is_long ? tr_schema_nearest(option + 2) : -1;
-    if (near < 0 && key_near >= 0 && command && strstr(command->arguments, "key=value"))
-        return TR_FAIL(TR_ERR_USAGE, "unknown option %s; did you mean the key %s?", option,
-                       tr_schema[key_near].name);
-    if (near < 0 && access(word, F_OK) == 0)
+    if (access(word, F_OK) == 0)
         return TR_FAIL(TR_ERR_USAGE, "unknown option %s; write ./%s for the file of this name",
                        word, word);
-    if (near < 0) return cli_usage(name, "unknown option %s", option);
-    return TR_FAIL(TR_ERR_USAGE, "unknown option %s; did you mean %s?", option, known[near]);
+    const char *ours = with_other_dashes(&f, option, other, sizeof other);
+    if (!ours) ours = tr_option_elsewhere(bare, f.usage);
+    if (ours && *ours != '-')
+        return TR_FAIL(TR_ERR_USAGE,
+                       "unknown option %s; write %s without an option, as in `trireme %s %s`",
+                       option, ours, name, ours);
+    if (!ours) TR_TRY(known_otherwise(&f, option, bare));
+    if (!ours && bare[0] && bare[1]) ours = nearest_option(&f, option, known);
+    if (ours) return TR_FAIL(TR_ERR_USAGE, "unknown option %s; did you mean %s?", option, ours);
+    const int key = bare[0] && bare[1] ? tr_schema_nearest(bare) : -1;
+    if (key >= 0 && takes_key(&f, tr_schema[key].name))
+        return TR_FAIL(TR_ERR_USAGE, "unknown option %s; did you mean the key %s?", option,
+                       tr_schema[key].name);
+    ours = begins(f.usage, "CONFIG ") ? tr_command_elsewhere(bare) : NULL;
+    if (ours) return TR_FAIL(TR_ERR_USAGE, "unknown option %s; did you mean %s?", option, ours);
+    return TR_FAIL(TR_ERR_USAGE, "unknown option %s; usage: trireme %s %s", option, f.command->name,
+                   f.usage);
 }
 
 bool cli_is_setting(const char *argument, bool first) {
@@ -162,7 +230,7 @@ bool cli_is_stdout(const char *path) {
 }
 
 tr_status cli_missing_value(const char *name, const char *option) {
-    if (after_option(cli_find(name), option, strlen(option)))
+    if (after_option(cli_find(name)->arguments, option, strlen(option)))
         return cli_usage(name, "a value is missing after %s", option);
     return cli_unknown_option(name, option);
 }

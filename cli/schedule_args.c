@@ -3,6 +3,7 @@
 #include "base/digits.h"
 #include "base/text.h"
 #include "cli/cli.h"
+#include "config/elsewhere.h"
 #include "pipeline/orders/csv.h"
 #include "pipeline/orders/make.h"
 
@@ -120,6 +121,20 @@ static tr_status open_file(const cli_schedule_args *args, const char *path, tr_s
     return TR_OK;
 }
 
+/* Fails with the schedule that the name probably means, or else with all of them. */
+static tr_status unknown_name(const char *name) {
+    const char *known[64];
+    int count = 0;
+    tr_schedule *none;
+    while (count < 64 && (known[count] = tr_schedule_name(count, NULL))) count++;
+    const tr_hint hint = tr_value_hint(name, known, count);
+    if (*hint.text)
+        return TR_FAIL(TR_ERR_CONFIG, "there is no file '%s'; unknown schedule '%s'%s", name, name,
+                       hint.text);
+    const tr_status status = tr_schedule_make(&(tr_schedule_request){.name = name}, &none);
+    return TR_FAIL(status, "there is no file '%s'; %s", name, tr_error_message());
+}
+
 /* Returns true for the name of a known schedule. */
 static bool is_name(const char *name) {
     const char *known;
@@ -138,11 +153,10 @@ tr_status cli_schedule_open(const cli_schedule_args *args, const char *name, tr_
     if (is_name(name) && (!args->request.ranks || !args->request.micro_batches))
         return cli_usage(args->command, "schedule %s needs the ranks, -p, and micro-batches, -m",
                          name);
+    if (!is_name(name)) return unknown_name(name);
     tr_schedule_request request = args->request;
     request.name = name;
-    tr_status status = tr_schedule_make(&request, out);
-    if (is_name(name)) return status;
-    return TR_FAIL(status, "there is no file '%s'; %s", name, tr_error_message());
+    return tr_schedule_make(&request, out);
 }
 
 tr_status cli_schedule_estimate(const cli_schedule_args *args, const tr_schedule *schedule,

@@ -4,6 +4,7 @@
 #include "base/memory.h"
 #include "base/utf8.h"
 #include "config/config_impl.h"
+#include "config/elsewhere.h"
 #include "config/schema.h"
 #include "config/yaml.h"
 #include "layers/lora_config.h"
@@ -27,6 +28,9 @@ static tr_status not_section(const tr_key *key) {
 
 static tr_status unknown_key(const char *name) {
     int near = tr_schema_nearest(name);
+    const char *own = tr_key_elsewhere(name);
+    if (tr_schema_is_section(name) && own)
+        return TR_FAIL(TR_ERR_CONFIG, "%s is a section of keys; did you mean %s?", name, own);
     if (tr_schema_is_section(name))
         return TR_FAIL(TR_ERR_CONFIG, "%s is a section: write its keys below it, or as %s.KEY",
                        name, name);

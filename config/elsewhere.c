@@ -1,11 +1,13 @@
 #include "config/elsewhere.h"
 
 #include <ctype.h>
+#include <stdbool.h>
 #include <string.h>
 
 /* What Megatron-LM, torchtitan, transformers, PEFT and nanoGPT call a key, and what they, PyTorch
- * and others call a command (in backticks here), an option (as in our usage) and a value (after
- * '='). Their names are in small letters here, and '-' is written as '_'. */
+ * and others call a command (in backticks here), an option (as in our usage), an operand that they
+ * have an option for (likewise, in capital letters) and a value (after '='). Their names are in
+ * small letters here, and '-' is written as '_'. */
 static const struct {
     const char *ours, *names; /* with one space between them */
 } elsewhere[] = {
@@ -15,7 +17,7 @@ static const struct {
     {"`trireme data train-bpe`", "train_tokenizer"},
     {"`trireme eval RUN`", "evaluate evaluation lm_eval validate"},
     {"`trireme help parallel.cut`", "split partition"},
-    {"`trireme plan CONFIG`", "estimate estimate_memory memory"},
+    {"`trireme plan CONFIG`", "estimate estimate_memory memory dry_run"},
     {"`trireme plan CONFIG --search RANKS`", "search tune autotune"},
     {"`trireme run -n RANKS train CONFIG`", "launch torchrun mpirun distributed"},
     {"`trireme sample RUN`", "generate inference infer predict complete"},
@@ -25,15 +27,44 @@ static const struct {
     {"`trireme train CONFIG --resume`", "resume continue"},
     {"`trireme train CONFIG --trace N`", "profile"},
     {"`trireme train CONFIG model.init_from=FOLDER`", "finetune fine_tune finetuning sft lora"},
-    {"--hostfile FILE", "machinefile hosts host_file"},
-    {"--key KEY", "json_key json_keys text_column"},
-    {"--resume", "resume_from resume_from_checkpoint load continue auto_resume"},
-    {"--threads N", "workers num_workers num_proc"},
-    {"--tokenizer FILE|DIR", "tokenizer_model tokenizer_path"},
-    {"-n RANKS", "nproc_per_node num_gpus num_processes nproc"},
-    {"-n TOKENS", "max_new_tokens max_tokens max_length num_tokens"},
-    {"-o PREFIX", "output_prefix output output_path"},
+    {"--adapter", "lora peft adapter_only"},
+    {"--data FILES", "dataset tasks task input file data_path"},
+    {"--dtype fp32|bf16|fp16", "torch_dtype precision"},
+    {"--hostfile FILE", "machinefile hosts host_file host h nnodes nodes num_nodes"},
+    {"--interactive", "chat"},
+    {"--key KEY", "json_key json_keys text_column text_key"},
+    {"--prompts FILE", "prompt_file input input_file file"},
+    {"--rate GFLOP/s", "flops gflops tflops"},
+    {"--repetition-penalty R", "repeat_penalty presence_penalty frequency_penalty"},
+    {"--resume", "resume_from resume_from_checkpoint load checkpoint ckpt continue auto_resume"},
+    {"--search RANKS",
+     "n ranks gpus world_size nproc nproc_per_node num_gpus num_processes tune autotune"},
+    {"--step N", "iter iteration global_step"},
+    {"--stop TEXT", "stop_sequence stop_sequences stop_strings"},
+    {"--svg FILE", "o out output png"},
+    {"--temperature T", "t greedy do_sample"},
+    {"--threads N", "workers num_workers num_proc j jobs"},
+    {"--time-limit T", "timeout max_time walltime"},
+    {"--tokenizer FILE|DIR",
+     "tokenizer_model tokenizer_path tokenizer_name vocab_file model vocab t"},
+    {"--trace N", "profile"},
+    {"--vocab N", "vocab_size"},
+    {"-m M", "micro_batches microbatches num_microbatches n_microbatches"},
+    {"-n RANKS", "nproc_per_node num_gpus num_processes nproc np gpus ranks world_size devices"},
+    {"-n TOKENS", "max_new_tokens max_tokens max_length num_tokens length n_predict"},
+    {"-o FILE.csv", "out output"},
+    {"-o FILE|DIR", "out output output_dir"},
+    {"-o PREFIX", "output_prefix output output_path out"},
+    {"-p P", "pp ranks stages num_stages pipeline_parallel_size world_size"},
     {"-p TEXT", "prompt start"},
+    {"-v V", "virtual virtual_stages chunks num_chunks"},
+    {"CONFIG", "config config_file config_path cfg yaml c f"},
+    {"CONFIG|FILE", "input file data i"},
+    {"FILES...", "input inputs file files i"},
+    {"FOLDER|FILE RUN", "input output model from to"},
+    {"NAME|FILE", "schedule name"},
+    {"RUN", "model run load checkpoint ckpt model_path model_name_or_path"},
+    {"RUN FOLDER", "output output_dir out o to"},
     {"=1f1b", "schedule1f1b pipedream_flush one_f_one_b"},
     {"=adamw", "adamw_torch adamw_torch_fused adamw_hf fusedadam"},
     {"=bf16", "bfloat16 bf16_mixed"},
@@ -56,6 +87,7 @@ static const struct {
     {"=interleaved-zb", "interleavedzerobubble scheduleinterleavedzerobubble"},
     {"=inverse-root", "inverse_sqrt inverse_square_root"},
     {"=linear", "linear_with_warmup"},
+    {"=optimizer", "cpu"}, /* of device.offload */
     {"=relu2", "squared_relu relu_squared"},
     {"=steps", "multistep"},
     {"=swiglu", "silu"},
@@ -65,6 +97,8 @@ static const struct {
     {"=xavier", "glorot xavier_uniform glorot_uniform"},
     {"=zb-h1", "zero_bubble"},
     {"=zbv", "zbvzerobubble schedulezbvzerobubble"},
+    {"model.preset", "model model_name model.name"},
+    {"model.family", "model_type model.type architecture"},
     {"model.layers", "num_layers num_hidden_layers n_layers n_layer"},
     {"model.width", "hidden_size n_embd d_model dim"},
     {"model.heads", "num_attention_heads n_heads n_head"},
@@ -79,21 +113,28 @@ static const struct {
     {"model.window", "sliding_window"},
     {"model.tie", "tie_word_embeddings"},
     {"model.init_from", "model_name_or_path"},
-    {"model.lora.rank", "lora_rank lora_r"},
+    {"model.lora.rank", "lora_rank lora_r lora"},
     {"model.lora.alpha", "lora_alpha"},
     {"model.lora.targets", "target_modules"},
-    {"data.path", "data_path dataset_path"},
+    {"data.path", "data_path dataset_path data dataset train_data train_file input"},
+    {"data.validation", "val_data valid_data eval_data validation_file"},
     {"data.tokenizer", "tokenizer_model tokenizer_path"},
-    {"train.steps", "train_iters max_iters max_steps"},
-    {"train.batch", "global_batch_size train_batch_size"},
+    {"train.steps",
+     "train_iters max_iters max_steps num_steps train_steps iterations epochs num_epochs "
+     "num_train_epochs"},
+    {"train.batch", "global_batch_size train_batch_size batch_size gradient_accumulation_steps"},
     {"train.micro_batch", "micro_batch_size local_batch_size pipeline_parallel_microbatch_size "
                           "per_device_train_batch_size"},
     {"train.batch_warmup", "rampup_batch_size"},
-    {"train.precision", "dtype torch_dtype mixed_precision bf16 fp16"},
+    {"train.precision", "dtype torch_dtype mixed_precision bf16 fp16 amp"},
     {"train.recompute", "recompute_granularity activation_checkpoint gradient_checkpointing"},
     {"train.validate_every", "eval_interval eval_steps"},
+    {"optim.name", "optimizer"},
     {"optim.lr", "learning_rate"},
-    {"optim.warmup", "lr_warmup_iters warmup_iters lr_warmup_steps warmup_steps"},
+    {"optim.beta1", "adam_beta1"},
+    {"optim.beta2", "adam_beta2"},
+    {"optim.eps", "adam_eps adam_epsilon"},
+    {"optim.warmup", "lr_warmup_iters warmup_iters lr_warmup_steps warmup_steps warmup_ratio"},
     {"optim.schedule", "lr_decay_style lr_scheduler_type"},
     {"optim.horizon", "lr_decay_iters"},
     {"optim.clip", "clip_grad grad_clip max_norm max_grad_norm"},
@@ -106,7 +147,9 @@ static const struct {
     {"parallel.schedule", "pipeline_parallel_schedule pipeline_parallel_schedule_csv"},
     {"parallel.cut", "pipeline_model_parallel_layout"},
     {"checkpoint.every", "save_interval save_steps"},
-    {"log.dir", "output_dir dump_folder"},
+    {"device.name", "device"},
+    {"device.memory", "gpu_memory max_memory"},
+    {"log.dir", "output_dir dump_folder output out o save save_dir run_dir"},
     {"log.every", "log_interval log_freq logging_steps"},
 };
 
@@ -128,7 +171,7 @@ static int find(const char *name, int row) {
 
 const char *tr_key_elsewhere(const char *name) {
     for (int row = -1; (row = find(name, row + 1)) < ROWS;)
-        if (!strchr("`-=", *elsewhere[row].ours)) return elsewhere[row].ours;
+        if (islower((unsigned char)*elsewhere[row].ours)) return elsewhere[row].ours;
     return NULL;
 }
 
@@ -138,10 +181,18 @@ const char *tr_command_elsewhere(const char *name) {
     return NULL;
 }
 
+/* Returns true when the usage has these words, and not only parts of them. */
+static bool has_words(const char *usage, const char *words) {
+    for (const char *at = usage; (at = strstr(at, words)); at++)
+        if ((at == usage || strchr(" [", at[-1])) && strchr(" []|", at[strlen(words)])) return true;
+    return false;
+}
+
 const char *tr_option_elsewhere(const char *name, const char *usage) {
-    for (int row = -1; (row = find(name, row + 1)) < ROWS;)
-        if (*elsewhere[row].ours == '-' && strstr(usage, elsewhere[row].ours))
-            return elsewhere[row].ours;
+    for (int row = -1; (row = find(name, row + 1)) < ROWS;) {
+        const char *ours = elsewhere[row].ours;
+        if ((*ours == '-' || isupper((unsigned char)*ours)) && has_words(usage, ours)) return ours;
+    }
     return NULL;
 }
 

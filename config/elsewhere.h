@@ -10,7 +10,7 @@ const char *tr_key_elsewhere(const char *name);
  * with its arguments, or NULL. */
 const char *tr_command_elsewhere(const char *name);
 /* Returns the option, as in `usage` and with its value, that other programs' option of this name
- * (without its dashes) is there, or NULL. */
+ * (without its dashes) is there, or the operand, which is in capital letters; or NULL. */
 const char *tr_option_elsewhere(const char *name, const char *usage);
 /* Returns the hint at the word that `value` means: the one that other programs call so, and else as
  * tr_nearest_hint. */

@@ -44,7 +44,10 @@ const char *tr_key_describe(const tr_key *key, char *buffer, size_t size) {
     case TR_KEY_BATCHES:
         (void)snprintf(buffer, size, "pairs of a batch and its last step, both ascending");
         break;
-    case TR_KEY_BYTES: (void)snprintf(buffer, size, "a size in bytes"); break;
+    case TR_KEY_BYTES:
+        (void)snprintf(buffer, size,
+                       "a whole number of bytes, kB, KiB, MB, MiB, GB, GiB, TB or TiB");
+        break;
     case TR_KEY_DEVICE: (void)snprintf(buffer, size, "cpu, cuda, cuda:N or ref"); break;
     case TR_KEY_SCHEDULE: {
         int index = 0;
@@ -225,8 +228,10 @@ static tr_status set_batches(const tr_key *key, const char *value, tr_config *co
 
 static tr_status set_share(const tr_key *key, const char *value, tr_config *config) {
     double share;
+    char *end;
     if (tr_key_share(value, &share) && !(share >= key->min && share <= key->max))
         return out_of_range(key, value);
+    if (strtod(value, &end) > 0 && strcmp(end, "%") == 0) return wrong_type(key, value);
     return set_text(key, value, config);
 }
 

@@ -2,8 +2,8 @@
 #include "config/config_impl.h"
 
 #include "base/digits.h"
-#include "base/nearest.h"
 #include "base/text.h"
+#include "config/elsewhere.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -18,8 +18,10 @@ static const char *const words[] = {"none", "optimizer", "activations"};
 static tr_hint hint_at(const char *text) {
     tr_hint hint = {.text = ""};
     for (size_t length; !*hint.text && *(text += strspn(text, separators)); text += length) {
+        char word[64];
         length = strcspn(text, separators);
-        hint = tr_nearest_hint(text, strcspn(text, ":, \t\r\n"), words, 3);
+        (void)snprintf(word, sizeof word, "%.*s", (int)strcspn(text, ":, \t\r\n"), text);
+        hint = tr_value_hint(word, words, 3);
     }
     return hint;
 }

@@ -466,12 +466,14 @@ int tr_schema_nearest(const char *name) {
     const char *last = dot ? dot + 1 : name;
     for (int i = 0; i < tr_schema_count; i++)
         if (tr_schema_ends_with(i, name)) return i;
+    const char *own = tr_key_elsewhere(name);
+    if (own) return tr_schema_find(own);
     for (int i = 0; i < tr_schema_count; i++)
         if (!strcmp(last_part(tr_schema, i), last)) {
             int full = dot ? tr_nearest(name, full_name, tr_schema, tr_schema_count) : -1;
             return full >= 0 && !strcmp(last_part(tr_schema, full), last) ? full : i;
         }
-    const char *own = tr_key_elsewhere(last);
+    own = tr_key_elsewhere(last);
     if (own) return tr_schema_find(own);
     const int begun = dot ? shortest_that_begins(name) : -1;
     if (begun >= 0) return begun;

@@ -50,7 +50,8 @@ static bool exists(tr_token_output *o, const char *ending) {
 static tr_status cannot(tr_token_output *o, const char *ending, const char *verb) {
     const int cause = errno;
     const char *remedy = "";
-    if (cause == ENOENT || cause == ENOTDIR) remedy = ": make its folder first";
+    if (cause == ENOENT) remedy = ": make its folder first";
+    if (cause == ENOTDIR) remedy = ": choose another -o";
     if (cause == ENOSPC || cause == EDQUOT) remedy = ": make room, and repeat the command";
     return TR_FAIL(TR_ERR_IO, "'%s' cannot be %s: %s%s", path_of(o, ending), verb, strerror(cause),
                    remedy);

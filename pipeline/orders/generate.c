@@ -1,7 +1,6 @@
 #include "pipeline/orders/generate.h"
 
 #include "base/memory.h"
-#include "base/nearest.h"
 #include "base/text.h"
 #include "pipeline/orders/generate_impl.h"
 #include "pipeline/walk.h"
@@ -44,11 +43,6 @@ const char *tr_schedule_name(int index, bool *trains) {
     return generators[index].name;
 }
 
-static const char *name_at(const void *unused, int index) {
-    (void)unused;
-    return generators[index].name;
-}
-
 static tr_status find(const char *name, int *found) {
     for (int g = 0; g < GENERATORS; g++)
         if (strcmp(generators[g].name, name) == 0) {
@@ -58,10 +52,6 @@ static tr_status find(const char *name, int *found) {
     char names[512] = "";
     for (int g = 0; g < GENERATORS; g++)
         tr_text_add(names, sizeof names, "%s%s", g ? ", " : "", generators[g].name);
-    int near = tr_nearest(name, name_at, NULL, GENERATORS);
-    if (near >= 0)
-        return TR_FAIL(TR_ERR_CONFIG, "unknown schedule '%s'; did you mean '%s'?", name,
-                       generators[near].name);
     return TR_FAIL(TR_ERR_CONFIG, "unknown schedule '%s': use one of %s", name, names);
 }
 

@@ -48,17 +48,92 @@ while read -r command words; do
         [[ $word != [a-z-]* || $word == *.* ]] || grep -q -- "$word" out || fail "$command has no $word"
     done
 done < <(sed -n '/^    {"`trireme/s/.*"`trireme \([^`]*\)`.*/\1/p' "$(dirname "$0")/../../config/elsewhere.c")
-# So is each option, in some command's usage, and each value, of some key or option.
+# So is each option and operand, in some command's usage, and each value, of some key or option.
 for command in ckpt data eval plan run sample schedule simulate train; do "$trireme" help $command | sed -n 1p; done >usages
-for key in $("$trireme" help | grep -oE '^  [a-z]+(\.[a-z_0-9]+)+ ' | sort -u); do "$trireme" help "$key"; done | grep '^  takes ' >values
+for key in $("$trireme" help | grep -oE '^  [a-z]+(\.[a-z_0-9]+)+ ' | sort -u); do "$trireme" help "$key"; done >values
 while read -r ours; do
-    case $ours in -*) grep -qF -- "$ours" usages ;; *) grep -qw -- "${ours#=}" values ;; esac || fail "there is no '$ours'"
-done < <(sed -n 's/^    {"\([-=][^"]*\)".*/\1/p' "$(dirname "$0")/../../config/elsewhere.c")
+    case $ours in [-A-Z]*) grep -qF -- "$ours" usages ;; *) grep -qw -- "${ours#=}" values ;; esac || fail "there is no '$ours'"
+done < <(sed -n 's/^    {"\([-=A-Z][^"]*\)".*/\1/p' "$(dirname "$0")/../../config/elsewhere.c")
 expect 64 "trireme: unknown option --max_new_tokens; did you mean -n TOKENS?" sample run --max_new_tokens=5
 expect 64 "trireme: unknown option --nproc-per-node; did you mean -n RANKS?" run --nproc-per-node 2 train x.yaml
-expect 64 "trireme: unknown option --nproc-per-node; did you mean \`trireme run -n RANKS train ...\`?" train x.yaml --nproc-per-node 2
-expect 64 "trireme: unknown option --output-prefix; did you mean -o PREFIX?" data tokenize x --output-prefix y
-expect 64 "trireme: unknown option --bf16; did you mean the key train.precision?" train x.yaml --bf16
+# Each is the last word of a command line.
+while IFS='>' read -r line hint; do
+    read -ra words <<<"$line"
+    expect 64 "trireme: unknown option ${words[-1]}; did you mean $hint?" "${words[@]}"
+done <<'END'
+train x.yaml --bf16>the key train.precision
+train x.yaml --batch-size>the key train.batch
+train x.yaml --epochs>the key train.steps
+train x.yaml --output>the key log.dir
+train x.yaml -o>the key log.dir
+train x.yaml -lr>the key optim.lr
+train x.yaml --device>the key device.name
+train x.yaml --data>the key data.path
+train x.yaml --load>--resume
+train x.yaml -resume>--resume
+train x.yaml --profile>--trace N
+train x.yaml --dry-run>`trireme plan CONFIG`
+train x.yaml --nproc-per-node>`trireme run -n RANKS train ...`
+train x.yaml --gpus>`trireme run -n RANKS train ...`
+plan x.yaml --world-size>--search RANKS
+plan x.yaml -n>--search RANKS
+plan x.yaml --gpu-memory>the key device.memory
+data x.yaml --format>the key data.format
+data tokenize x --output-prefix>-o PREFIX
+data tokenize x --vocab>--tokenizer FILE|DIR
+data tokenize x -j>--threads N
+data train-bpe x --vocab-size>--vocab N
+data train-bpe x --out>-o FILE|DIR
+sample run --n>-n
+sample run -temperature>--temperature
+sample run --greedy>--temperature T
+sample run --chat>--interactive
+sample run --device>the key device.name
+eval run --tasks>--data FILES
+ckpt export run x --torch-dtype>--dtype fp32|bf16|fp16
+ckpt export run x --lora>--adapter
+schedule gpipe --num-stages>-p P
+schedule gpipe --output>-o FILE.csv
+schedule show gpipe -o>--svg FILE
+simulate --microbatches>-m M
+run --nnodes>--hostfile FILE
+run --np>-n RANKS
+END
+# Operands, for which they have options.
+while read -r ours option command; do
+    # shellcheck disable=SC2086 # words
+    expect 64 "trireme: unknown option $option; write $ours without an option, as in \`trireme $command $ours\`" $command "$option" x
+done <<'END'
+CONFIG --config train
+CONFIG -c plan
+CONFIG|FILE --input data
+FILES... --input data tokenize
+FILES... --files data train-bpe
+RUN --model sample
+RUN --checkpoint eval
+NAME|FILE --schedule schedule
+END
+expect 64 "trireme: unknown option --output; write RUN FOLDER without an option, as in \`trireme ckpt export RUN FOLDER\`" ckpt export --output x
+# No hint is better than a wrong one: at a key that the command does not take, at another form's option, or far away.
+while IFS='>' read -r line usage; do
+    read -ra words <<<"$line"
+    expect 64 "trireme: unknown option ${words[-1]}; usage: trireme $usage" "${words[@]}"
+done <<'END'
+data tokenize x --seq-length>data tokenize FILES... --tokenizer FILE|DIR -o PREFIX [--key KEY] [--no-special] [--threads N]
+data train-bpe x --threads>data train-bpe FILES... --vocab N -o FILE|DIR [--key KEY] [--pattern gpt2|llama3|qwen|o200k]
+ckpt ls run --step>ckpt ls RUN
+ckpt import a --dtype>ckpt import FOLDER|FILE RUN
+plan x.yaml --limit>plan CONFIG [--search RANKS] [--rate GFLOP/s] [key=value ...]
+END
+for option in --output --batch-size --input_ids; do
+    expect 64 "trireme: unknown option $option; usage: trireme $("$trireme" help eval | sed -n '1s/^trireme //p')" eval run $option
+done
+expect 64 "trireme: --resume continues the run in log.dir: write log.dir=run; usage: $("$trireme" help train | sed -n 1p)" train x.yaml --resume run
+printf '# none yet\n\n' >hosts
+expect 65 "trireme: the hostfile 'hosts' names no host: write one a line, like node1 slots=8" run -n 2 --hostfile hosts train x.yaml
+expect 64 "trireme: unknown command 'x.yaml'; did you mean \`trireme train x.yaml\`?" x.yaml
+expect 64 "trireme: ranks cannot run 'x.yaml'; did you mean 'train x.yaml'?" run -n 2 x.yaml
+expect 64 "trireme: unknown option '-V'; did you mean \`trireme --version\`?" -V
 expect 64 "trireme: unknown command 'version'; did you mean \`trireme --version\`?" version
 expect 64 "trireme: unknown option '--verison'; did you mean \`trireme --version\`?" --verison
 expect 64 "trireme: unknown command or key 'optmi'; did you mean \`trireme help optim\`?" help optmi
@@ -105,7 +180,7 @@ for option in -n -p --stop --top-k; do
     [[ $code == 64 ]] && grep -q "^trireme: a value is missing after $option; " err || fail "sample $option: exit code $code: $(<err)"
 done
 code=0 && "$trireme" data "$text" --foo >out 2>err || code=$?
-[[ $code == 64 ]] && grep -q "^trireme: data CONFIG|FILE has no option --foo; usage: " err || fail "data --foo: exit code $code: $(<err)"
+[[ $code == 64 ]] && grep -q "^trireme: unknown option --foo; usage: trireme data CONFIG|FILE \[key=value ...\]$" err || fail "data --foo: exit code $code: $(<err)"
 expect 66 "trireme: there is no checkpoint under no-run/ckpt: name the log.dir of a run that has saved one" ckpt ls no-run
 
 shows '^trireme [0-9]+\.[0-9]+\.[0-9]+$' --version

@@ -102,6 +102,9 @@ refused 64 "--memory: mB must be more than 0" schedule auto -p 2 -m 2 --memory m
 refused 66 "the schedule file 'no.csv' cannot be opened" schedule check no.csv
 refused 74 "'no/x' cannot be written: No such file or directory: make its folder first" schedule gpipe -p 2 -m 2 -o no/x
 refused 78 "there is no file '1f2b'; unknown schedule '1f2b'; did you mean '1f1b'?" schedule 1f2b -p 2 -m 2
+refused 78 "unknown schedule 'breadth-first'; did you mean 'bfs'?" schedule show breadth-first -p 2 -m 2
+refused 78 "unknown schedule 'Interleaved1F1B'; did you mean 'interleaved'?" simulate --schedule Interleaved1F1B -p 2 -m 2
+refused 74 "'1f1b.csv/x' cannot be written: Not a directory: choose another path" schedule gpipe -p 2 -m 2 -o 1f1b.csv/x
 refused 78 "there is no file 'ordr'; unknown schedule 'ordr': use one of gpipe, 1f1b" schedule check ordr
 refused 78 "events are too many for a drawing" schedule show gpipe -p 300 -m 3000 --svg large.svg
 [[ ! -e large.svg ]] || fail "a drawing that was refused left a file"

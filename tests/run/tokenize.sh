@@ -261,6 +261,8 @@ says_of nothing "the files have no text: 'nothing' would be empty"
 [[ ! -e nothing.bin.part && ! -e nothing.idx.part ]] || fail "nothing: parts were left"
 mkdir nowhere && tokenize 74 nowhere/none/at short.txt
 says_of nowhere_none_at "'nowhere/none/at.bin' cannot be written: No such file or directory: make its folder first"
+tokenize 74 short.txt/at short.txt
+says_of short.txt_at "'short.txt/at.bin' cannot be written: Not a directory: choose another -o"
 code=0
 "$trireme" data tokenize --tokenizer tokenizer.json -o lines lines.jsonl >again.out 2>again.err || code=$?
 [[ $code == 64 ]] && says_of again "'lines.bin' exists: remove it, or choose another -o PREFIX"

@@ -179,7 +179,7 @@ static void an_unknown_key_has_its_place(void **state) {
     static const struct {
         const char *text, *name, *section;
     } cases[] = {{"trian: {}\n", "trian", "train"},
-                 {"optimizer:\n", "optimizer", "optim"},
+                 {"optimise:\n", "optimise", "optim"},
                  {"parralel.xyzzy: 5\n", "parralel.xyzzy", "parallel"},
                  {"log.xyzzy: 5\n", "log.xyzzy", "log"}};
     for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
@@ -275,6 +275,9 @@ static void values_of_other_programs_are_recognised(void **state) {
     assert_string_equal(tr_value_hint("", words, 2).text, "");
     assert_string_equal(tr_option_elsewhere("max_new_tokens", "[-n TOKENS]"), "-n TOKENS");
     assert_null(tr_option_elsewhere("max_new_tokens", "-n RANKS"));
+    assert_string_equal(tr_option_elsewhere("load", "CONFIG [--resume[=auto]]"), "--resume");
+    assert_string_equal(tr_option_elsewhere("model", "RUN|DIR [--step N]"), "RUN");
+    assert_null(tr_option_elsewhere("stages", "[--top-p P] [-p PATH]")); /* not -p P */
     assert_null(tr_key_elsewhere("bfloat16"));
     assert_null(tr_key_elsewhere("nproc"));
 }
@@ -296,7 +299,8 @@ static void a_wrong_value_has_its_place(void **state) {
             "x.yaml:1:22: train.deterministic must be true or false, not 'yes'");
     refused("device.memory: 16\n", "x.yaml:1:16: device.memory 16 is a number of bytes: write its "
                                    "unit, as in 16GiB");
-    refused("device.memory: 5 apples\n", "x.yaml:1:16: device.memory must be a size in bytes (for "
+    refused("device.memory: 5 apples\n", "x.yaml:1:16: device.memory must be a whole number of "
+                                         "bytes, kB, KiB, MB, MiB, GB, GiB, TB or TiB (for "
                                          "example 16GiB), not '5 apples'");
     refused("data:\n  path:\n",
             "x.yaml:2:8: data.path must be text (for example corpus.txt), not ''");
@@ -348,8 +352,14 @@ static void a_wrong_form_has_its_place(void **state) {
     (void)state;
     refused("train:\n  steps: 5\ntrain.steps: 6\n",
             "x.yaml:3:1: train.steps is set twice, first in line 2");
-    refused("model: 5\n",
-            "x.yaml:1:1: model is a section: write its keys below it, or as model.KEY");
+    refused("guard: 5\n",
+            "x.yaml:1:1: guard is a section: write its keys below it, or as guard.KEY");
+    refused("model: gpt2\n", "x.yaml:1:1: model is a section of keys; did you mean model.preset?");
+    refused("model: {name: gpt2}\n",
+            "x.yaml:1:9: unknown key 'model.name'; did you mean model.preset?");
+    refused("data.validation: 10%\n",
+            "x.yaml:1:18: data.validation must be a number or a path (for "
+            "example 0.1), not '10%'");
     refused("train:\n  steps: 5\nlog:\ntrain:\n  batch: 6\n",
             "x.yaml:4:1: the section train is given twice, first in line 1: join the two");
     refused("log:\nmodel:\n  lora: {rank: 4}\n  lora:\n  layers: 2\n",
@@ -670,9 +680,19 @@ static void the_schema_is_whole(void **state) {
         assert_memory_equal(&c.model, &whole, sizeof whole);
         assert_int_equal(tr_config_check(&c, 1), TR_OK);
     }
+}
+
+static void near_words_are_found(void **state) {
+    (void)state;
+    static const char *const words[] = {"init", "optim", "cut"};
     assert_int_equal(tr_edit_distance("steps", "setps"), 1);
     assert_int_equal(tr_edit_distance("kitten", "sitting"), 3);
     assert_int_equal(tr_edit_distance("", "abc"), 3);
+    assert_string_equal(tr_nearest_hint("optmi", 5, words, 3).text, "; did you mean 'optim'?");
+    assert_string_equal(tr_nearest_hint("inti", 4, words, 3).text, "; did you mean 'init'?");
+    /* Two letters of five are too many. */
+    assert_string_equal(tr_nearest_hint("limit", 5, words, 3).text, "");
+    assert_string_equal(tr_nearest_hint("input", 5, words, 3).text, "");
 }
 
 int main(void) {
@@ -700,6 +720,7 @@ int main(void) {
         cmocka_unit_test(ranks_have_a_text),
         cmocka_unit_test(limits_are_exact),
         cmocka_unit_test(the_schema_is_whole),
+        cmocka_unit_test(near_words_are_found),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

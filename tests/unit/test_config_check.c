@@ -122,6 +122,9 @@ static void checks_name_place_and_remedy(void **state) {
          "x.yaml:2:31: device.offload must be none, optimizer, activations, activations:FIRST-LAST "
          "with numbers of stages, or a list of both, not 'activations:0 optimiser'; did you mean "
          "'optimizer'?"},
+        {"device: {name: cuda, offload: cpu}\n", 1,
+         "x.yaml:2:31: device.offload must be none, optimizer, activations, activations:FIRST-LAST "
+         "with numbers of stages, or a list of both, not 'cpu'; did you mean 'optimizer'?"},
         {"device: {name: cuda, offload: activations:2-1x}\n", 1,
          "x.yaml:2:31: device.offload must be none, optimizer, activations, activations:FIRST-LAST "
          "with numbers of stages, or a list of both, not 'activations:2-1x'"},

@@ -440,10 +440,7 @@ static void test_errors_say_what_is_wrong(void **state) {
     tr_schedule *s = NULL;
     tr_schedule_request q = {.name = "zbw", .ranks = 2, .micro_batches = 2};
     assert_int_equal(tr_schedule_make(&q, &s), TR_ERR_CONFIG);
-    assert_string_equal(tr_error_message(), "unknown schedule 'zbw'; did you mean 'zbv'?");
-    q.name = "steam";
-    assert_int_equal(tr_schedule_make(&q, &s), TR_ERR_CONFIG);
-    assert_non_null(strstr(tr_error_message(), "'steam'"));
+    assert_non_null(strstr(tr_error_message(), "unknown schedule 'zbw': use one of gpipe, "));
     assert_non_null(strstr(tr_error_message(), "interleaved-zb, zbv"));
     q.name = "zbv";
     q.chunks = 3;
