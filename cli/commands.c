@@ -130,7 +130,8 @@ const cli_command cli_commands[] = {
      "pipeline stage.\n" WITHOUT_TOKENIZER},
     {"schedule",
      "NAME|FILE [-p P -m M -v V -N GROUP] [--costs F=1,I=1,W=1,c=0] [--memory mB=1,mW=0,cap=P] "
-     "[--comms] [-o FILE.csv] | check FILE.csv | show FILE|NAME ... [--svg FILE] [--trace FILE]",
+     "[--comms] [-o FILE.csv] | check FILE.csv | show FILE|NAME... [-p P -m M -v V -N GROUP] "
+     "[--costs F=1,I=1,W=1,c=0] [--memory mB=1,mW=0,cap=P] [--svg FILE] [--trace FILE]",
      "makes, checks or draws a pipeline schedule", cli_schedule,
      SCHEDULE_OPTIONS
      "  --comms                  adds every SEND and RECV\n"

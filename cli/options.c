@@ -182,6 +182,10 @@ tr_status cli_unknown_option(const char *name, const char *word) {
     if (access(word, F_OK) == 0)
         return TR_FAIL(TR_ERR_USAGE, "unknown option %s; write ./%s for the file of this name",
                        word, word);
+    const char *digits = option + 2, *value = option[1] ? after_option(f.usage, option, 2) : NULL;
+    if (value && *value && *digits && !digits[strspn(digits, "0123456789")])
+        return TR_FAIL(TR_ERR_USAGE, "unknown option %s; did you mean %.2s %s?", option, option,
+                       digits);
     const char *ours = with_other_dashes(&f, option, other, sizeof other);
     if (!ours) ours = tr_option_elsewhere(bare, f.usage);
     if (ours && *ours != '-')

@@ -46,6 +46,7 @@ tr_status tr_questions_open(const tr_config *c, const tr_tokenizer *tokenizer, t
     if (status == TR_OK) status = tr_data_paths_expand("train.eval", &paths.part[0], &file, &count);
     if (status == TR_OK) {
         status = open_files(file, count, &options, out);
+        if (status != TR_OK) status = TR_FAIL(status, "%s (train.eval)", tr_error_message());
         tr_data_paths_free_files(file, count);
     }
     tr_data_paths_free(&paths);

@@ -98,6 +98,9 @@ schedule show gpipe -o>--svg FILE
 simulate --microbatches>-m M
 run --nnodes>--hostfile FILE
 run --np>-n RANKS
+run -n2>-n 2
+schedule show gpipe -p2>-p 2
+schedule show gpipe --num-stages>-p P
 END
 # Operands, for which they have options.
 while read -r ours option command; do
