@@ -71,42 +71,33 @@ static void type_release(MPI_Datatype *type) {
         MPI_Type_free(type); /* MPI keeps the type until its messages are complete */
 }
 
-static void request_init(tr_message *request, void *buffer, size_t bytes, int peer, int tag,
-                         MPI_Request handle) {
-    *request = (tr_message){.buffer = buffer, .bytes = bytes, .peer = peer, .tag = tag};
+/* Posts a message of `bytes` at `buffer`: a send, or a receive of at most that many. */
+static tr_status post(const tr_transport_mpi *self, bool send, int peer, int tag, void *buffer,
+                      size_t bytes, tr_message *request) {
+    int count;
+    MPI_Datatype type;
+    MPI_Request handle = MPI_REQUEST_NULL;
+    int code = type_make(bytes, &count, &type);
+    if (code != MPI_SUCCESS) return fail_mpi(code, "MPI datatype of a message", peer);
+    code = send ? MPI_Isend(buffer, count, type, peer, tag, self->comm, &handle)
+                : MPI_Irecv(buffer, count, type, peer, tag, self->comm, &handle);
+    type_release(&type);
+    const bool dead = code != MPI_SUCCESS && is_dead_peer(code);
+    if (code != MPI_SUCCESS && !dead) return fail_mpi(code, send ? "MPI_Isend" : "MPI_Irecv", peer);
+    *request = (tr_message){
+        .buffer = send ? NULL : buffer, .bytes = bytes, .peer = peer, .tag = tag, .dead = dead};
     memcpy(&request->handle, &handle, sizeof handle);
+    return TR_OK;
 }
 
 static tr_status mpi_post_send(tr_transport *transport, int peer, int tag, const void *buffer,
                                size_t bytes, tr_message *request) {
-    int count;
-    MPI_Datatype type;
-    MPI_Request handle = MPI_REQUEST_NULL;
-    int code = type_make(bytes, &count, &type);
-    if (code != MPI_SUCCESS) return fail_mpi(code, "MPI datatype of a send", peer);
-    code = MPI_Isend(buffer, count, type, peer, tag, self_of(transport)->comm, &handle);
-    type_release(&type);
-    const bool dead = code != MPI_SUCCESS && is_dead_peer(code);
-    if (code != MPI_SUCCESS && !dead) return fail_mpi(code, "MPI_Isend", peer);
-    request_init(request, NULL, bytes, peer, tag, handle);
-    request->dead = dead;
-    return TR_OK;
+    return post(self_of(transport), true, peer, tag, (void *)(uintptr_t)buffer, bytes, request);
 }
 
 static tr_status mpi_post_recv(tr_transport *transport, int peer, int tag, void *buffer,
                                size_t bytes, tr_message *request) {
-    int count;
-    MPI_Datatype type;
-    MPI_Request handle = MPI_REQUEST_NULL;
-    int code = type_make(bytes, &count, &type);
-    if (code != MPI_SUCCESS) return fail_mpi(code, "MPI datatype of a receive", peer);
-    code = MPI_Irecv(buffer, count, type, peer, tag, self_of(transport)->comm, &handle);
-    type_release(&type);
-    const bool dead = code != MPI_SUCCESS && is_dead_peer(code);
-    if (code != MPI_SUCCESS && !dead) return fail_mpi(code, "MPI_Irecv", peer);
-    request_init(request, buffer, bytes, peer, tag, handle);
-    request->dead = dead;
-    return TR_OK;
+    return post(self_of(transport), false, peer, tag, buffer, bytes, request);
 }
 
 static tr_status mpi_test(tr_transport *transport, tr_message *request, bool *done) {

@@ -16,7 +16,7 @@ typedef struct tr_transport tr_transport;
 /* One message being sent or received. It is the caller's memory, and must stay in place until the
  * request is done or cancelled. */
 typedef struct tr_message {
-    void *buffer;
+    void *buffer; /* of a receive; NULL: a send */
     size_t bytes; /* send: size. Receive: capacity, and the message's size once done */
     int peer, tag;
     bool done;
