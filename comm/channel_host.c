@@ -74,15 +74,15 @@ static tr_status poll_receiving(tr_channel_host *c, tr_poll *poll) {
                     TR_ERR_INTERNAL,
                     "message %lld from rank %d is larger than the %zu bytes of its channel",
                     (long long)c->arrived, c->base.peer, c->base.max_bytes);
-            c->size[c->arrived++ % TR_CHANNEL_LANDINGS] = c->request.bytes;
+            c->size[tr_landing_of(c->arrived++)] = c->request.bytes;
             poll->moved = true;
         }
     }
     /* The next receive waits only for the previous one and a free buffer, so compute does not delay
      * the sender. */
-    if (c->posted == c->arrived && c->posted < c->taken + TR_CHANNEL_LANDINGS) {
+    if (c->posted == c->arrived && tr_landing_is_free(c->posted, c->taken)) {
         TR_TRY(t->ops->post_recv(t, c->base.peer, TR_TAG_CHANNEL,
-                                 c->landing[c->posted % TR_CHANNEL_LANDINGS], c->base.max_bytes,
+                                 c->landing[tr_landing_of(c->posted)], c->base.max_bytes,
                                  &c->request));
         c->posted++;
     }
@@ -103,8 +103,7 @@ void tr_channel_host_clear(tr_channel_host *c) {
         free(k);
         k = next;
     }
-    for (int i = 0; i < TR_CHANNEL_LANDINGS; i++)
-        if (c->landing[i]) tr_device_free(c->base.device, c->landing[i]);
+    tr_landing_free(c->base.device, c->landing);
 }
 
 /* Adds slots for outgoing messages. In a steady state none is added. */
@@ -138,10 +137,7 @@ tr_status tr_channel_host_init(tr_channel_host *c, const tr_channel_desc *desc) 
     c->base.max_bytes = desc->max_bytes;
     c->end = &c->first;
     if (desc->sending) return add_outgoing(c);
-    for (int i = 0; i < TR_CHANNEL_LANDINGS; i++)
-        TR_TRY(tr_device_alloc(desc->device, TR_MEMORY_TRANSFERS,
-                               desc->max_bytes > 0 ? desc->max_bytes : 1, &c->landing[i]));
-    return TR_OK;
+    return tr_landing_alloc(desc->device, desc->max_bytes, c->landing);
 }
 
 /* --- sending ---------------------------------------------------------------------------------- */
@@ -230,9 +226,10 @@ static tr_status run_take(const tr_task *task) {
         .ready = ready_taken, .object = c, .number = k, .what = "message", .peer = c->base.peer};
     TR_TRY(tr_poller_wait(c->base.world, &wait));
     /* Message k's buffer and size belong to this task until `taken` is incremented. */
-    size_t size = c->size[k % TR_CHANNEL_LANDINGS];
+    const int slot = tr_landing_of(k);
+    size_t size = c->size[slot];
     tr_status status = tr_channel_check_size(&c->base, k, size, task->bytes);
-    if (status == TR_OK && size > 0) memcpy(task->out, c->landing[k % TR_CHANNEL_LANDINGS], size);
+    if (status == TR_OK && size > 0) memcpy(task->out, c->landing[slot], size);
     pthread_mutex_lock(&c->base.world->lock);
     c->taken++;
     tr_status posted = tr_channel_poke(&c->base);

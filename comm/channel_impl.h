@@ -2,6 +2,7 @@
  * that stage device memory (channel_staged.c). Private to comm/. */
 #pragma once
 
+#include "comm/landing.h"
 #include "comm/world_impl.h"
 
 /* A message that is being sent. */
@@ -24,7 +25,7 @@ typedef struct tr_channel_host {
     tr_outgoing *first, **end, *free;
     tr_outgoing_chunk *chunks;
     int64_t queued, sent;
-    /* Receiving: message k lands in landing[k % 2]. taken <= arrived <= posted <= taken + 2. */
+    /* Receiving, by the rules of comm/landing.h; taken <= arrived <= posted. */
     void *landing[TR_CHANNEL_LANDINGS];
     size_t size[TR_CHANNEL_LANDINGS];
     tr_message request; /* the request of message posted - 1 */

@@ -110,7 +110,7 @@ static tr_status land_chunk(staged_channel *c, chunk *k) {
                        "a part of message %lld from rank %d has %zu bytes: the ends of the channel "
                        "were opened with different sizes",
                        (long long)c->landing, h->base.peer, bytes);
-    int slot = (int)(c->landing % TR_CHANNEL_LANDINGS);
+    int slot = tr_landing_of(c->landing);
     TR_TRY(copy_chunk(c, k, (char *)h->landing[slot] + c->offset, k->memory + HEADER_BYTES, bytes));
     c->offset += bytes;
     k->last = c->offset == whole;
@@ -125,7 +125,7 @@ static tr_status land_chunk(staged_channel *c, chunk *k) {
 static tr_status poll_receiving(staged_channel *c, tr_poll *poll) {
     tr_transport *t = c->host.base.world->transport;
     /* A chunk stays in its pinned buffer until its message has a landing buffer. */
-    for (; c->copied < c->posted && c->landing < c->host.taken + TR_CHANNEL_LANDINGS; c->copied++) {
+    for (; c->copied < c->posted && tr_landing_is_free(c->landing, c->host.taken); c->copied++) {
         chunk *k = &c->chunk[c->copied % BUFFERS];
         bool done;
         TR_TRY(t->ops->test(t, &k->request, &done));
@@ -166,7 +166,7 @@ static tr_status run_take(const tr_task *task) {
     tr_channel *channel = &c->host.base;
     tr_world *world = channel->world;
     int64_t k = task->count;
-    size_t slot = (size_t)(k % TR_CHANNEL_LANDINGS);
+    int slot = tr_landing_of(k);
     tr_wait wait = {
         .ready = ready_arrived, .object = c, .number = k, .what = "message", .peer = channel->peer};
     TR_TRY(tr_poller_wait(world, &wait));

@@ -267,9 +267,9 @@ tr_status tr_group_gather_parts(tr_group *group, tr_stream *stream, void *whole,
 /* --- channels --------------------------------------------------------------------------------- */
 
 /* One FIFO per directed pair of ranks. The sending end and the receiving end are opened by their
- * ranks with the same max_bytes. A receiving end has two landing buffers: receive k+1 is posted as
- * soon as k has arrived and a buffer is free, independent of compute. */
-enum { TR_CHANNEL_LANDINGS = 2 }; /* of max_bytes each, in device memory: the receiving end */
+ * ranks with the same max_bytes. A receiving end has landing buffers of this size in device memory
+ * (comm/landing.h): receive k+1 is posted as soon as k has arrived and its buffer is free,
+ * independent of compute. */
 tr_status tr_channel_open(tr_world *world, tr_device *device, int peer, bool sending,
                           size_t max_bytes, tr_channel **out);
 /* Closes an end. A sending end waits for its messages (up to the deadline, or 10 s without one); a

@@ -2,6 +2,7 @@
  * receives run on that stream. Events order them with the compute stream, and no host thread waits.
  * Empty messages are not sent, because both ends know the sizes. */
 #include "base/memory.h"
+#include "comm/landing.h"
 #include "comm/nccl_impl.h"
 #include "comm/nccl_library.h"
 
@@ -16,8 +17,8 @@ enum {
 typedef struct nccl_channel {
     tr_channel base;
     tr_nccl_comm comm;
-    /* Receiving: message k lands in landing[k % 2]; taken <= posted <= taken + 2. Sizes of messages
-     * taken .. expected - 1 are known: size[k % sizes]. */
+    /* Receiving, by the rules of comm/landing.h; taken <= posted. Sizes of messages taken ..
+     * expected - 1 are known: size[k % sizes]. */
     void *landing[TR_CHANNEL_LANDINGS];
     tr_event *copied[TR_CHANNEL_LANDINGS];
     size_t *size;
@@ -58,7 +59,7 @@ static tr_status enqueue_receive(nccl_channel *c, void *landing, size_t bytes) {
 
 /* Enqueues the receive of the next message into its landing buffer, once that has been copied. */
 static tr_status post_receive(nccl_channel *c) {
-    int slot = (int)(c->posted % TR_CHANNEL_LANDINGS);
+    int slot = tr_landing_of(c->posted);
     size_t bytes = c->size[c->posted % c->sizes];
     TR_TRY(tr_nccl_enter(&c->comm, "message", NULL));
     if (bytes > 0) {
@@ -71,7 +72,7 @@ static tr_status post_receive(nccl_channel *c) {
 }
 
 static tr_status post_ahead(nccl_channel *c) {
-    while (c->posted < c->expected && c->posted < c->taken + TR_CHANNEL_LANDINGS)
+    while (c->posted < c->expected && tr_landing_is_free(c->posted, c->taken))
         TR_TRY(post_receive(c));
     return TR_OK;
 }
@@ -103,7 +104,7 @@ static tr_status nccl_take(tr_channel *channel, tr_stream *stream, void *to, siz
     nccl_channel *c = self_of(channel);
     if (c->taken == c->expected) TR_TRY(nccl_expect(channel, &bytes, 1));
     TR_TRY(tr_channel_check_size(channel, c->taken, c->size[c->taken % c->sizes], bytes));
-    int slot = (int)(c->taken % TR_CHANNEL_LANDINGS);
+    int slot = tr_landing_of(c->taken);
     TR_TRY(tr_nccl_need(&c->comm, c->taken, stream));
     if (bytes > 0) TR_TRY(tr_stream_copy(stream, to, c->landing[slot], bytes));
     TR_TRY(tr_event_record(c->copied[slot], stream));
@@ -119,10 +120,8 @@ static void nccl_close(tr_channel *channel) {
     /* The receive of a message that was not taken may never end. */
     if (c->posted > c->taken) tr_nccl_abort(&c->comm);
     if (c->comm.world) tr_nccl_close(&c->comm);
-    for (int i = 0; i < TR_CHANNEL_LANDINGS; i++) {
-        tr_event_destroy(c->copied[i]);
-        tr_device_free(channel->device, c->landing[i]);
-    }
+    for (int i = 0; i < TR_CHANNEL_LANDINGS; i++) tr_event_destroy(c->copied[i]);
+    tr_landing_free(channel->device, c->landing);
     free(c->size);
     free(c);
 }
@@ -135,11 +134,8 @@ static const tr_channel_ops nccl_ops = {.send = nccl_send,
 
 static tr_status make_landings(nccl_channel *c) {
     tr_device *device = c->base.device;
-    size_t bytes = c->base.max_bytes > 0 ? c->base.max_bytes : 1;
-    for (int i = 0; i < TR_CHANNEL_LANDINGS; i++) {
-        TR_TRY(tr_device_alloc(device, TR_MEMORY_TRANSFERS, bytes, &c->landing[i]));
-        TR_TRY(tr_event_create(device, &c->copied[i]));
-    }
+    TR_TRY(tr_landing_alloc(device, c->base.max_bytes, c->landing));
+    for (int i = 0; i < TR_CHANNEL_LANDINGS; i++) TR_TRY(tr_event_create(device, &c->copied[i]));
     return TR_OK;
 }
 

@@ -2,6 +2,7 @@
 
 #include "base/memory.h"
 #include "comm/colour.h"
+#include "comm/landing.h"
 #include "pipeline/program/run_copies.h"
 
 #include <stdlib.h>
@@ -118,8 +119,7 @@ size_t tr_links_bytes(const tr_stage_table *table, const int *rank_of, int rank)
     size_t total = 0;
     for (int e = 0; e < table->edges; e++) {
         const int peer = tr_links_peer(table, rank_of, rank, e);
-        if (peer >= 0)
-            total += TR_CHANNEL_LANDINGS * tr_align_up(largest_message(table, rank_of, rank, peer));
+        if (peer >= 0) total += tr_landing_bytes(largest_message(table, rank_of, rank, peer));
     }
     return total;
 }

@@ -2,6 +2,7 @@
 
 #include "base/memory.h"
 #include "base/minmax.h"
+#include "comm/landing.h"
 #include "pipeline/program/pairs.h"
 #include "pipeline/walk.h"
 
@@ -52,13 +53,13 @@ static double link_time(tr_link link, size_t bytes) {
 
 /* Lets every message arrive that can. */
 static void advance(sim_channel *c) {
-    while (c->arrived < c->sent && c->taken >= c->arrived - 1) {
-        int k = c->arrived;
-        double t = c->message[k].sent;
-        if (k >= 1) t = tr_max_f64(t, c->message[k - 1].arrival);
-        if (k >= 2) t = tr_max_f64(t, c->message[k - 2].taken);
-        c->message[k].arrival = t + c->message[k].moves;
-        c->arrived++;
+    while (c->arrived < c->sent && tr_landing_is_free(c->arrived, c->taken)) {
+        const int k = c->arrived++;
+        const int64_t before = tr_landing_before(k);
+        double begin = c->message[k].sent;
+        if (k > 0) begin = tr_max_f64(begin, c->message[k - 1].arrival);
+        if (before >= 0) begin = tr_max_f64(begin, c->message[before].taken);
+        c->message[k].arrival = begin + c->message[k].moves;
     }
 }
 

@@ -45,8 +45,8 @@ typedef struct tr_simulation {
 
 /* Simulates the programs with cost[stages] (B costs i + w); links NULL: messages and sums take no
  * time. A message moves when it has been sent, the message before it on its channel has arrived,
- * and the one two before it has been taken (two landing buffers, rendezvous); after its link's time
- * it arrives and its send completes. Senders wait only in WAIT_SENT. A reduction moves on
+ * and its landing buffer is free (comm/landing.h; rendezvous); after its link's time it arrives and
+ * its send completes. Senders wait only in WAIT_SENT. A reduction moves on
  * links->sum when its bucket is complete and the rank's earlier collectives are over, a gather on
  * links->gather when these are over; an action that waits for gathers while it runs takes longer by
  * what it waits; a copy to the host's memory moves on links->copy when the rank's earlier ones are
