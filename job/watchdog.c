@@ -398,6 +398,12 @@ static void *run(void *argument) {
     return NULL;
 }
 
+static void release(tr_watchdog *watchdog) {
+    (void)pthread_cond_destroy(&watchdog->wake);
+    (void)pthread_mutex_destroy(&watchdog->lock);
+    free(watchdog);
+}
+
 tr_status tr_watchdog_start(tr_board *board, const tr_watchdog_options *options,
                             tr_watchdog **out) {
     *out = NULL;
@@ -412,7 +418,7 @@ tr_status tr_watchdog_start(tr_board *board, const tr_watchdog_options *options,
     tr_cond_init(&watchdog->wake);
     const tr_status status = tr_thread_start(&watchdog->thread, run, watchdog, "the watchdog");
     if (status == TR_OK) *out = watchdog;
-    else free(watchdog);
+    else release(watchdog);
     return status;
 }
 
@@ -427,7 +433,5 @@ void tr_watchdog_stop(tr_watchdog *watchdog) {
     (void)pthread_cond_signal(&watchdog->wake);
     (void)pthread_mutex_unlock(&watchdog->lock);
     (void)pthread_join(watchdog->thread, NULL);
-    (void)pthread_cond_destroy(&watchdog->wake);
-    (void)pthread_mutex_destroy(&watchdog->lock);
-    free(watchdog);
+    release(watchdog);
 }

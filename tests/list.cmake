@@ -46,7 +46,9 @@ set_tests_properties(run.own_model PROPERTIES PROCESSORS 2) # it builds
 
 # A process that cannot start more threads.
 target_link_options(test_trace PRIVATE -Wl,--wrap=clock_gettime)
-target_link_options(test_no_thread PRIVATE -Wl,--wrap=pthread_create)
+target_link_options(test_no_thread PRIVATE -Wl,--wrap=pthread_create
+  -Wl,--wrap=pthread_mutex_init,--wrap=pthread_mutex_destroy
+  -Wl,--wrap=pthread_cond_init,--wrap=pthread_cond_destroy)
 
 # A file system that cannot lock.
 target_link_options(test_rundir PRIVATE -Wl,--wrap=fcntl,--wrap=mkdir)

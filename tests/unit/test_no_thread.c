@@ -1,5 +1,6 @@
 /* Tests a process that cannot start more threads: each part of the program that needs one fails
- * with the remedy and the exit code of an unavailable device. */
+ * with the remedy and the exit code of an unavailable device, and destroys the locks and conditions
+ * that it had made. */
 #include "comm/comm.h"
 #include "device/device.h"
 #include "job/board.h"
@@ -24,6 +25,49 @@ int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attributes, v
                           void *argument) {
     (void)thread, (void)attributes, (void)run, (void)argument;
     return refusal;
+}
+
+/* The locks and conditions that were made and not destroyed. */
+static int locks;
+
+int __real_pthread_mutex_init(pthread_mutex_t *lock, const pthread_mutexattr_t *attributes);
+int __wrap_pthread_mutex_init(pthread_mutex_t *lock, const pthread_mutexattr_t *attributes);
+int __wrap_pthread_mutex_init(pthread_mutex_t *lock, const pthread_mutexattr_t *attributes) {
+    locks++;
+    return __real_pthread_mutex_init(lock, attributes);
+}
+
+int __real_pthread_mutex_destroy(pthread_mutex_t *lock);
+int __wrap_pthread_mutex_destroy(pthread_mutex_t *lock);
+int __wrap_pthread_mutex_destroy(pthread_mutex_t *lock) {
+    locks--;
+    return __real_pthread_mutex_destroy(lock);
+}
+
+int __real_pthread_cond_init(pthread_cond_t *condition, const pthread_condattr_t *attributes);
+int __wrap_pthread_cond_init(pthread_cond_t *condition, const pthread_condattr_t *attributes);
+int __wrap_pthread_cond_init(pthread_cond_t *condition, const pthread_condattr_t *attributes) {
+    locks++;
+    return __real_pthread_cond_init(condition, attributes);
+}
+
+int __real_pthread_cond_destroy(pthread_cond_t *condition);
+int __wrap_pthread_cond_destroy(pthread_cond_t *condition);
+int __wrap_pthread_cond_destroy(pthread_cond_t *condition) {
+    locks--;
+    return __real_pthread_cond_destroy(condition);
+}
+
+static int begin(void **state) {
+    (void)state;
+    locks = 0;
+    return 0;
+}
+
+static int end(void **state) {
+    (void)state;
+    assert_int_equal(locks, 0);
+    return 0;
 }
 
 static void expect_refusal(tr_status status) {
@@ -82,9 +126,11 @@ static void test_watchdog(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_messages),  cmocka_unit_test(test_streams),
-        cmocka_unit_test(test_computing), cmocka_unit_test(test_filtered),
-        cmocka_unit_test(test_watchdog),
+        cmocka_unit_test_setup_teardown(test_messages, begin, end),
+        cmocka_unit_test_setup_teardown(test_streams, begin, end),
+        cmocka_unit_test_setup_teardown(test_computing, begin, end),
+        cmocka_unit_test_setup_teardown(test_filtered, begin, end),
+        cmocka_unit_test_setup_teardown(test_watchdog, begin, end),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
