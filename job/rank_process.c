@@ -17,6 +17,7 @@ struct tr_rank_process {
     tr_watchdog *watchdog;
     tr_heartbeat *heartbeat; /* the world's; NULL where this rank is not its host's leader */
     double deadline_s;
+    bool alone;                       /* the board is this process's own, while MPI starts */
     bool begun;                       /* on all ranks */
     _Atomic int peer;                 /* of the last wait; -1: a group */
     _Atomic(tr_world *) looked_after; /* by the watchdog; NULL: none */
@@ -50,8 +51,10 @@ static bool look(void *context, char *sentence, size_t size) {
 }
 
 static tr_status start_watchdog(tr_rank_process *process) {
-    /* The process that started this rank started the other ranks of this host too. */
-    tr_watchdog_options options = {.limits.parent = getenv(TR_RANK_VARIABLE) ? getppid() : 0,
+    /* The process that started this rank started the other ranks of this host too. They are not on
+     * a board of this process alone. */
+    const bool parent = getenv(TR_RANK_VARIABLE) && !process->alone;
+    tr_watchdog_options options = {.limits.parent = parent ? getppid() : 0,
                                    .look = look,
                                    .report = report,
                                    .end = leave,
@@ -60,20 +63,33 @@ static tr_status start_watchdog(tr_rank_process *process) {
     return TR_OK;
 }
 
-/* Attaches to the launcher's board with the rank that Open MPI's environment names before MPI
- * starts. */
+/* Attaches, with the rank that Open MPI's environment names before MPI starts, to the launcher's
+ * board. Under plain mpirun the ranks have no common board yet, so each makes one of its own, by
+ * which its watchdog notices that MPI does not start and that a signal asked to stop. */
 static void enter_board(tr_rank_process *process) {
     const char *name = getenv(TR_BOARD_VARIABLE), *rank = getenv(TR_RANK_VARIABLE),
                *size = getenv("OMPI_COMM_WORLD_SIZE");
-    if (!name || !rank || !size || tr_board_open(name, atoi(size), &process->board) != TR_OK)
-        return;
+    if (!rank || !size || tr_board_open(name, atoi(size), &process->board) != TR_OK) return;
     if (tr_board_attach(process->board, atoi(rank)) == TR_OK) {
+        process->alone = !name;
         tr_board_set_wait(process->board, true, TR_RANK_WAITS_FOR_MPI, -1);
+        if (process->alone) (void)tr_signals_use(process->board);
         (void)start_watchdog(process);
     } else {
         tr_board_close(process->board);
         process->board = NULL;
     }
+}
+
+/* Leaves the board of this process alone, once MPI has started. */
+static void leave_own_board(tr_rank_process *process) {
+    if (!process->alone) return;
+    (void)tr_signals_use(NULL); /* a request that came is passed to the next board */
+    tr_watchdog_stop(process->watchdog);
+    tr_board_close(process->board);
+    process->watchdog = NULL;
+    process->board = NULL;
+    process->alone = false;
 }
 
 /* Takes from the environment what `trireme run` set for mpirun and for the ranks. A rank that
@@ -141,6 +157,7 @@ static void end_early(tr_rank_process *process, tr_status status) {
 tr_status tr_rank_process_begin(tr_rank_process *process, tr_world *world, double deadline_s) {
     process->world = world;
     process->deadline_s = deadline_s;
+    leave_own_board(process);
     tr_board_set_wait(process->board, false, NULL, -1);
     TR_TRY(join_board(process));
     tr_status threads = tr_signals_use(process->board);

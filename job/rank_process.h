@@ -11,7 +11,8 @@
 typedef struct tr_rank_process tr_rank_process;
 
 /* Attaches to the launcher's board if `trireme run` started this process, and starts the watchdog,
- * so that a rank lost while MPI starts is noticed too. A failure here happens again in
+ * so that a rank lost while MPI starts is noticed too. Under plain mpirun the watchdog ends the
+ * process (77) when MPI does not start. A failure here happens again in
  * tr_rank_process_begin, which reports it. From now on signals that ask to stop do not end the
  * process (job/signals.h). prints: without a launcher, this rank prints what a signal does. Call it
  * once per process. */

@@ -26,6 +26,9 @@ static const double PATIENCE_S = 1.5;
 static const double MPI_PATIENCE_S = 5;
 /* How long a rank that waits for MPI may take to notice that the job was asked to stop. */
 static const double STOPPING_S = 10;
+/* Ranks without a common board notice at the same time that MPI does not start. One reports this
+ * time after the other, and the first one ends the job. */
+static const double APART_S = 1;
 /* Between mpirun's SIGTERM and SIGKILL ranks vanish one by one, on purpose. */
 static const double LEAVING_S = 3;
 /* A rank that failed ends the job through MPI. A rank that is still alive after this time ends by
@@ -163,7 +166,7 @@ bool tr_watch_lives(const tr_board *board, int rank) {
 
 void tr_watch_kill(const tr_board *board, int rank) {
     tr_rank_view v;
-    if (rank < 0 || !tr_watch_lives(board, rank)) return;
+    if (rank < 0 || rank == tr_board_rank(board) || !tr_watch_lives(board, rank)) return;
     tr_board_read(board, rank, &v);
     (void)kill(v.pid, SIGKILL);
 }
@@ -252,9 +255,9 @@ static finding find_on_board(const tr_watch *watch, const tr_board *board, int64
         first = watch->suspects && watch->lost >= 0 ? watch->lost : 0;
     for (int i = 0; i < ranks; i++) {
         int rank = (first + i) % ranks;
-        if (rank == tr_board_rank(board)) continue;
         finding f = {.rank = rank};
         f.why = judge(board, rank, watch, now_ns, &f.late);
+        if (rank == tr_board_rank(board) && f.why != LOSS_STARTING) continue;
         if (f.why != LOSS_NONE && !(f.why == LOSS_GONE && leaving)) return f;
     }
     return (finding){.rank = -1};
@@ -284,6 +287,7 @@ static double patience(const tr_board *board, const tr_watch *watch, const findi
     if (me < 0) return 0;
     pid_t launcher = tr_board_launcher(board);
     if (launcher && process_alive(launcher)) return PATIENCE_S;
+    if (f->why == LOSS_STARTING) return me * APART_S;
     return leader >= 0 && leader != me && leader != f->rank ? PATIENCE_S : 0;
 }
 

@@ -37,10 +37,10 @@ typedef struct tr_watch {
     int64_t stopped_ns;
 } tr_watch;
 
-/* Looks once at every rank except the observer's own; the observer calls it a few times a second.
- * When a rank is lost (watch->lost), tells all ranks to end with TR_ERR_RANK (tr_board_end_all).
- * For the first observer that finds the loss it also claims the report, writes the sentence to
- * sentence[size] and returns true.
+/* Looks once at every rank; the observer calls it a few times a second. The observer's own rank is
+ * lost only when MPI does not start in it. When a rank is lost (watch->lost), tells all ranks to
+ * end with TR_ERR_RANK (tr_board_end_all). For the first observer that finds the loss it also
+ * claims the report, writes the sentence to sentence[size] and returns true.
  *
  * Does not report a missing process once the job is ending, because it was killed on purpose; nor
  * for 3 s after another process asked the job to stop, because mpirun, when it loses a rank of
@@ -49,7 +49,7 @@ typedef struct tr_watch {
  * run for a while (a suspended process) starts counting again. */
 bool tr_watch_look(tr_watch *watch, tr_board *board, char *sentence, size_t size);
 /* Kills the process of a rank of this host (SIGKILL also ends a stopped process), if it is still
- * the one that attached. Does nothing for rank -1 and for ranks of other hosts. */
+ * the one that attached. Does nothing for rank -1, the caller's rank and ranks of other hosts. */
 void tr_watch_kill(const tr_board *board, int rank);
 /* Returns true while the process of a rank of this host that attached exists. */
 bool tr_watch_lives(const tr_board *board, int rank);

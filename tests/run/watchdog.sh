@@ -154,6 +154,30 @@ check "two SIGTERM before a rank begins: exit code 77 (was $code)" [ "$code" = 7
 check "two SIGTERM before a rank begins: over within 40 s (took $took)" [ "$took" -le 40 ]
 check "two SIGTERM before a rank begins: no process is left" no_child_left
 
+# Under plain mpirun the ranks notice that by themselves, and the first one says it.
+process_of() { # process_of RANK: prints the job's process of that rank
+    local p
+    for p in $(descendants "$job"); do
+        if grep -qzx "OMPI_COMM_WORLD_RANK=$1" "/proc/$p/environ" 2>/dev/null; then echo "$p"; fi
+    done
+}
+takes_signals() { # takes_signals RANK: succeeds when it has a thread for them, and the watchdog's
+    local threads
+    threads=$(ls "/proc/$(process_of "$1")/task" 2>/dev/null | wc -l)
+    [ "$threads" -ge 3 ]
+}
+plain_mpirun -n 1 "$spin" spin steps 1 0.1 : -n 1 sleep 60 : -n 1 "$spin" spin steps 1 0.1 >out 2>err &
+job=$!
+for r in 0 2; do
+    until_true 60 takes_signals $r
+    kill -USR1 "$(process_of $r)"
+done
+await_end
+check "plain mpirun, a rank does not begin: exit code 77 (was $code)" [ "$code" = 77 ]
+check "plain mpirun, a rank does not begin: over within 40 s (took $took)" [ "$took" -le 40 ]
+check "plain mpirun, a rank does not begin: rank 0 says so" grep -q 'lost rank 0 .* MPI does not start' err
+check "plain mpirun, a rank does not begin: one loss" [ "$(grep -c 'lost rank' err)" = 1 ]
+
 # All ranks have announced their end, but mpirun does not learn that they leave, as when it does not run for some
 # seconds meanwhile: the job has their code, not mpirun's.
 for want in 0 75; do

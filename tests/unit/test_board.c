@@ -331,6 +331,28 @@ static void a_rank_in_which_mpi_does_not_start_is_lost(void **state) {
     tr_board_close(mine);
 }
 
+/* Under plain mpirun a rank has a board alone. Each rank reports a second after the one before
+ * it. */
+static void a_rank_alone_notices_that_mpi_does_not_start(void **state) {
+    (void)state;
+    for (int rank = 0; rank < 2; rank++) {
+        tr_board *board;
+        char sentence[768];
+        tr_watch watch = {.starting_s = 0.3, .silent_s = 0.1};
+        assert_int_equal(tr_board_open(NULL, 4, &board), TR_OK);
+        assert_int_equal(tr_board_attach(board, rank), TR_OK);
+        assert_int_equal(look_for(board, watch, 600, sentence, sizeof sentence), none);
+        watch.silent_s = 3600; /* no watchdog writes heartbeats here */
+        tr_board_set_wait(board, true, TR_RANK_WAITS_FOR_MPI, -1);
+        const int64_t begin = tr_now_ns();
+        assert_int_equal(look_for(board, watch, 60000, sentence, sizeof sentence), rank);
+        assert_true(tr_since_s(begin) >= 0.3 + rank);
+        assert_non_null(strstr(sentence, "MPI does not start"));
+        tr_watch_kill(board, rank); /* does not end the caller */
+        tr_board_close(board);
+    }
+}
+
 static void a_stopped_rank_is_lost_and_killed(void **state) {
     const fixture *f = *state;
     pid_t pid = start_rank(f, 2, true);
@@ -517,6 +539,7 @@ int main(void) {
         board_test(a_loss_names_the_saved_step),
         board_test(a_rank_that_said_goodbye_is_not_lost),
         board_test(a_rank_in_which_mpi_does_not_start_is_lost),
+        board_test(a_rank_alone_notices_that_mpi_does_not_start),
         board_test(a_stopped_rank_is_lost_and_killed),
         board_test(a_rank_stopped_before_it_began_is_lost),
         board_test(silence_is_judged_by_the_beat_alone),
