@@ -175,12 +175,20 @@ static void end_ranks(job *j) {
         (void)kill(-j->mpirun, SIGKILL);
 }
 
+/* Returns true when a rank of this host is on the board, or ranks have written output. */
+static bool has_begun(const job *j) {
+    return count_in(j, TR_RANK_ABSENT, NULL) < j->launch->ranks ||
+           tr_relay_has_copied(j->output[0]);
+}
+
 /* Reports the rank that ended first, or the host that was lost, as mpirun named it in a job on
- * several hosts. The other ranks end because of that one. */
+ * several hosts. The other ranks end because of that one. Open MPI 5 also names a host that it
+ * could not reach at the start; that job has not begun, and mpirun ends by itself. */
 static void say_named_by_mpirun(job *j) {
     char lost[512], why[128] = "mpirun's daemon there has ended or cannot be reached", text[1024];
     int rank = j->log.rank, signal = j->log.signal;
     if (rank >= 0 && !signal) return; /* it failed and reported that itself */
+    if (rank < 0 && !has_begun(j)) return;
     if (signal)
         (void)snprintf(why, sizeof why, "a signal ended its process (%s%s)", strsignal(signal),
                        signal == SIGKILL ? ", perhaps for lack of memory: see dmesg" : "");

@@ -27,6 +27,7 @@ struct tr_relay {
     const tr_relay *line_of; /* to the same terminal; may be NULL */
     atomic_bool ended, writing;
     atomic_bool open_line;    /* the last byte copied was not a newline */
+    atomic_bool has_copied;   /* any bytes */
     atomic_bool lost;         /* bytes could not be written */
     atomic_bool printed;      /* a sentence of this program was copied */
     atomic_bool printed_loss; /* one that names a lost rank or host */
@@ -111,6 +112,7 @@ static void *copy(void *argument) {
         if (left > 0) {
             if (r->line_of) let_line_end(r);
             if (!put(r->to, r->chunk, left)) atomic_store(&r->lost, true);
+            atomic_store(&r->has_copied, true);
             atomic_store(&r->open_line, r->chunk[left - 1] != '\n');
         }
         atomic_store(&r->writing, false);
@@ -170,6 +172,10 @@ bool tr_relay_ended(const tr_relay *r) {
      * writing. */
     if (poll(&(struct pollfd){.fd = r->from, .events = POLLIN}, 1, 0) != 0) return false;
     return !atomic_load(&r->writing) && tr_now_ns() - atomic_load(&r->read_ns) > SILENCE_NS;
+}
+
+bool tr_relay_has_copied(const tr_relay *r) {
+    return r && atomic_load(&r->has_copied);
 }
 
 bool tr_relay_lost(const tr_relay *r) {

@@ -30,6 +30,8 @@ void tr_relay_drop_from(tr_relay *relay, pid_t pid);
  * when the pipe is empty, everything is copied and no byte has come for a second: then a process
  * that outlived the child keeps the pipe open. */
 bool tr_relay_ended(const tr_relay *relay);
+/* Returns true when any bytes were copied; false for NULL. */
+bool tr_relay_has_copied(const tr_relay *relay);
 /* Returns true when bytes were dropped because they could not be written; false for NULL. */
 bool tr_relay_lost(const tr_relay *relay);
 /* Returns true when a sentence that begins with "trireme: " was copied; false for NULL. */

@@ -33,6 +33,27 @@ plain_mpirun -n 2 --bogus 1 hostname >/dev/null 2>&1 || bogus=$? # it depends on
 [[ $code == 69 ]] && grep -q "trireme: mpirun ended with $bogus before the job began; see why with: mpirun .*-n 2 --bogus 1 hostname$" command.err ||
     fail "--mpi: exit code $code, said '$(<command.err)'"
 
+# Open MPI 5 says the same of a host that it cannot reach at the start and of one that it loses later: such an mpirun,
+# which first runs the given command.
+mkdir unreached
+cat >unreached/mpirun <<'M'
+#!/usr/bin/env bash
+$before
+row=$(printf -- '-%.0s' {1..74})
+printf '%s\n' "$row" 'PRTE has lost communication with a remote daemon.' '' \
+    '  HNP daemon   : [prterun-a-7@0,0] on node a' '  Remote daemon: [prterun-a-7@0,1] on node b' '' "$row" >&2
+exit 255
+M
+chmod +x unreached/mpirun
+printf 'a\nb\n' >hosts
+export before
+before=true PATH=$scratch/unreached:$PATH command_fails 69 \
+    "mpirun ended with 255 before the job began; see why with: mpirun .*--hostfile hosts hostname$" \
+    run -n 2 --hostfile hosts train base.yaml parallel.dp=2
+before='echo step 1' PATH=$scratch/unreached:$PATH command_fails 77 "lost host b; mpirun's daemon there has ended" \
+    run -n 2 --hostfile hosts train base.yaml parallel.dp=2
+unset before
+
 # --- files of the wrong kind ------------------------------------------------------------------------------
 
 mkfifo fifo fifo.yaml fifo.csv
