@@ -379,9 +379,10 @@ static void drain(job *j, const sigset_t *handled) {
         }
         if (i == 0) j->lost = tr_relay_lost(j->output[0]);
         else j->printed = j->printed || tr_relay_printed(j->output[1]);
-        tr_relay_close(j->output[i]);
-        j->output[i] = NULL;
     }
+    /* The relay of stderr reads the state of stdout's line. */
+    if (tr_relay_close(j->output[1])) (void)tr_relay_close(j->output[0]);
+    j->output[0] = j->output[1] = NULL;
 }
 
 /* Prints the message of the rank that failed first, when that rank printed it but nothing of it has

@@ -190,10 +190,12 @@ bool tr_relay_printed(const tr_relay *r) {
     return r && atomic_load(&r->printed);
 }
 
-void tr_relay_close(tr_relay *r) {
-    if (!r || !atomic_load(&r->ended)) return;
+bool tr_relay_close(tr_relay *r) {
+    if (!r) return true;
+    if (!atomic_load(&r->ended)) return false;
     (void)pthread_join(r->thread, NULL);
     (void)close(r->from);
     if (atomic_load(&r->notices) >= 0) (void)close(atomic_load(&r->notices));
     free(r);
+    return true;
 }

@@ -40,6 +40,7 @@ bool tr_relay_printed(const tr_relay *relay);
 bool tr_relay_printed_loss(const tr_relay *relay);
 /* What is said when that was the result of a command. */
 #define TR_STDOUT_LOST "stdout cannot be written: is the disk full or the pipe closed?"
-/* Frees the relay if all writers have closed the pipe; otherwise its thread uses it until the
- * process exits. NULL is allowed. */
-void tr_relay_close(tr_relay *relay);
+/* Frees the relay and returns true if all writers have closed the pipe. Otherwise returns false:
+ * its thread uses it, and the relay that it was given as line_of, until the process exits. Close
+ * that one later. NULL: true. */
+bool tr_relay_close(tr_relay *relay);

@@ -35,7 +35,7 @@ static void test_output_after_silence(void **state) {
     }
     (void)close(input);
     while (!tr_relay_ended(relay)) sleep_ms(1);
-    tr_relay_close(relay);
+    assert_true(tr_relay_close(relay));
     (void)close(file[0]);
     (void)close(file[1]);
 }
@@ -63,7 +63,7 @@ static void test_failed_copies(void **state) {
     while (!tr_relay_ended(relay)) sleep_ms(1);
     assert_int_equal(read(file[0], got, sizeof got), sizeof want - 1);
     assert_memory_equal(got, want, sizeof want - 1);
-    tr_relay_close(relay);
+    assert_true(tr_relay_close(relay));
     (void)close(file[0]);
     (void)close(file[1]);
 }
@@ -92,7 +92,7 @@ static void test_mpirun_at_the_end(void **state) {
         char got[sizeof text];
         assert_int_equal(read(file[0], got, sizeof got), k == 1 ? kept : bytes);
         assert_memory_equal(got, k == 1 ? want : text, (size_t)(k == 1 ? kept : bytes));
-        tr_relay_close(relay);
+        assert_true(tr_relay_close(relay));
         (void)close(file[0]);
     }
 }
@@ -156,7 +156,7 @@ static void test_notices(void **state) {
     assert_true(strstr(got, first) < end);
     assert_non_null(strstr(end, second));
     assert_non_null(strstr(end, "MPI_ABORT"));
-    tr_relay_close(relay);
+    assert_true(tr_relay_close(relay));
     for (int i = 0; i < 2; i++) {
         (void)close(file[i]);
         (void)close(kept[i]);
@@ -182,16 +182,45 @@ static void test_a_loss_in_parts(void **state) {
             (void)close(input);
             while (!tr_relay_ended(relay)) sleep_ms(1);
             if (tr_relay_printed_loss(relay) != (k == 0)) fail_msg("parts of %zu bytes", part);
-            tr_relay_close(relay);
+            assert_true(tr_relay_close(relay));
             (void)close(file[0]);
             (void)close(file[1]);
         }
 }
 
+/* A relay that ends the unfinished line of another one keeps that other one in use until it is
+ * closed itself. */
+static void test_a_shared_line(void **state) {
+    (void)state;
+    static const char want[] = "half\nwhole\n";
+    int file[2], input[2];
+    tr_relay *out, *err;
+    char got[sizeof want];
+    assert_int_equal(pipe(file), 0);
+    must(tr_relay_open(file[1], NULL, &input[0], &out));
+    must(tr_relay_open(file[1], out, &input[1], &err));
+    assert_int_equal(write(input[0], "half", 4), 4);
+    (void)close(input[0]);
+    while (!tr_relay_ended(out)) sleep_ms(1);
+    assert_false(tr_relay_close(err)); /* its pipe is open */
+    assert_int_equal(write(input[1], "whole\n", 6), 6);
+    (void)close(input[1]);
+    while (!tr_relay_ended(err)) sleep_ms(1);
+    assert_true(tr_relay_close(err));
+    assert_true(tr_relay_close(out));
+    assert_true(tr_relay_close(NULL));
+    assert_int_equal(read(file[0], got, sizeof got), sizeof want - 1);
+    assert_memory_equal(got, want, sizeof want - 1);
+    (void)close(file[0]);
+    (void)close(file[1]);
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_output_after_silence), cmocka_unit_test(test_mpirun_at_the_end),
-        cmocka_unit_test(test_notices), cmocka_unit_test(test_a_loss_in_parts),
-        cmocka_unit_test(test_failed_copies)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_output_after_silence),
+                                       cmocka_unit_test(test_mpirun_at_the_end),
+                                       cmocka_unit_test(test_notices),
+                                       cmocka_unit_test(test_a_loss_in_parts),
+                                       cmocka_unit_test(test_failed_copies),
+                                       cmocka_unit_test(test_a_shared_line)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
