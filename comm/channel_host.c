@@ -95,12 +95,15 @@ static tr_status host_poll(tr_channel *channel, tr_poll *poll) {
     return channel->sending ? poll_sending(c, poll) : poll_receiving(c, poll);
 }
 
+static void chunk_free(tr_outgoing_chunk *chunk) {
+    for (int i = 0; i < CHUNK; i++) tr_event_destroy(chunk->slot[i].event);
+    free(chunk);
+}
+
 void tr_channel_host_clear(tr_channel_host *c) {
     for (tr_outgoing_chunk *k = c->chunks; k;) {
         tr_outgoing_chunk *next = k->next;
-        for (int i = 0; i < CHUNK; i++)
-            if (k->slot[i].event) tr_event_destroy(k->slot[i].event);
-        free(k);
+        chunk_free(k);
         k = next;
     }
     tr_landing_free(c->base.device, c->landing);
@@ -123,9 +126,7 @@ static tr_status add_outgoing(tr_channel_host *c) {
     pthread_mutex_unlock(&c->base.world->lock);
     return TR_OK;
 out:
-    for (int i = 0; i < CHUNK; i++)
-        if (chunk->slot[i].event) tr_event_destroy(chunk->slot[i].event);
-    free(chunk);
+    chunk_free(chunk);
     return status;
 }
 
@@ -214,6 +215,21 @@ void tr_channel_host_drain(tr_channel_host *c) {
 
 /* --- receiving -------------------------------------------------------------------------------- */
 
+tr_status tr_channel_host_take(tr_channel_host *c, tr_stream *stream,
+                               tr_status (*run)(const tr_task *task), void *to, size_t bytes) {
+    const tr_task task = {
+        .run = run, .object = c, .out = to, .bytes = bytes, .count = c->claimed++};
+    return tr_world_enqueue(c->base.world, stream, &task);
+}
+
+tr_status tr_channel_host_taken(tr_channel_host *c) {
+    pthread_mutex_lock(&c->base.world->lock);
+    c->taken++;
+    tr_status status = tr_channel_poke(&c->base); /* a message may wait for the landing buffer */
+    pthread_mutex_unlock(&c->base.world->lock);
+    return status;
+}
+
 static bool ready_taken(tr_wait *wait) {
     const tr_channel_host *c = wait->object;
     return c->taken == wait->number && c->arrived > wait->number;
@@ -230,20 +246,12 @@ static tr_status run_take(const tr_task *task) {
     size_t size = c->size[slot];
     tr_status status = tr_channel_check_size(&c->base, k, size, task->bytes);
     if (status == TR_OK && size > 0) memcpy(task->out, c->landing[slot], size);
-    pthread_mutex_lock(&c->base.world->lock);
-    c->taken++;
-    tr_status posted = tr_channel_poke(&c->base);
-    pthread_mutex_unlock(&c->base.world->lock);
+    tr_status posted = tr_channel_host_taken(c);
     return status != TR_OK ? status : posted;
 }
 
 static tr_status host_take(tr_channel *channel, tr_stream *stream, void *to, size_t bytes) {
-    tr_channel_host *c = self_of(channel);
-    pthread_mutex_lock(&channel->world->lock);
-    int64_t k = c->claimed++;
-    pthread_mutex_unlock(&channel->world->lock);
-    tr_task task = {.run = run_take, .object = c, .out = to, .bytes = bytes, .count = k};
-    return tr_world_enqueue(channel->world, stream, &task);
+    return tr_channel_host_take(self_of(channel), stream, run_take, to, bytes);
 }
 
 /* --- opening and closing ---------------------------------------------------------------------- */

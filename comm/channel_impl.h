@@ -30,7 +30,7 @@ typedef struct tr_channel_host {
     size_t size[TR_CHANNEL_LANDINGS];
     tr_message request; /* the request of message posted - 1 */
     int64_t posted, arrived, taken;
-    int64_t claimed; /* number of takes that were enqueued */
+    int64_t claimed; /* number of takes that were enqueued; only the caller's thread uses it */
 } tr_channel_host;
 
 /* Allocates slots for messages, or landing buffers, for a zeroed channel of this description. */
@@ -42,6 +42,13 @@ void tr_channel_host_clear(tr_channel_host *channel);
 tr_status tr_channel_host_send(tr_channel *channel, tr_stream *stream, const void *buffer,
                                size_t bytes, int64_t *ticket);
 tr_status tr_channel_host_wait_sent(tr_channel *channel, tr_stream *stream, int64_t ticket);
+
+/* Runs a take of the next message in stream order: `run` with the channel, `to`, `bytes`, and the
+ * message's number as the task's count. */
+tr_status tr_channel_host_take(tr_channel_host *channel, tr_stream *stream,
+                               tr_status (*run)(const tr_task *task), void *to, size_t bytes);
+/* Frees the landing buffer of a message that was taken. Takes the lock. */
+tr_status tr_channel_host_taken(tr_channel_host *channel);
 
 /* Returns true when a message's data is computed and its delay is over. Under the lock. */
 bool tr_outgoing_due(tr_outgoing *message, tr_poll *poll);

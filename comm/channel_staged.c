@@ -164,31 +164,21 @@ static bool ready_arrived(tr_wait *wait) {
 static tr_status run_take(const tr_task *task) {
     staged_channel *c = task->object;
     tr_channel *channel = &c->host.base;
-    tr_world *world = channel->world;
     int64_t k = task->count;
     int slot = tr_landing_of(k);
     tr_wait wait = {
         .ready = ready_arrived, .object = c, .number = k, .what = "message", .peer = channel->peer};
-    TR_TRY(tr_poller_wait(world, &wait));
+    TR_TRY(tr_poller_wait(channel->world, &wait));
     TR_TRY(tr_channel_check_size(channel, k, c->host.size[slot], task->bytes));
     tr_stream *compute = tr_device_compute(channel->device);
     if (task->bytes > 0)
         TR_TRY(tr_stream_copy(compute, task->out, c->host.landing[slot], task->bytes));
     TR_TRY(tr_stream_sync(compute));
-    pthread_mutex_lock(&world->lock);
-    c->host.taken++;
-    tr_status status = tr_channel_poke(channel); /* a message may wait for this landing buffer */
-    pthread_mutex_unlock(&world->lock);
-    return status;
+    return tr_channel_host_taken(&c->host);
 }
 
 static tr_status staged_take(tr_channel *channel, tr_stream *stream, void *to, size_t bytes) {
-    staged_channel *c = self_of(channel);
-    pthread_mutex_lock(&channel->world->lock);
-    int64_t k = c->host.claimed++;
-    pthread_mutex_unlock(&channel->world->lock);
-    tr_task task = {.run = run_take, .object = c, .out = to, .bytes = bytes, .count = k};
-    return tr_world_enqueue(channel->world, stream, &task);
+    return tr_channel_host_take(&self_of(channel)->host, stream, run_take, to, bytes);
 }
 
 /* --- opening and closing ---------------------------------------------------------------------- */
