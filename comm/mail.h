@@ -1,9 +1,9 @@
 /* Small messages between two ranks, outside of training, such as heartbeats between hosts.
  *
  * Both ranks open a mail to each other. Each end holds one message that is being sent and one that
- * has arrived. No call blocks for longer than 0.1 s: a call that does not get the world's lock
- * within that time has no effect. When the transport fails, nothing is sent or arrives any more;
- * other code ends the job. */
+ * has arrived. Apart from opening and closing, no call blocks for longer than 0.1 s: a call that
+ * does not get the world's lock within that time has no effect. When the transport fails, nothing
+ * is sent or arrives any more; other code ends the job. */
 #pragma once
 
 #include "comm/comm.h"

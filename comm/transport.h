@@ -2,8 +2,8 @@
  *
  * Messages of one (sender, receiver, tag) arrive in the order of posting and match receives in the
  * order of posting. The caller makes all calls of one rank under one lock (the world's), except
- * `pause`, which sleeps and is called without it. No other call blocks, except that `cancel` may
- * take a second for a receive of which a part has arrived. */
+ * `pause`, which sleeps and is called without it, and `close`. Calls do not block, except these
+ * two, and `cancel`, which may take a second for a receive of which a part has arrived. */
 #pragma once
 
 #include "base/status.h"

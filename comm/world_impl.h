@@ -28,27 +28,28 @@ struct tr_task {
 struct tr_world {
     int rank, size;
     tr_transport *transport;
-    pthread_mutex_t lock; /* guards all fields below and every call of the transport except pause */
+    tr_rounds *control;   /* all ranks */
+    pthread_mutex_t lock; /* guards calls of the transport (transport.h), and the fields below */
     pthread_cond_t wake;  /* the progress thread sleeps here while nothing is outstanding */
-    pthread_t poller;
-    bool poller_runs, closing;
+    bool closing;
     int drivers;  /* callers that wait and poll; the progress thread does not poll meanwhile */
     bool idle;    /* the progress thread sleeps until a signal */
     double event; /* when something last moved or a caller last polled */
     tr_channel *channels; /* open ones */
     tr_group *groups;     /* open ones that the progress thread polls */
     tr_world_hook hook;
-    double (*delay)(void *context, int group, size_t bytes);
-    void *delay_context;
     tr_status failure; /* the first failure, which every later wait returns */
     char failure_message[1024];
     bool keeps_memory; /* see tr_world_keeps_memory */
     tr_task *free_tasks;
     tr_task_chunk *task_chunks;
-    tr_rounds *control; /* all ranks */
+    /* Used only by the caller's thread: */
+    pthread_t poller;
+    bool poller_runs;
     void (*before_close)(void *context, bool failed);
     void *before_close_context;
-    /* Used only by the caller's thread: */
+    double (*delay)(void *context, int group, size_t bytes);
+    void *delay_context;
     const tr_device *nccl_device; /* the device with groups and channels over NCCL, or NULL */
     tr_own_sums own_sums;         /* of its groups */
     bool *shares;                 /* [size]: true for ranks with the same device memory; or NULL */

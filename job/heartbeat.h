@@ -26,7 +26,7 @@ typedef struct tr_heartbeat_end {
  * NULL when this rank is not a leader, and when all ranks share one board. The world owns *out and
  * frees it in tr_world_close; the board must stay open until then. */
 tr_status tr_heartbeat_open(tr_world *world, tr_board *board, tr_heartbeat **out);
-/* Receives the messages that have arrived and sends those that are due; waits at most 0.1 s a link.
+/* Receives the messages that have arrived and sends those that are due; waits at most 0.2 s a link.
  * One thread calls it a few times a second. Returns true when another host has announced the end of
  * the job, which *end then describes. A link that fails delivers nothing more, and reports no
  * error. */
