@@ -42,7 +42,7 @@ typedef struct job {
     const tr_launch *launch;
     tr_board *board;
     char name[64];
-    bool named; /* the board still has its name */
+    bool named; /* the board may still have its name */
     char exe[4096];
     pid_t mpirun;
     tr_relay *output[2]; /* of mpirun: its stdout and stderr */
@@ -425,8 +425,8 @@ static tr_status open_board(job *j) {
     TR_TRY(tr_job_files_make(&j->files, j->name));
     j->shared_free = free_shared_memory();
     tr_job_files_use(&j->files, true);
+    j->named = true; /* also after a failure: /dev/shm may be full */
     TR_TRY(tr_board_open(j->name, j->launch->ranks, &j->board));
-    j->named = true;
     tr_board_set_launcher(j->board, getpid());
     return TR_OK;
 }

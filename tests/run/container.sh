@@ -16,6 +16,12 @@ train 0 1 alone # it needs none
 train 69 2 together parallel.pp=2
 says together "shared memory .* cannot be opened: Read-only file system; make /dev/shm a writable tmpfs"
 umount /dev/shm
+mount_empty /dev/shm size=4k
+head -c 4096 /dev/zero >/dev/shm/full
+train 69 2 reserved parallel.pp=2
+says reserved "[0-9]+ bytes of shared memory for .* cannot be reserved: No space left on device; make room in /dev/shm"
+[[ $(ls -A /dev/shm) == full ]] || fail "reserved: left $(ls -A /dev/shm)"
+umount /dev/shm
 mount_empty /dev/shm size=1m
 OMPI_MCA_btl=vader,self train 69 2 small parallel.pp=2
 grep -Eq '^trireme: MPI could not start: its 2 ranks take 8 MiB or more of shared memory, and /dev/shm had 1\.0 MiB free; make room' \
