@@ -70,7 +70,10 @@ tr_status tr_hosts_write(const tr_hosts *hosts, char *path, size_t size) {
     FILE *f = fd >= 0 ? fdopen(fd, "w") : NULL;
     if (!f) {
         const int error = errno;
-        if (fd >= 0) (void)close(fd);
+        if (fd >= 0) {
+            (void)close(fd);
+            (void)unlink(path);
+        }
         return TR_FAIL(TR_ERR_IO, "'%s' cannot be written: %s", path, strerror(error));
     }
     for (int i = 0; i < hosts->count; i++) {

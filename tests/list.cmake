@@ -54,7 +54,7 @@ target_link_options(test_no_thread PRIVATE -Wl,--wrap=pthread_create
 target_link_options(test_rundir PRIVATE -Wl,--wrap=fcntl,--wrap=mkdir)
 
 # A file that is removed after a failure.
-target_link_options(test_hosts PRIVATE -Wl,--wrap=unlink)
+target_link_options(test_hosts PRIVATE -Wl,--wrap=unlink,--wrap=fdopen)
 
 # A thread that writes when the test lets it, its time, and what a write allocates.
 target_link_options(test_saver PRIVATE -Wl,--wrap=tr_ckpt_saving_write,--wrap=clock_gettime

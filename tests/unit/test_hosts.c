@@ -24,6 +24,16 @@ int __wrap_unlink(const char *path) {
     return result;
 }
 
+static bool no_stream; /* there is no memory for one */
+
+FILE *__real_fdopen(int fd, const char *mode);
+FILE *__wrap_fdopen(int fd, const char *mode);
+FILE *__wrap_fdopen(int fd, const char *mode) {
+    if (!no_stream) return __real_fdopen(fd, mode);
+    errno = ENOMEM;
+    return NULL;
+}
+
 static tr_hosts read_text(const char *text) {
     char path[] = "/tmp/trireme-test-XXXXXX";
     tr_hosts hosts;
@@ -141,10 +151,25 @@ static void a_full_disk_is_said(void **state) {
     tr_hosts_free(&hosts);
 }
 
+/* The file has been made when no stream can be. */
+static void no_file_is_left(void **state) {
+    (void)state;
+    char path[4096];
+    tr_hosts hosts = read_text("a slots=4\n");
+    no_stream = true;
+    assert_int_equal(tr_hosts_write(&hosts, path, sizeof path), TR_ERR_IO);
+    no_stream = false;
+    assert_non_null(strstr(tr_error_message(), " cannot be written: Cannot allocate memory"));
+    assert_int_equal(access(path, F_OK), -1);
+    tr_hosts_free(&hosts);
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(reads_names_and_slots), cmocka_unit_test(those_that_answer_are_written),
-        cmocka_unit_test(missing_and_endless_lines_are_refused),
-        cmocka_unit_test(a_full_disk_is_said), cmocka_unit_test(hosts_are_asked_apart)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(reads_names_and_slots),
+                                       cmocka_unit_test(those_that_answer_are_written),
+                                       cmocka_unit_test(missing_and_endless_lines_are_refused),
+                                       cmocka_unit_test(a_full_disk_is_said),
+                                       cmocka_unit_test(no_file_is_left),
+                                       cmocka_unit_test(hosts_are_asked_apart)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
