@@ -103,13 +103,7 @@ tr_status tr_collective_sums_copy(tr_group_host *g, bool in) {
 
 bool tr_collective_sums_next(tr_group_host *g) {
     bool more = false;
-    sum_piece p;
-    for (int to = 0; to < g->base.n; to += run_of(g)) {
-        tr_scatter_walk w = walk_begin(g, to);
-        while (walk_next(g, &w, &p)) continue;
-        g->cursor[to] = w.at;
-        w = walk_begin(g, to);
-        more |= walk_next(g, &w, &p);
-    }
+    for (int to = 0; to < g->base.n; to += run_of(g))
+        more |= tr_scatter_walk_end_round(walk_begin(g, to), TR_ROUND_PIECES, &g->cursor[to]);
     return more;
 }

@@ -292,15 +292,10 @@ static tr_status add_pieces(const scatter *c, int64_t used) {
 
 /* Continues after the round; returns false when it was the last one. */
 static bool advance(const scatter *c) {
-    tr_scatter_walk_piece p;
     bool more = false;
-    for (int leader = 0; leader < c->sums->n; leader += c->run) {
-        tr_scatter_walk w = walk_of(c, leader);
-        while (next(&w, &p)) continue;
-        c->sums->cursor[leader] = w.at;
-        w = walk_of(c, leader);
-        more |= next(&w, &p);
-    }
+    for (int leader = 0; leader < c->sums->n; leader += c->run)
+        more |= tr_scatter_walk_end_round(walk_of(c, leader), TR_ROUND_PIECES,
+                                          &c->sums->cursor[leader]);
     return more;
 }
 

@@ -19,3 +19,11 @@ bool tr_scatter_walk_next(tr_scatter_walk *w, int most, tr_scatter_walk_piece *o
     }
     return false;
 }
+
+bool tr_scatter_walk_end_round(tr_scatter_walk walk, int most, tr_scatter_cursor *cursor) {
+    tr_scatter_walk_piece piece;
+    while (tr_scatter_walk_next(&walk, most, &piece)) continue;
+    *cursor = walk.at;
+    walk.used = walk.pieces = 0;
+    return tr_scatter_walk_next(&walk, most, &piece);
+}

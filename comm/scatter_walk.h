@@ -31,3 +31,7 @@ typedef struct tr_scatter_walk_piece {
 /* Returns the next piece of the round, at most `most` of them, in *out, or false after the last
  * one. */
 bool tr_scatter_walk_next(tr_scatter_walk *walk, int most, tr_scatter_walk_piece *out);
+
+/* Moves a walk, which is at the begin of a round, to the begin of the next one: sets *cursor.
+ * Returns false when the round was the last one. */
+bool tr_scatter_walk_end_round(tr_scatter_walk walk, int most, tr_scatter_cursor *cursor);
