@@ -5,13 +5,13 @@
 #include "cli/ckpt_transfer.h"
 
 #include "base/digits.h"
+#include "base/launched.h"
 #include "cli/ranks.h"
 #include "config/elsewhere.h"
 #include "job/rank_process.h"
 #include "train/transfer.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 typedef struct request {
@@ -78,8 +78,7 @@ static tr_status transfer(tr_world *world, tr_board *board, const request *r) {
 
 /* One process without a launcher needs no MPI. */
 static tr_status open_world(tr_world **world) {
-    const bool is_rank = getenv("OMPI_COMM_WORLD_SIZE") || getenv("PMIX_RANK");
-    return is_rank ? tr_world_open_mpi(world) : tr_world_open_local(1, world);
+    return tr_is_launched() ? tr_world_open_mpi(world) : tr_world_open_local(1, world);
 }
 
 static tr_status run(cli_context *cli, const request *r) {

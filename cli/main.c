@@ -1,3 +1,4 @@
+#include "base/launched.h"
 #include "base/nearest.h"
 #include "base/text.h"
 #include "cli/cli.h"
@@ -118,13 +119,6 @@ static int take_backtrace(int argc, char **argv, bool *backtrace) {
     return argc;
 }
 
-/* Returns true when the launcher started several ranks and this is not the first. */
-static bool is_later_rank(void) {
-    const char *rank = getenv("OMPI_COMM_WORLD_RANK");
-    if (!rank) rank = getenv("PMIX_RANK");
-    return rank && atoi(rank) > 0;
-}
-
 void cli_report(cli_context *cli, tr_status code) {
     if (cli->silent || !*tr_error_message()) return;
     (void)fprintf(stderr, "trireme: %s%s\n", tr_error_message(), tr_error_remedy(code));
@@ -194,7 +188,7 @@ int main(int argc, char **argv) {
     if (argc > 1) limit_spinning(argv);
     const char *backtrace = getenv("TRIREME_BACKTRACE");
     cli_context cli = {.backtrace = backtrace && !strcmp(backtrace, "1"),
-                       .silent = is_later_rank()};
+                       .silent = tr_launched_rank() > 0}; /* the first one speaks */
     argc = take_backtrace(argc, argv, &cli.backtrace);
     char **words = NULL;
     tr_status code = cli_split_options(argc, argv, &argc, &words);

@@ -1,4 +1,5 @@
 /* Worlds: opening and closing, stream-ordered tasks, the control plane. */
+#include "base/launched.h"
 #include "base/memory.h"
 #include "base/wait.h"
 #include "comm/nccl_impl.h"
@@ -114,15 +115,9 @@ static tr_status check_launch(void) {
         name, ranks, ranks, ranks, name);
 }
 
-/* Returns true when an MPI launcher started this process. */
-static bool launched(void) {
-    return getenv("OMPI_COMM_WORLD_SIZE") || getenv("PMIX_RANK") || getenv("PMI_RANK") ||
-           getenv("PMI_SIZE") || getenv("PMI_FD");
-}
-
 tr_status tr_world_open_mpi(tr_world **out) {
     /* A single process needs no MPI, which takes a third of a second to start. */
-    if (!launched()) {
+    if (!tr_is_launched()) {
         TR_TRY(check_launch());
         TR_TRY(tr_world_open_local(1, out));
         return TR_OK;

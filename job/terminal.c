@@ -1,5 +1,7 @@
 #include "job/terminal.h"
 
+#include "base/launched.h"
+
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,7 +19,7 @@ int tr_terminal_columns(FILE *file) {
 /* The pseudo-terminal of a rank hides the real output, so plain mpirun counts as a pipe. */
 int tr_terminal_told_columns(void) {
     const char *told = getenv(TR_TERMINAL_VARIABLE);
-    if (!getenv("OMPI_COMM_WORLD_RANK") && !getenv("PMIX_RANK")) return -1;
+    if (!tr_is_launched()) return -1;
     const long columns = told ? strtol(told, NULL, 10) : 0;
     return columns > 0 && columns <= USHRT_MAX ? (int)columns : 0;
 }

@@ -278,8 +278,12 @@ grep -q '^  at config/config.c:[0-9]* < config/config.c:' err || fail "--backtra
 code=0
 "$trireme" --backtrace run -n 2 train bad.yaml 2>err || code=$?
 [[ $code == 78 && $(wc -l <err) == 2 ]] || fail "--backtrace run: no source locations of a rank: '$(<err)'"
-OMPI_COMM_WORLD_RANK=1 "$trireme" data bad.yaml 2>err && fail "rank 1 succeeded"
-[[ ! -s err ]] || fail "rank 1 repeated the error"
+for variable in OMPI_COMM_WORLD_RANK PMIX_RANK PMI_RANK; do
+    env $variable=1 "$trireme" data bad.yaml 2>err && fail "rank 1 succeeded"
+    [[ ! -s err ]] || fail "rank 1 repeated the error of $variable"
+done
+# A command that may run alone asks MPI, too, when a launcher of several started it.
+PMI_RANK=0 PMI_SIZE=2 refused 69 "trireme: PMI_SIZE=2, but MPI sees one rank" ckpt import none out
 
 code=0
 "$trireme" doctor >out || code=$?

@@ -2,8 +2,8 @@
 # shellcheck shell=bash disable=SC2154
 
 # The environment of a plain shell, whatever launched the tests.
-unset OMPI_COMM_WORLD_RANK OMPI_COMM_WORLD_SIZE PMIX_RANK TRIREME_BACKTRACE TRIREME_BOARD
-unset SLURM_NTASKS SLURM_STEP_NUM_TASKS WORLD_SIZE PMI_SIZE
+unset OMPI_COMM_WORLD_RANK OMPI_COMM_WORLD_SIZE PMIX_RANK PMI_RANK PMI_SIZE PMI_FD TRIREME_BACKTRACE TRIREME_BOARD
+unset SLURM_NTASKS SLURM_STEP_NUM_TASKS WORLD_SIZE
 
 trireme=$(realpath "$trireme")
 rm -rf "$scratch" && mkdir -p "$scratch"

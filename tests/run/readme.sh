@@ -50,7 +50,7 @@ export PATH=$scratch/bin:$PATH TERM=dumb
 set -a
 source "$root/tests/mpi.env"
 set +a
-unset OMPI_COMM_WORLD_RANK PMIX_RANK TRIREME_BACKTRACE
+unset OMPI_COMM_WORLD_RANK PMIX_RANK PMI_RANK TRIREME_BACKTRACE
 
 blocks yaml "$root/README.md" | sed -e '1d' -e '/:```$/,$d' -e 's/^[0-9]*://' >x.yaml
 lines=$(wc -l <x.yaml)
