@@ -288,8 +288,9 @@ static void test_who_computes(void **state) {
         tr_op *op;
         must(tr_op_prepare(&context, &desc, &op));
         assert_int_equal(op->way, TR_OP_OWN);
+        /* A row's mean is two floats. */
         assert_int_equal(op->scratch_bytes,
-                         i % 2 ? (size_t)(2 * own[i / 2].seq * 4) * sizeof(float) : 0);
+                         i % 2 ? (size_t)(2 * own[i / 2].seq * 4) * 2 * sizeof(float) : 0);
         tr_op_release(op);
     }
     const tr_op_desc old = {.kind = TR_OP_ATTENTION, .attention = heads_of(2, 64, 4, 4, 64)};
