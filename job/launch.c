@@ -35,6 +35,9 @@ static const uint64_t SEGMENT_BYTES = 4 << 20;
 /* How long a killed rank may take to die before a restart is given up. */
 static const double DYING_S = 60;
 
+/* How long the output of an mpirun that has ended may take to be copied. */
+static const double COPIES_S = 2;
+
 /* How long a host may take to answer before a restart leaves it out. */
 static const double ANSWER_S = 20;
 
@@ -310,6 +313,15 @@ static int code_of_mpirun(job *j) {
     return TR_ERR_DEVICE;
 }
 
+/* Waits until what mpirun wrote is copied, in a job on several hosts: it tells whether the job had
+ * begun and which host was lost. Ranks that outlive mpirun keep the pipes open. */
+static void wait_for_copies(const job *j) {
+    const int64_t begin = tr_now_ns();
+    for (int i = 0; i < 2 && j->log.fd >= 0; i++)
+        while (!tr_relay_ended(j->output[i]) && tr_since_s(begin) < COPIES_S)
+            (void)nanosleep(&(struct timespec){.tv_nsec = 5 * 1000000}, NULL);
+}
+
 /* Returns true when MPI itself ended a rank, which then leaves with a small code instead of by a
  * signal, and reports that. */
 static bool mpi_did_not_start(job *j) {
@@ -333,6 +345,7 @@ static bool mpi_did_not_start(job *j) {
 
 static int exit_code(job *j) {
     int rank, ending, failure;
+    wait_for_copies(j);
     /* While MPI starts, mpirun kills all ranks because of one that may not have attached to the
      * board; then the first one is not known. Otherwise the message names the rank that mpirun saw
      * end first. */
