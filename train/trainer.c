@@ -58,13 +58,13 @@ static bool is_not_finite(tr_status status) {
 
 /* Ends a run in which values are not finite after a step. what: the values. Collective. */
 static tr_status not_finite(tr_session *s, const char *what) {
-    char saved[64], todo[160];
+    char saved[64], advice[160];
     TR_TRY(tr_save_settle(s));
     tr_recorder_write_report(&s->recorder);
     return tr_world_agree(
         s->world,
         TR_FAIL(TR_ERR_DATA, "training has diverged: after step %lld %s are not finite; %s (%s)",
-                (long long)s->state->step, what, remedy(s->config, false, todo, sizeof todo),
+                (long long)s->state->step, what, remedy(s->config, false, advice, sizeof advice),
                 tr_save_text(s, saved, sizeof saved)));
 }
 
@@ -147,12 +147,12 @@ static tr_status loaded_faults(const tr_session *s, const char *text) {
 /* Ends a run that has diverged, or a step of which has no label, for the reason in `text`. */
 static tr_status diverged(const tr_session *s, int64_t step, const tr_step_result *result,
                           const char *text) {
-    char saved[64], before[160], todo[160];
+    char saved[64], before[160], advice[160];
     if (result->tokens == 0) return no_label(s, step);
     if (s->state->step == 0 && s->config->init_from[0]) return loaded_faults(s, text);
     return TR_FAIL(TR_ERR_DATA, "training has diverged: %sat step %lld %s; %s (%s)",
                    steps_before(s, result, before, sizeof before), (long long)step, text,
-                   remedy(s->config, ends_by_sigma(s, result), todo, sizeof todo),
+                   remedy(s->config, ends_by_sigma(s, result), advice, sizeof advice),
                    tr_save_text(s, saved, sizeof saved));
 }
 
