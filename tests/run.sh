@@ -50,12 +50,13 @@ tick() {
     done
 }
 
-# faults LOG: prints why a step failed: the output of each of ctest's failed tests, at most 60 lines of one, or the
-# end of the log of another command.
+# faults LOG: prints why a step failed: the output of each of ctest's failed tests without the lines of checks that passed,
+# at most 60 lines of one, or the end of the log of another command.
 faults() {
     awk '
         /^ *[0-9]+\/[0-9]+ Test +#/ { shown = /\*\*\*/ && !/\*\*\*Skipped/ ? 60 : 0; ctest = 1 }
         /^ *Start +[0-9]+: / { shown = 0 }
+        /^ok: |^\[ +(RUN|OK) +\] / { next }
         shown > 0 { print; shown-- }
         { last[NR % 60] = $0 }
         END { if (!ctest) for (i = NR - 59; i <= NR; i++) if (i > 0) print last[i % 60] }' "$1"
