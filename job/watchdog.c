@@ -27,8 +27,9 @@ static const double MPI_PATIENCE_S = 5;
 /* How long a rank that waits for MPI may take to notice that the job was asked to stop. */
 static const double STOPPING_S = 10;
 /* Ranks without a common board notice at the same time that MPI does not start. One reports this
- * time after the other, and the first one ends the job. */
-static const double APART_S = 1;
+ * time after the other, and the first one ends the job: mpirun kills the others 1 s after it asks
+ * them to end, later on a busy host. */
+static const double APART_S = 5;
 /* Between mpirun's SIGTERM and SIGKILL ranks vanish one by one, on purpose. */
 static const double LEAVING_S = 3;
 /* A rank that failed ends the job through MPI. A rank that is still alive after this time ends by
