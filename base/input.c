@@ -85,6 +85,19 @@ tr_status tr_input_open(const char *what, const char *path, int *fd, int64_t *by
     return TR_OK;
 }
 
+tr_status tr_input_no_model(const char *path, int error, const char *key) {
+    const char *slash = strchr(path, '/');
+    const bool published = error == ENOENT && slash && slash > path && *path != '.' && slash[1] &&
+                           !strchr(slash + 1, '/');
+    char fetch[1200] = "name the folder of a model of transformers, which has a config.json";
+    if (published)
+        (void)snprintf(fetch, sizeof fetch,
+                       "`hf download %.512s --local-dir %.512s` fetches a published model", path,
+                       path);
+    return TR_FAIL(tr_input_refused(error), "the model '%.512s' cannot be opened: %s%s; %s", path,
+                   strerror(error), key, fetch);
+}
+
 tr_status tr_input_stream(const char *path, FILE **out) {
     const char *kind;
     int fd;

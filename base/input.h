@@ -32,6 +32,11 @@ tr_status tr_input_refused(int error);
  * path and the cause. */
 tr_status tr_input_open(const char *what, const char *path, int *fd, int64_t *bytes);
 
+/* Fails like tr_input_refused for a model's path that a user named and stat refused with that
+ * errno; the message names the path, the cause, `key` (the config's key in brackets, or "") and a
+ * remedy. A path that does not exist and has one slash may be a published model's name. */
+tr_status tr_input_no_model(const char *path, int error, const char *key);
+
 /* Opens a regular file that the program itself wrote, for reading line by line. When the file does
  * not exist, sets *out to NULL and succeeds. Fails with TR_ERR_IO; the message has the path and the
  * cause. */

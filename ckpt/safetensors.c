@@ -227,11 +227,7 @@ tr_status tr_weights_open(const char *path, tr_weights *w) {
     struct stat info;
     tr_path single, index;
     *w = (tr_weights){0};
-    if (stat(path, &info) != 0) {
-        if (errno == ENOENT || errno == ENOTDIR)
-            return TR_FAIL(TR_ERR_NOFILE, "there is no file or folder '%s'", path);
-        return TR_FAIL(tr_input_refused(errno), "'%s' cannot be read: %s", path, strerror(errno));
-    }
+    if (stat(path, &info) != 0) return tr_input_no_model(path, errno, "");
     if (!S_ISDIR(info.st_mode)) {
         TR_TRY(tr_foreign_shard(path));
         TR_TRY(add_safetensors(w, path));

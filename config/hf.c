@@ -457,26 +457,11 @@ tr_status tr_hf_parse(const cJSON *root, const char *where, tr_hf *out) {
     return TR_FAIL(TR_ERR_DATA, "%s: %s", where, why);
 }
 
-/* Fails for a folder that cannot be opened. One slash may make it a published model's name. */
-static tr_status fail_open(const char *folder, int cause) {
-    const char *slash = strchr(folder, '/');
-    const bool published = cause == ENOENT && slash && slash > folder && *folder != '.' &&
-                           slash[1] && !strchr(slash + 1, '/');
-    if (!published)
-        return TR_FAIL(tr_input_refused(cause), "the folder '%s' cannot be opened: %s", folder,
-                       strerror(cause));
-    return TR_FAIL(
-        tr_input_refused(cause),
-        "the folder '%s' cannot be opened: %s; `hf download %s --local-dir %s` fetches a "
-        "published model",
-        folder, strerror(cause), folder, folder);
-}
-
 tr_status tr_hf_read(const char *folder, tr_hf *out, cJSON **kept) {
     char path[4200];
     struct stat info;
     cJSON *root;
-    if (stat(folder, &info) != 0) return fail_open(folder, errno);
+    if (stat(folder, &info) != 0) return tr_input_no_model(folder, errno, " (model.init_from)");
     if (S_ISREG(info.st_mode))
         return TR_FAIL(TR_ERR_DATA,
                        "'%s' is a file, and not a folder with config.json: a single file "

@@ -102,6 +102,8 @@ refused 66 "step-00000007: there is no checkpoint of step 7 here; the newest val
 refused 65 "'born/config.yaml' is not a folder: name a new folder" ckpt export born born/config.yaml
 refused 65 "'born/config.yaml/x' is not a folder: name a new folder" ckpt export born born/config.yaml/x
 refused 66 "; \`hf download some/model --local-dir some/model\` fetches a published model" plan base.yaml model.init_from=some/model
+refused 66 "; \`hf download some/model --local-dir some/model\` fetches a published model" ckpt import some/model none
+refused 66 "the model 'none' cannot be opened: No such file or directory (model.init_from); name the folder of a model" plan base.yaml model.init_from=none
 if unshare -rm true 2>/dev/null; then
     code=0
     unshare -rm bash -c "mount -t tmpfs none empty && exec '$trireme' ckpt export born empty" >out 2>err || code=$?
