@@ -37,6 +37,16 @@ static tr_status not_a_directory(const char *path, size_t bytes, const tr_rundir
                    path, key_of(dir));
 }
 
+/* Fails for the root folder, in whatever way it is written. An empty variable makes it of "$DIR/",
+ * and the files of a run must not fill it. */
+static tr_status check_root(const tr_rundir *dir) {
+    struct stat a, b;
+    if (stat(dir->path, &a) || stat("/", &b) || a.st_dev != b.st_dev || a.st_ino != b.st_ino)
+        return TR_OK;
+    return TR_FAIL(TR_ERR_CONFIG, "'%s'%s is the root folder: name a directory for this run",
+                   dir->path, key_of(dir));
+}
+
 /* Makes the directory and its parents; sets dir->made. */
 static tr_status make_directory(const char *path, tr_rundir *dir) {
     size_t at;
@@ -221,6 +231,7 @@ tr_status tr_rundir_take(const char *dir, bool make, bool argument, const char *
     *out = (tr_rundir){.fd = -1, .argument = argument, .job = job};
     (void)snprintf(out->path, sizeof out->path, "%s", dir);
     lock_path(dir, path);
+    TR_TRY(check_root(out));
     /* A run that ends may remove the directory between two of these calls; then they are
      * repeated. */
     for (int tries = 0; tries < 1000; tries++) {

@@ -17,11 +17,11 @@ typedef struct tr_rundir {
 enum { TR_RUNDIR_NOTE = 256 };
 /* Locks the directory. `make`: creates it, with its parents, if it is missing. argument: messages
  * do not name log.dir, because the user gave the path as an argument. job: a name of the launcher's
- * job, which its restarts share; NULL: none. Fails with TR_ERR_CONFIG, which names host and
- * process, when another run has locked it; with TR_ERR_NOFILE when it is missing and `make` is
- * false; with TR_ERR_DATA when it or a parent is not a directory; with TR_ERR_IO when it cannot be
- * made or opened, or its ckpt cannot be written to. note: a sentence when the file system cannot
- * lock, so that another job may not be noticed; else it is empty. */
+ * job, which its restarts share; NULL: none. Fails with TR_ERR_CONFIG for the root folder, and,
+ * with the host and process, when another run has locked the directory; with TR_ERR_NOFILE when it
+ * is missing and `make` is false; with TR_ERR_DATA when it or a parent is not a directory; with
+ * TR_ERR_IO when it cannot be made or opened, or its ckpt cannot be written to. note: a sentence
+ * when the file system cannot lock, so that another job may not be noticed; else it is empty. */
 tr_status tr_rundir_take(const char *path, bool make, bool argument, const char *job,
                          tr_rundir *out, char note[TR_RUNDIR_NOTE]);
 /* Notes in the lock file that the job's run has begun in the directory, so that a restart of the

@@ -313,6 +313,18 @@ static void a_file_is_not_taken_for_a_directory(void **state) {
     assert_int_equal(unlink(path), 0);
 }
 
+static void the_root_folder_is_refused(void **state) {
+    (void)state;
+    static const char *const roots[] = {"/", "//", "/.", "/tmp/.."};
+    tr_rundir dir;
+    for (size_t i = 0; i < sizeof roots / sizeof *roots; i++) {
+        const tr_status status = tr_rundir_take(roots[i], true, false, NULL, &dir, note);
+        if (status == TR_OK) tr_rundir_release(&dir);
+        assert_int_equal(status, TR_ERR_CONFIG);
+        assert_non_null(strstr(tr_error_message(), " (log.dir) is the root folder: name a"));
+    }
+}
+
 /* While runs start and end, a directory that one of them removes is always held by exactly one. */
 static void directories_that_vanish_are_held_by_one(void **state) {
     (void)state;
@@ -362,6 +374,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(long_paths_are_refused),
         cmocka_unit_test(a_file_is_not_taken_for_a_directory),
+        cmocka_unit_test(the_root_folder_is_refused),
         cmocka_unit_test(a_second_run_names_the_holder),
         cmocka_unit_test(a_restart_knows_its_run),
         cmocka_unit_test(the_death_of_the_holder_frees_it),

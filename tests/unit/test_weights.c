@@ -198,7 +198,8 @@ static void bad_headers_are_refused(void **state) {
     refused(tr_weights_open(path_of("x.safetensors"), &w), TR_ERR_DATA,
             "has 3 bytes, fewer than the 8 with which safetensors begin: it was cut off");
     tr_weights_close(&w);
-    refused(tr_weights_open(path_of("nothing"), &w), TR_ERR_NOFILE, "cannot be opened: No such file or directory; name the folder of a model");
+    refused(tr_weights_open(path_of("nothing"), &w), TR_ERR_NOFILE,
+            "cannot be opened: No such file or directory; name the folder of a model");
     tr_weights_close(&w);
 }
 
