@@ -104,6 +104,31 @@ static tr_status set_entry(const tr_yaml *yaml, int at, const char *source, tr_c
     return TR_OK;
 }
 
+/* Returns true for a list in brackets, and a key that has lists in a file. */
+static bool is_list(const tr_key *key, const char *value) {
+    const size_t length = strlen(value);
+    return *value == '[' && value[length - 1] == ']' &&
+           (tr_key_takes(key, TR_YAML_LIST) || tr_key_takes(key, TR_YAML_SCALES) ||
+            tr_key_takes(key, TR_YAML_BATCHES));
+}
+
+/* Sets a key from a list in brackets, as in a file. */
+static tr_status set_list(const tr_key *key, const char *list, tr_config *config) {
+    const size_t size = strlen(key->name) + strlen(list) + 3;
+    char *text;
+    tr_yaml yaml;
+    TR_TRY(tr_calloc(size, 1, &text));
+    (void)snprintf(text, size, "%s: %s", key->name, list);
+    tr_status status = tr_yaml_parse(text, size - 1, "argument", &yaml);
+    free(text);
+    TR_TRY(status);
+    if (yaml.count == 1 && tr_key_takes(key, yaml.entry->kind))
+        status = tr_key_set(key, yaml.entry->value, config);
+    else status = TR_FAIL(TR_ERR_CONFIG, "%s: %s", key->name, list_of(key));
+    tr_yaml_free(&yaml);
+    return status;
+}
+
 /* Sets a key from "key=value" or "--key=value", which is override `number` (from 1). */
 static tr_status set_override(const char *text, int number, tr_config *config) {
     const char *key = strncmp(text, "--", 2) ? text : text + 2, *equals = strchr(key, '=');
@@ -113,9 +138,11 @@ static tr_status set_override(const char *text, int number, tr_config *config) {
     memcpy(name, key, (size_t)(equals - key));
     name[equals - key] = '\0';
     int index = tr_schema_find(name);
-    tr_status status =
-        index < 0 ? unknown_key(name) : tr_key_set(&tr_schema[index], equals + 1, config);
-    TR_TRY(status);
+    if (index < 0) return unknown_key(name);
+    const tr_key *found = &tr_schema[index];
+    tr_status (*set)(const tr_key *, const char *, tr_config *) =
+        is_list(found, equals + 1) ? set_list : tr_key_set;
+    TR_TRY(set(found, equals + 1, config));
     config->place[index] = (tr_config_place){.line = -number};
     return TR_OK;
 }

@@ -98,7 +98,7 @@ const tr_key tr_schema[] = {
     {"model.lora.targets", TR_KEY_PATHS, AT(model.lora.targets), .example = "q_proj v_proj",
      .help = "Linear layers of the blocks that are updated, by the last parts of their names: "
              "q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj and down_proj, or c_attn, c_proj "
-             "and c_fc for gpt2. In a file also a list. Default: all-linear."},
+             "and c_fc for gpt2. Also a YAML list. Default: all-linear."},
     {"model.lora.base", TR_KEY_TEXT, AT(lora_base), .example = "models/llama-3.2-1b",
      .help = "The folder of the model, where model.init_from is an adapter of PEFT. Default: the "
              "one that adapter_config.json names."},
@@ -146,9 +146,9 @@ const tr_key tr_schema[] = {
      .help =
          "Parameters that are not trained: patterns of their names (as transformers has them; * "
          "and ? as in a shell). They keep their values, have no optimizer state and no gradient. "
-         "In a file also a list. Default, and with an empty value: none."},
+         "Also a YAML list. Default, and with an empty value: none."},
     {"train.lr_scale", TR_KEY_SCALES, AT(model.tuning.lr_scale), .example = "0.1 *.wte.weight",
-     .help = "Factors of the learning rate: SCALE PATTERN SCALE PATTERN, or in a file a list of "
+     .help = "Factors of the learning rate: SCALE PATTERN SCALE PATTERN, or a list of "
              "{match: PATTERN, scale: SCALE}; the first pattern that matches a name wins. Default, "
              "and with an empty value: 1 for all."},
     {"train.recompute", TR_KEY_PATTERNS, AT(model.recompute), .fallback = "none",
@@ -158,19 +158,19 @@ const tr_key tr_schema[] = {
          "(outputs of norms and of the MLP's activation); full (a block keeps only its input); "
          "auto (for each stage the first of these that fits device.memory); or "
          "a list by block, MODE:FIRST-LAST or MODE:NUMBER, where blocks are numbered from 0 as in "
-         "the names of their tensors, and the others recompute nothing. The bits of a run stay. In "
-         "a file "
-         "also a list."},
+         "the names of their tensors, and the others recompute nothing. The bits of a run stay. "
+         "Also a YAML list."},
     {"train.steps", INT(train.steps, 1, BIG), .fallback = "1000",
      .help = "Optimizer steps of the whole run."},
     {"train.batch", INT(train.batch, 1, BIG), .fallback = "16",
      .help = "Sequences of a step, over all ranks: a multiple of parallel.dp * train.micro_batch."},
     {"train.batch_warmup", TR_KEY_BATCHES, AT(train.batch_warmup), .example = "8 100 16 300",
-     .help = "Smaller batches of the first steps, BATCH UNTIL BATCH UNTIL: 8 100 16 300 is 8 "
-             "sequences until step 100, 16 until step 300, and then train.batch. In a file also "
-             "a list of {until: STEP, batch: SEQUENCES}. Both numbers ascend, and each batch is a "
-             "multiple of parallel.dp * train.micro_batch below train.batch. Default, and with an "
-             "empty value: none."},
+     .help =
+         "Smaller batches of the first steps, BATCH UNTIL BATCH UNTIL: 8 100 16 300 is 8 "
+         "sequences until step 100, 16 until step 300, and then train.batch. Also a "
+         "YAML list of {until: STEP, batch: SEQUENCES}. Both numbers ascend, and each batch is a "
+         "multiple of parallel.dp * train.micro_batch below train.batch. Default, and with an "
+         "empty value: none."},
     {"train.micro_batch", INT(train.micro_batch, 1, 1048576), .fallback = "4",
      .help = "Sequences that pass through the pipeline together."},
     {"train.seed", INT(train.seed, 0, EXACT_INTEGERS), .fallback = "1",
@@ -196,7 +196,7 @@ const tr_key tr_schema[] = {
      .help = "Batches of one validation; 0: the whole held-out part."},
     {"train.eval", TR_KEY_PATHS, AT(train.eval), .example = "questions.jsonl",
      .help = "Files of multiple-choice questions, as `trireme eval` reads them, that are answered "
-             "every train.validate_every steps. In a file also a list. Default: none."},
+             "every train.validate_every steps. Also a YAML list. Default: none."},
     {"train.sample_every", INT(train.sample_every, 0, BIG), .fallback = "0",
      .help = "Steps between two samples, the texts that the model makes of train.sample_prompts; "
              "0: never."},
@@ -234,11 +234,11 @@ const tr_key tr_schema[] = {
              "--resume continues."},
     {"optim.restarts", TR_KEY_POINTS, AT(optim.restarts), .example = "1000 3000",
      .help = "Steps after which the schedule begins again, with its warm-up; each part ends where "
-             "the next one begins, the last one at optim.horizon. In a file also a list. Default, "
+             "the next one begins, the last one at optim.horizon. Also a YAML list. Default, "
              "and with an empty value: none."},
     {"optim.milestones", TR_KEY_POINTS, AT(optim.milestones), .example = "500 750",
      .help = "For optim.schedule steps: the steps from which on the learning rate is multiplied by "
-             "optim.milestone_factor once more. They count from the last restart. In a file also a "
+             "optim.milestone_factor once more. They count from the last restart. Also a YAML "
              "list. Default, and with an empty value: half and three quarters of "
              "each part between restarts."},
     {"optim.milestone_factor", FLOAT(optim.milestone_factor, 0, 1), .fallback = "0.1",
@@ -401,8 +401,8 @@ const tr_key tr_schema[] = {
          "What a GPU keeps in its host's memory: none; optimizer (the optimizer's state, and in "
          "bf16 and fp16 the fp32 copies of parameters, which the host's cores step); activations "
          "(what forward keeps for backward, of all stages, or with :FIRST-LAST or :NUMBER of "
-         "these), which go out and come back while the GPU computes; or both. The same bits. In a "
-         "file also a list. Not on CPUs."},
+         "these), which go out and come back while the GPU computes; or both. The same bits. Also "
+         "a YAML list. Not on CPUs."},
     {"device.link", FLOAT(device.link, 0, 1e6), .fallback = "0", .example = "300",
      .help =
          "GB/s from a rank to another one on its host, for the plan and the order auto; 0: 1 on "

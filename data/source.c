@@ -42,7 +42,9 @@ tr_status tr_format_open_file(const char *path, tr_source *source) {
     tr_status status = tr_input_open("the data file", path, &file->fd, &file->bytes);
     if (status != TR_OK) {
         file->fd = -1;
-        return TR_FAIL(status, "%s (%s)", tr_error_message(), source->key);
+        const bool joined = status == TR_ERR_NOFILE && strchr(path, ',');
+        return TR_FAIL(status, "%s (%s)%s", tr_error_message(), source->key,
+                       joined ? "; put blanks between files, not commas" : "");
     }
     if (file->bytes == 0)
         return TR_FAIL(TR_ERR_DATA, "the data file '%s' is empty: name another one (%s)", path,

@@ -139,6 +139,16 @@ static void overrides_win_and_are_checked(void **state) {
     assert_int_equal(c.parallel.pp, 2);
     assert_string_equal(c.data.path, "a: b #c");
     assert_int_equal(c.device.memory, INT64_C(2) << 30);
+    const char *lists[] = {
+        "data.path=[a.bin, 'b c.bin']", "optim.schedule=steps",
+        "--optim.milestones=[3, 5]",    "train.freeze=[]",
+        "data.tokenizer=[a]",           "train.batch_warmup=[{until: 2, batch: 8}]"};
+    assert_int_equal(tr_config_parse(good, strlen(good), "x.yaml", lists, 6, &c), TR_OK);
+    assert_string_equal(c.data.path, "a.bin \"b c.bin\"");
+    assert_string_equal(c.optim.milestones, "3 5");
+    assert_string_equal(c.model.tuning.freeze, "");
+    assert_string_equal(c.data.tokenizer, "[a]");
+    assert_string_equal(c.train.batch_warmup, "8 2");
     static const struct {
         const char *text, *message;
     } bad[] = {
@@ -146,6 +156,16 @@ static void overrides_win_and_are_checked(void **state) {
         {"train.steps=x", "train.steps must be an integer (for example 1000), not 'x'"},
         {"resume", "resume: expected key=value, like train.steps=100"},
         {"data.path=\xff", "data.path must be valid UTF-8"},
+        {"data.path=[a, {path: b, weight: 1}]",
+         "argument:1:16: the items of a list must all have the same form: plain values, or the "
+         "same keys"},
+        {"data.path=[a], train.seed: [b]",
+         "argument:1:15: this is not valid YAML: did not find expected key, "
+         "while parsing a block mapping"},
+        {"data.path=[a]\ntrain.seed: [b]",
+         "data.path: an item of this list is a path, or like {path: a.bin, weight: 0.7}"},
+        {"train.batch_warmup=[8, 2]",
+         "train.batch_warmup: an item of this list is like {until: 100, batch: 8}"},
     };
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         assert_int_equal(tr_config_parse(good, strlen(good), "x.yaml", &bad[i].text, 1, &c),
