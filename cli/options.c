@@ -144,8 +144,8 @@ static const char *nearest_option(const form *f, const char *option,
     return near < 0 ? NULL : known[near];
 }
 
-/* Fails for an option of run, or of another program's launcher, and for the name of a key. Returns
- * TR_OK for other options. bare: without its dashes. */
+/* Fails for an option of run, or of another program's launcher, for the name of a key, and for an
+ * option that has a remark. Returns TR_OK for other options. bare: without its dashes. */
 static tr_status known_otherwise(const form *f, const char *option, const char *bare) {
     const cli_command *run = cli_find("run");
     const bool runs = !cli_is_of_one(f->name) && f->command != run;
@@ -161,8 +161,10 @@ static tr_status known_otherwise(const form *f, const char *option, const char *
         return TR_FAIL(TR_ERR_USAGE, "%s is a key: write it with its value, as %s=VALUE", option,
                        bare);
     ours = tr_key_elsewhere(bare);
-    if (!ours || !takes_key(f, ours)) return TR_OK;
-    return TR_FAIL(TR_ERR_USAGE, "unknown option %s; did you mean the key %s?", option, ours);
+    if (ours && takes_key(f, ours))
+        return TR_FAIL(TR_ERR_USAGE, "unknown option %s; did you mean the key %s?", option, ours);
+    ours = tr_remark_elsewhere(bare, f->command->name);
+    return ours ? TR_FAIL(TR_ERR_USAGE, "unknown option %s: %s", option, ours) : TR_OK;
 }
 
 tr_status cli_unknown_option(const char *name, const char *word) {

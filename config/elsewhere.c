@@ -6,11 +6,20 @@
 
 /* What Megatron-LM, torchtitan, transformers, PEFT and nanoGPT call a key, and what they, PyTorch
  * and others call a command (in backticks here), an option (as in our usage), an operand that they
- * have an option for (likewise, in capital letters) and a value (after '='). Their names are in
- * small letters here, and '-' is written as '_'. */
+ * have an option for (likewise, in capital letters) and a value (after '='). A remark is for
+ * options without such a name here; it begins with the commands that it is for, in brackets. Their
+ * names are in small letters here, and '-' is written as '_'. */
 static const struct {
     const char *ours, *names; /* with one space between them */
 } elsewhere[] = {
+    {"(ckpt) nothing is overwritten: name a new folder", "force overwrite yes"},
+    {"(plan ckpt schedule) only eval and simulate write JSON", "json"},
+    {"(sample) with --prompts FILE every text is a line of JSON", "json jsonl"},
+    {"(train) every run writes metrics.jsonl and TensorBoard events to log.dir",
+     "wandb use_wandb wandb_project wandb_name report_to tensorboard logger json csv"},
+    {"(train) log.every sets how often a line is printed", "verbose v quiet q silent log_level"},
+    {"(train) nothing is overwritten: continue the run with --resume, or set another log.dir",
+     "force overwrite overwrite_output_dir yes"},
     {"`trireme ckpt export RUN FOLDER`", "merge merge_adapter merge_and_unload"},
     {"`trireme ckpt import` or `trireme ckpt export`", "convert converter checkpoint_convert"},
     {"`trireme data tokenize`", "preprocess preprocess_data prepare encode"},
@@ -106,19 +115,20 @@ static const struct {
     {"model.head_size", "head_dim kv_channels"},
     {"model.mlp_width", "intermediate_size ffn_hidden_size n_inner"},
     {"model.context",
-     "seq_length seq_len max_seq_len max_position_embeddings block_size n_positions"},
+     "seq_length seq_len max_seq_len max_position_embeddings block_size n_positions "
+     "context_length max_seq_length"},
     {"model.vocab", "vocab_size"},
     {"model.norm_eps", "rms_norm_eps norm_epsilon layer_norm_epsilon"},
     {"model.rope_theta", "rotary_base"},
     {"model.window", "sliding_window"},
     {"model.tie", "tie_word_embeddings"},
-    {"model.init_from", "model_name_or_path"},
+    {"model.init_from", "model_name_or_path pretrained"},
     {"model.lora.rank", "lora_rank lora_r lora"},
     {"model.lora.alpha", "lora_alpha"},
     {"model.lora.targets", "target_modules"},
     {"data.path", "data_path dataset_path data dataset train_data train_file input"},
     {"data.validation", "val_data valid_data eval_data validation_file"},
-    {"data.tokenizer", "tokenizer_model tokenizer_path"},
+    {"data.tokenizer", "tokenizer_model tokenizer_path vocab_file"},
     {"train.steps",
      "train_iters max_iters max_steps num_steps train_steps iterations epochs num_epochs "
      "num_train_epochs"},
@@ -131,6 +141,7 @@ static const struct {
     {"train.validate_every", "eval_interval eval_steps"},
     {"optim.name", "optimizer"},
     {"optim.lr", "learning_rate"},
+    {"optim.weight_decay", "wd"},
     {"optim.beta1", "adam_beta1"},
     {"optim.beta2", "adam_beta2"},
     {"optim.eps", "adam_eps adam_epsilon"},
@@ -141,15 +152,19 @@ static const struct {
     {"parallel.tp", "tensor_model_parallel_size tensor_parallel_degree"},
     {"parallel.pp", "pipeline_model_parallel_size pipeline_parallel_degree"},
     {"parallel.dp", "data_parallel_replicate_degree"},
-    {"parallel.zero", "use_distributed_optimizer data_parallel_shard_degree zero_stage"},
+    {"parallel.zero",
+     "use_distributed_optimizer data_parallel_shard_degree zero_stage fsdp deepspeed"},
     {"parallel.sequence", "sequence_parallel"},
     {"parallel.virtual", "num_virtual_stages_per_pipeline_rank"},
     {"parallel.schedule", "pipeline_parallel_schedule pipeline_parallel_schedule_csv"},
     {"parallel.cut", "pipeline_model_parallel_layout"},
-    {"checkpoint.every", "save_interval save_steps"},
-    {"device.name", "device"},
+    {"checkpoint.every", "save_interval save_steps save_every"},
+    {"device.name", "device cpu cuda use_cpu no_cuda"},
     {"device.memory", "gpu_memory max_memory"},
-    {"log.dir", "output_dir dump_folder output out o save save_dir run_dir"},
+    {"device.offload", "cpu_offload"},
+    {"log.dir",
+     "output_dir dump_folder output out o save save_dir run_dir run_name logdir logging_dir "
+     "tensorboard_dir checkpoint_dir ckpt_dir"},
     {"log.every", "log_interval log_freq logging_steps"},
 };
 
@@ -178,6 +193,17 @@ const char *tr_key_elsewhere(const char *name) {
 const char *tr_command_elsewhere(const char *name) {
     for (int row = -1; (row = find(name, row + 1)) < ROWS;)
         if (*elsewhere[row].ours == '`') return elsewhere[row].ours;
+    return NULL;
+}
+
+const char *tr_remark_elsewhere(const char *name, const char *command) {
+    const size_t length = strlen(command);
+    for (int row = -1; (row = find(name, row + 1)) < ROWS;) {
+        const char *ours = elsewhere[row].ours, *end = strchr(ours, ')');
+        if (*ours != '(') continue;
+        for (const char *at = ours; (at = strstr(at + 1, command)) && at < end;)
+            if (strchr("( ", at[-1]) && strchr(" )", at[length])) return end + 2;
+    }
     return NULL;
 }
 

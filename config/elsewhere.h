@@ -9,6 +9,9 @@ const char *tr_key_elsewhere(const char *name);
 /* Returns the command that does what other programs' command of this name does, in backticks and
  * with its arguments, or NULL. */
 const char *tr_command_elsewhere(const char *name);
+/* Returns what to say of other programs' option of this name (without its dashes), which the
+ * command has under no name, or NULL. */
+const char *tr_remark_elsewhere(const char *name, const char *command);
 /* Returns the option, as in `usage` and with its value, that other programs' option of this name
  * (without its dashes) is there, or the operand, which is in capital letters; or NULL. */
 const char *tr_option_elsewhere(const char *name, const char *usage);

@@ -445,9 +445,15 @@ static const char *last_part(const void *names, int index) {
 }
 
 bool tr_schema_ends_with(int index, const char *name) {
+    static const char separators[] = ".-_";
     const char *full = tr_schema[index].name;
     const size_t length = strlen(full), n = strlen(name);
-    return n > 0 && n < length && full[length - n - 1] == '.' && !strcmp(full + length - n, name);
+    if (n == 0 || n > length || (n < length && full[length - n - 1] != '.')) return false;
+    full += length - n;
+    for (size_t i = 0; i < n; i++)
+        if (name[i] != full[i] && (!strchr(separators, name[i]) || !strchr(separators, full[i])))
+            return false;
+    return true;
 }
 
 /* Returns the index of the shortest key that begins with this name, the first one among equals, or

@@ -42,8 +42,8 @@ extern const int tr_schema_count;
 
 /* Returns the index of the key of this name, or -1. */
 int tr_schema_find(const char *name);
-/* Returns true when the key's name ends with this one, behind a dot: "rank" and "lora.rank" of
- * "model.lora.rank". */
+/* Returns true when the key's name is this one, or ends with it behind a dot: "rank" and
+ * "lora.rank" of "model.lora.rank". The separators '.', '-' and '_' are the same: "lora-rank". */
 bool tr_schema_ends_with(int index, const char *name);
 /* Returns the index of the key that the user probably meant, also when the name's section is
  * missing or wrong, or the name is that of another program; -1 when no key is near. */

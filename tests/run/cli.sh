@@ -73,6 +73,9 @@ train x.yaml --load>--resume
 train x.yaml -resume>--resume
 train x.yaml --profile>--trace N
 train x.yaml --dry-run>`trireme plan CONFIG`
+train x.yaml --log-dir>the key log.dir
+train x.yaml --checkpoint_keep-every>the key checkpoint.keep_every
+train x.yaml --min-lr>the key optim.min_lr
 train x.yaml --nproc-per-node>`trireme run -n RANKS train ...`
 train x.yaml --gpus>`trireme run -n RANKS train ...`
 plan x.yaml --world-size>--search RANKS
@@ -101,6 +104,19 @@ run --np>-n RANKS
 run -n2>-n 2
 schedule show gpipe -p2>-p 2
 schedule show gpipe --num-stages>-p P
+END
+# What other programs have an option for, and Trireme has not.
+while IFS='>' read -r line remark; do
+    read -ra words <<<"$line"
+    expect 64 "trireme: unknown option ${words[-1]}: $remark" "${words[@]}"
+done <<'END'
+train x.yaml --wandb>every run writes metrics.jsonl and TensorBoard events to log.dir
+train x.yaml --verbose>log.every sets how often a line is printed
+train x.yaml --force>nothing is overwritten: continue the run with --resume, or set another log.dir
+ckpt export run x --force>nothing is overwritten: name a new folder
+plan x.yaml --json>only eval and simulate write JSON
+ckpt ls run --json>only eval and simulate write JSON
+sample run --json>with --prompts FILE every text is a line of JSON
 END
 # Operands, for which they have options.
 while read -r ours option command; do
