@@ -78,6 +78,10 @@ tr_status cli_take_number(const char *command, const char *option, const char *t
  * Does nothing for a folder without checkpoints. */
 void cli_warn_of_skipped(const char *run);
 
+/* Says on stderr which of the keys that were given to sample or eval ("key=value") only training
+ * reads. */
+void cli_note_idle_keys(const char *command, const char *const *setting, int count);
+
 /* Prints this thread's failure, once in a process, unless another rank does. Ranks call it before
  * they leave the world: at the first exit code other than 0 mpirun ends the job, including ranks
  * that have not printed yet. */

@@ -153,6 +153,7 @@ static tr_status evaluate_and_report(tr_world *world, tr_board *board, request *
         (void)fprintf(stderr,
                       "trireme: note: this machine has no device %s: evaluating on the CPU\n",
                       s->config.device.name);
+    if (writes) cli_note_idle_keys("eval", r->overrides, r->eval.model.overrides_count);
     if (writes && r->eval.model.step < 0) cli_warn_of_skipped(r->eval.model.path);
     if (s->note[0] && writes) (void)fprintf(stderr, "trireme: note: %s\n", s->note);
     tr_status status = tr_eval_session_run(s, &loss);

@@ -182,6 +182,7 @@ static tr_status make_texts(tr_world *world, request *r, tr_generation *s) {
     if (s->on_cpu_instead && writes)
         (void)fprintf(stderr, "trireme: note: this machine has no device %s: sampling on the CPU\n",
                       s->config.device.name);
+    if (writes) cli_note_idle_keys("sample", r->overrides, r->model.overrides_count);
     if (writes && r->model.step < 0) cli_warn_of_skipped(r->model.path);
     r->texts.sampler.world = world;
     r->texts.sampler.decoder = s->decoder;

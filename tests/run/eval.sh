@@ -50,6 +50,12 @@ evaluate 1 words run
 for line in loss perplexity 'bits per byte'; do grep -q "^$line  *[0-9]" words || fail "no line of $line"; done
 evaluate 1 early run --step 10 --json
 cmp one early || fail "--step 10 is another step"
+# Keys that only training reads are named; those of the run's own config are not.
+evaluate 2 idle run --json --optim.lr=3 train.steps=7 parallel.pp=2 train.precision=fp32
+cmp one idle || fail "keys for training change the loss: $(<idle)"
+[[ $(grep -o "^trireme: note: eval does not read .*" idle.err) == $(printf 'trireme: note: eval does not read %s, which is for training\n' optim.lr train.steps) ]] ||
+    fail "keys for training: $(<idle.err)"
+[[ ! -s one.err ]] || fail "eval run: $(<one.err)"
 evaluate 1 short run --json model.context=20
 [[ $(number short sequences) == 303 ]] || fail "shorter sequences: $(<short)"
 
