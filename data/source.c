@@ -103,9 +103,15 @@ static tr_status check_compressed(const tr_source *source) {
 /* Files without a header. */
 tr_status tr_format_open_raw(const char *path, const tr_source_options *options,
                              tr_source *source) {
+    source->width = find(options->format)->width;
+    const char *shown = source->width == 1 ? tr_source_shows(path) : NULL;
+    if (shown)
+        return TR_FAIL(TR_ERR_DATA,
+                       "the data file '%s' has tokens, and data.format bytes would learn their "
+                       "bytes: set data.format to %s (%s)",
+                       path, shown, source->key);
     TR_TRY(tr_format_open_file(path, source));
     const int64_t bytes = source->file.bytes;
-    source->width = find(options->format)->width;
     TR_TRY(source->width > 1 ? check_numpy(source, options->format) : check_compressed(source));
     if (bytes % source->width)
         return TR_FAIL(TR_ERR_DATA,

@@ -315,6 +315,11 @@ static void tokens_beyond_the_vocabulary_are_refused(void **state) {
     write_image("packed", &file);
     refuses(path_of("packed"), "bytes", VOCAB, TR_ERR_DATA, "is compressed by zstd, and data.fo");
     write_megatron("m", 4, 4, 0);
+    static const char *const names[] = {"m", "m.bin", "m.idx"};
+    for (int i = 0; i < 3; i++)
+        refuses(path_of(names[i]), "bytes", VOCAB, TR_ERR_DATA,
+                "' has tokens, and data.format bytes would learn their bytes: set data.format to "
+                "megatron (data.path)");
     FILE *f = fopen(path_of("m.bin"), "r+b");
     assert_non_null(f);
     assert_int_equal(fwrite("\xff\xff\xff\xff", 1, 4, f), 4);
