@@ -26,6 +26,9 @@ static tr_status parse_words(int argc, char **argv, request *r) {
             r->json = true;
         } else if (data || step) {
             if (++i == argc) return cli_usage("eval", "a value is missing after %s", word);
+            if (data && r->eval.data)
+                return cli_usage("eval", "--data is given twice: name several files in one, as in "
+                                         "--data 'a.txt b.txt'");
             if (data) r->eval.data = argv[i];
             else TR_TRY(cli_take_integer("eval", word, argv[i], 0, INT64_MAX, &model->step));
         } else if (cli_is_setting(word, !model->path)) {

@@ -214,6 +214,7 @@ evaluate 1 bytes_held on_bytes --json
 refuses 64 'has no data of its own' 1 folder
 refuses 64 'no held-out part of data.path: name the file with --data FILE' 1 folder data.path=some.txt
 refuses 64 'no run directory' 1
+refuses 64 '--data is given twice: name several files in one' 1 run --data a.txt --data b.txt
 refuses 64 'did you mean' 1 run --date x
 refuses 64 'folder of a model, which has no steps: leave out --step' 1 folder --data some.txt --step 3
 refuses 66 'none.txt' 1 run --data none.txt
