@@ -102,14 +102,12 @@ static tr_status check_layout(const tr_config *config, int ranks, bool data_rank
                        "with the product %d",
                        product, (long long)wanted, ranks == 1 ? "there is 1 rank" : several,
                        (long long)wanted, ranks);
-    /* Decoding may give embedding and head ranks of their own. */
-    if (c->parallel.pp > c->model.layers + (data_ranks ? 0 : 2))
-        return TR_FAIL(
-            TR_ERR_CONFIG,
-            "parallel.pp is %lld, but the model has only %lld layers%s: use fewer ranks, "
-            "or raise parallel.tp%s",
-            (long long)c->parallel.pp, (long long)c->model.layers + (data_ranks ? 0 : 2),
-            data_ranks ? "" : " (with embedding and head)", data_ranks ? " or parallel.dp" : "");
+    if (c->parallel.pp > c->model.layers)
+        return TR_FAIL(TR_ERR_CONFIG,
+                       "parallel.pp is %lld, but the model has only %lld layers: use fewer ranks, "
+                       "or raise parallel.tp%s",
+                       (long long)c->parallel.pp, (long long)c->model.layers,
+                       data_ranks ? " or parallel.dp" : "");
     return TR_OK;
 }
 

@@ -93,7 +93,7 @@ refuses 78 "model.context is 16, but the run 'gpt2' says 32: leave the key out" 
 sample 1 shorter llama -p 'The ' -n 8 model.context=16 # its positions have no parameters
 sample 1 whole gpt2 -p 'The ' -n 8 model.window=0 model.dropout=0.3
 refuses 78 "parallel.dp is 2, but a text is decoded without data ranks" 2 gpt2 parallel.dp=2
-refuses 78 "parallel.pp is 8, but the model has only 6 layers" 8 gpt2
+refuses 78 "parallel.pp is 5, but the model has only 4 layers: use fewer ranks, or raise parallel.tp" 5 gpt2
 refuses 78 "parallel.pp * parallel.tp is 2, but there are 3 ranks" 3 gpt2 parallel.tp=2
 refuses 64 "more than one run: The (give a prompt with -p)" 1 gpt2 The
 refuses 64 "-p and --prompts both give prompts" 1 gpt2 -p x --prompts prompts
