@@ -68,6 +68,8 @@ static tr_status unknown_command(const char *name) {
                        whole->name, name);
     const char *ours = tr_command_elsewhere(name);
     if (ours) return TR_FAIL(TR_ERR_USAGE, "unknown command '%s'; did you mean %s?", name, ours);
+    const char *remark = tr_remark_elsewhere(name, "trireme");
+    if (remark) return TR_FAIL(TR_ERR_USAGE, "unknown command '%s': %s", name, remark);
     const cli_command *command = cli_find_near(name);
     int option = tr_nearest(name, option_name, options, 3);
     for (int i = 0; i < 3 && *name == '-' && name[1] && !name[2]; i++)

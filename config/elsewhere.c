@@ -7,11 +7,12 @@
 /* What Megatron-LM, torchtitan, transformers, PEFT and nanoGPT call a key, and what they, PyTorch
  * and others call a command (in backticks here), an option (as in our usage), an operand that they
  * have an option for (likewise, in capital letters) and a value (after '='). A remark is for
- * options without such a name here; it begins with the commands that it is for, in brackets. Their
- * names are in small letters here, and '-' is written as '_'. */
+ * options and commands without such a name here; it begins in brackets with the commands that have
+ * not the option. Their names are in small letters here, and '-' is written as '_'. */
 static const struct {
     const char *ours, *names; /* with one space between them */
 } elsewhere[] = {
+    {"(trireme) every run writes report.html to its log.dir", "report plot tensorboard dashboard"},
     {"(ckpt) nothing is overwritten: name a new folder", "force overwrite yes"},
     {"(plan ckpt schedule) only eval and simulate write JSON", "json"},
     {"(sample) with --prompts FILE every text is a line of JSON", "json jsonl"},
@@ -74,6 +75,7 @@ static const struct {
     {"NAME|FILE", "schedule name"},
     {"RUN", "model run load checkpoint ckpt model_path model_name_or_path"},
     {"RUN FOLDER", "output output_dir out o to"},
+    {"RUN [STEP]", "step iter iteration"},
     {"=1f1b", "schedule1f1b pipedream_flush one_f_one_b"},
     {"=adamw", "adamw_torch adamw_torch_fused adamw_hf fusedadam"},
     {"=bf16", "bfloat16 bf16_mixed"},

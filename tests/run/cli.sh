@@ -150,6 +150,9 @@ done
 expect 64 "trireme: --resume continues the run in log.dir: write log.dir=run; usage: $("$trireme" help train | sed -n 1p)" train x.yaml --resume run
 printf '# none yet\n\n' >hosts
 expect 65 "trireme: the hostfile 'hosts' names no host: write one a line, like node1 slots=8" run -n 2 --hostfile hosts train x.yaml
+expect 64 "trireme: unknown command 'report': every run writes report.html to its log.dir" report run
+expect 64 "trireme: unknown option --step; write RUN [STEP] without an option, as in \`trireme ckpt verify RUN [STEP]\`" ckpt verify run --step 4
+expect 64 "trireme: name the schedule with --schedule gpipe; usage: $("$trireme" help simulate | sed -n 1p)" simulate gpipe -p 2 -m 2
 expect 64 "trireme: unknown command 'x.yaml'; did you mean \`trireme train x.yaml\`?" x.yaml
 expect 64 "trireme: ranks cannot run 'x.yaml'; did you mean 'train x.yaml'?" run -n 2 x.yaml
 expect 64 "trireme: unknown option '-V'; did you mean \`trireme --version\`?" -V
