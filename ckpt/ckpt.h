@@ -182,9 +182,9 @@ tr_status tr_ckpt_mark_corrupt(const char *root, int64_t step, const char *why);
 /* Reads only the logical state (with the config) of a committed step; -1: the newest valid one. Not
  * collective. */
 tr_status tr_ckpt_read_state(const char *root, int64_t step, tr_ckpt_state *state);
-/* Removes steps older than the newest `keep` valid ones (at least 2), except valid multiples of
- * `every` (0: none), and the temporary directories of saves that were killed. Not collective: rank
- * 0 calls it. */
+/* Removes steps older than the newest `keep` valid ones (at least 2), except multiples of `every`
+ * (0: none), which it does not read; and the temporary directories of saves that were killed. Not
+ * collective: rank 0 calls it. */
 tr_status tr_ckpt_retain(const char *root, int keep, int64_t every);
 /* Removes a root with all steps in it, complete or not. Does not fail; does nothing when there is
  * none. Not collective. */

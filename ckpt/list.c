@@ -382,18 +382,21 @@ static tr_status discard(const char *root, int64_t step) {
 }
 
 tr_status tr_ckpt_retain(const char *root, int keep, int64_t every) {
-    tr_ckpt_info *info = NULL;
-    int count = 0, kept = 0;
+    int64_t *steps = NULL;
+    size_t n = 0;
+    int kept = 0;
     TR_TRY(remove_leftovers(root));
-    TR_TRY(tr_ckpt_list(root, &info, &count));
+    TR_TRY(scan(root, &steps, &n));
     if (keep < 2) keep = 2;
     tr_status status = TR_OK;
-    for (int i = count - 1; i >= 0 && status == TR_OK; i--) {
-        const bool stays = info[i].valid && every > 0 && info[i].step % every == 0;
-        if (kept >= keep && !stays) status = discard(root, info[i].step);
-        else if (info[i].valid) kept++;
+    while (n > 0 && status == TR_OK) {
+        const int64_t step = steps[--n];
+        tr_ckpt_info info = {.valid = false};
+        if (kept < keep) status = examine(root, step, &info);
+        else if (every <= 0 || step % every != 0) status = discard(root, step);
+        kept += info.valid;
     }
-    free(info);
+    free(steps);
     return status;
 }
 

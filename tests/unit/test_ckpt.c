@@ -454,23 +454,26 @@ static void test_retention(void **state) {
     free_model(&m);
 }
 
-/* Valid multiples of a number stay, whatever their age. */
+/* Multiples of a number stay, whatever their age: also one that is damaged or of a later format,
+ * since one that cannot be read for some time looks like it. */
 static void test_retention_of_multiples(void **state) {
     (void)state;
-    static const int64_t kept[] = {2, 6, 8, 9};
+    static const char later[] = "trireme checkpoint\nformat=2\n";
+    static const int64_t kept[] = {2, 4, 6, 8, 10, 11};
     print_seed(__func__);
     model m = tiny_model();
     layout l = random_layout(&m, 1);
     char *root = path_of("o");
-    for (int step = 1; step <= 9; step++) {
+    for (int step = 1; step <= 11; step++) {
         assert_good(save_model(root, step, &m, &l));
         if (step == 4) assert_int_equal(truncate(path_of("o/step-00000004/index.h5"), 10), 0);
+        if (step == 6) write_bytes(path_of("o/step-00000006/COMMIT"), later, sizeof later - 1);
         assert_int_equal(tr_ckpt_retain(root, 2, 2), TR_OK);
     }
     tr_ckpt_info *info;
     int count;
     assert_int_equal(tr_ckpt_list(root, &info, &count), TR_OK);
-    assert_int_equal(count, 4);
+    assert_int_equal(count, 6);
     for (int k = 0; k < count; k++) assert_int_equal(info[k].step, kept[k]);
     free(info);
     free_model(&m);
