@@ -279,11 +279,12 @@ static bool put_index(tr_token_output *o, FILE *f) {
     return good;
 }
 
-tr_status tr_token_output_finish(tr_token_output *o) {
+tr_status tr_token_output_finish(tr_token_output *o, int64_t files) {
     char temporary[PATH_MAX];
+    tr_token_place end = {.file = files};
     FILE *f;
-    TR_TRY(store(o, ".bin", o->tokens));
-    TR_TRY(store(o, ".idx", o->lengths));
+    /* A process that ends between the last two renames leaves a state to go on from. */
+    TR_TRY(tr_token_output_commit(o, &end));
     (void)snprintf(temporary, sizeof temporary, "%s", path_of(o, ".idx.tmp"));
     TR_TRY(tr_output_open_for(path_of(o, ".idx"), temporary, &f));
     tr_status status = put_index(o, f) && fflush(f) == 0 && fdatasync(fileno(f)) == 0

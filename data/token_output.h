@@ -39,8 +39,9 @@ tr_status tr_token_output_add(tr_token_output *output, const int32_t *id, int64_
 tr_status tr_token_output_end_document(tr_token_output *output);
 /* Stores on disk what was written, and `place`, of which only the input is read. */
 tr_status tr_token_output_commit(tr_token_output *output, tr_token_place *place);
-/* Writes the index and gives the files their names. Fails with TR_ERR_IO. */
-tr_status tr_token_output_finish(tr_token_output *output);
+/* Commits that all input files are done, writes the index and gives the files their names. Fails
+ * with TR_ERR_IO. */
+tr_status tr_token_output_finish(tr_token_output *output, int64_t files);
 /* Returns true when the file system cannot lock: another process with the same output would not be
  * noticed. */
 bool tr_token_output_unlocked(const tr_token_output *output);

@@ -316,7 +316,7 @@ static tr_status run(work *w) {
     if (status == TR_ERR_DATA) tr_token_output_discard(w->output);
     TR_TRY(status);
     if (!o->only_tokens) TR_TRY(save_tokenizer(o));
-    return tr_token_output_finish(w->output);
+    return tr_token_output_finish(w->output, o->count);
 }
 
 tr_status tr_tokenize(const tr_tokenize_options *options, tr_tokenize_progress *done) {

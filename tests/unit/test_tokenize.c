@@ -59,9 +59,12 @@ static void write_texts(void) {
 static int calls_left;
 
 static bool exits; /* or else asks to stop */
+static double commit_s;
+static const char *taken; /* a name that a directory takes meanwhile; NULL: none */
 
 static bool stop(void *context, const tr_tokenize_progress *progress) {
     *(bool *)context = progress->continued;
+    if (taken) (void)mkdir(path_of(taken), 0777);
     const bool last = calls_left-- == 0;
     if (last && exits) _exit(7);
     return !last;
@@ -83,6 +86,7 @@ static tr_status tokenize_with(const char *middle, const char *prefix, int threa
                                          .key = "text",
                                          .prefix = path[3],
                                          .threads = threads,
+                                         .commit_s = commit_s,
                                          .progress = stop,
                                          .context = continued};
     tr_status status = tr_tokenize(&options, &done);
@@ -164,6 +168,23 @@ static void a_process_that_ended_between_the_names_is_continued(void **state) {
     must(tokenize("named", 2, &continued));
     assert_true(continued);
     assert_true(same("whole.bin", "named.bin") && same("whole.idx", "named.idx"));
+}
+
+/* Also one that was too fast to commit before. */
+static void a_fast_process_that_ended_between_the_names_is_continued(void **state) {
+    (void)state;
+    bool continued;
+    calls_left = -1;
+    commit_s = 1e9;
+    taken = "fast.idx";
+    refused(tokenize("fast", 2, &continued), TR_ERR_IO, "fast.idx");
+    taken = NULL;
+    assert_int_equal(rmdir(path_of("fast.idx")), 0);
+    assert_int_equal(access(path_of("fast.bin"), F_OK), 0);
+    must(tokenize("fast", 2, &continued));
+    commit_s = 0;
+    assert_true(continued);
+    assert_true(same("whole.bin", "fast.bin") && same("whole.idx", "fast.idx"));
 }
 
 static void without_its_parts_the_work_begins_again(void **state) {
@@ -278,6 +299,7 @@ int main(void) {
         cmocka_unit_test(a_stopped_process_is_continued),
         cmocka_unit_test(an_index_that_failed_is_written_later),
         cmocka_unit_test(a_process_that_ended_between_the_names_is_continued),
+        cmocka_unit_test(a_fast_process_that_ended_between_the_names_is_continued),
         cmocka_unit_test(with_a_damaged_state_the_work_begins_again),
         cmocka_unit_test(without_its_parts_the_work_begins_again),
         cmocka_unit_test(a_damaged_file_leaves_no_parts),
