@@ -70,7 +70,7 @@ target_link_options(test_ckpt PRIVATE -Wl,--wrap=tr_folders_sync)
 target_link_options(test_save_step PRIVATE
   -Wl,--wrap=tr_saver_begin,--wrap=tr_saver_saves,--wrap=tr_saver_look,--wrap=tr_saver_end
   -Wl,--wrap=tr_engine_complete,--wrap=tr_session_begin,--wrap=tr_rundir_in_place
-  -Wl,--wrap=tr_recorder_write_report,--wrap=tr_recorder_warn)
+  -Wl,--wrap=tr_recorder_write_report,--wrap=tr_recorder_warn,--wrap=tr_recorder_sync)
 
 # A rank that cannot open a group or a channel.
 target_link_options(test_engine PRIVATE -Wl,--wrap=tr_group_open,--wrap=tr_channel_open

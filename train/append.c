@@ -43,6 +43,11 @@ tr_status tr_append_write(tr_append *file, const void *record, size_t bytes) {
     return TR_OK;
 }
 
+tr_status tr_append_sync(const tr_append *file) {
+    if (file->fd < 0 || fsync(file->fd) == 0 || errno == EINVAL) return TR_OK;
+    return cannot(file, "synced");
+}
+
 tr_status tr_append_cut(tr_append *file, int64_t keep) {
     if (file->length <= keep) return TR_OK;
     if (ftruncate(file->fd, keep)) return cannot(file, "cut");

@@ -219,6 +219,12 @@ tr_status tr_metrics_write_sample(tr_metrics *m, int64_t step, const char *promp
     return status;
 }
 
+tr_status tr_metrics_sync(const tr_metrics *m) {
+    TR_TRY(tr_append_sync(&m->lines));
+    TR_TRY(tr_append_sync(&m->answers));
+    return tr_append_sync(&m->samples);
+}
+
 void tr_metrics_close(tr_metrics *metrics) {
     if (!metrics) return;
     tr_append_close(&metrics->lines);

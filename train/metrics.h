@@ -49,4 +49,6 @@ tr_status tr_metrics_write_answers(tr_metrics *metrics, int64_t step, const char
 /* Appends the line of tr_texts_record to samples.jsonl. Fails like tr_metrics_write. */
 tr_status tr_metrics_write_sample(tr_metrics *metrics, int64_t step, const char *prompt,
                                   const tr_byte_list *text);
+/* Puts the records on the disk, except the events. Fails with TR_ERR_IO. */
+tr_status tr_metrics_sync(const tr_metrics *metrics);
 void tr_metrics_close(tr_metrics *metrics);

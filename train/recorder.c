@@ -346,6 +346,17 @@ void tr_recorder_samples(tr_recorder *r, int64_t step, const tr_samples *samples
     tr_error_restore(&before);
 }
 
+void tr_recorder_sync(tr_recorder *r) {
+    tr_error before;
+    if (!r->metrics) return;
+    tr_error_save(&before);
+    bool failed = tr_metrics_sync(r->metrics) != TR_OK;
+    if (failed && !r->unsynced && !r->unrecorded)
+        tr_recorder_warn(r, "a power cut may remove the newest metrics: %s", tr_error_message());
+    r->unsynced = failed;
+    tr_error_restore(&before);
+}
+
 tr_status tr_recorder_write_trace(tr_recorder *r, const tr_mesh *mesh,
                                   const tr_program_set *programs, const tr_record *trace,
                                   int64_t first_step) {

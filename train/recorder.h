@@ -37,6 +37,7 @@ typedef struct tr_recorder {
     bool unrecorded; /* the last step's metrics could not be written */
     bool unsampled;  /* nor the last sample */
     bool unanswered; /* nor the last answers */
+    bool unsynced;   /* the records could not be put on the disk */
     tr_progress progress;
     tr_append log; /* log.txt: all lines for people, whole and without codes */
     bool unlogged; /* log.txt cannot be written */
@@ -84,6 +85,8 @@ void tr_recorder_step(tr_recorder *recorder, tr_device *device, const tr_metrics
 void tr_recorder_answers(tr_recorder *recorder, int64_t step, const tr_questions *questions);
 /* Shows and records on rank 0 the texts made after a step. */
 void tr_recorder_samples(tr_recorder *recorder, int64_t step, const tr_samples *samples);
+/* Puts the records so far on the disk; warns when it cannot. */
+void tr_recorder_sync(tr_recorder *recorder);
 /* Writes the recorded steps as log.dir/trace.json and keeps their timelines for the report.
  * first_step: the first recorded step. Collective; fails only when a rank is lost. */
 tr_status tr_recorder_write_trace(tr_recorder *recorder, const tr_mesh *mesh,

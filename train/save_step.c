@@ -81,6 +81,8 @@ tr_status tr_save_step(tr_session *s, bool last) {
     s->saving.step = s->state->step;
     tr_session_begin(s, TR_ACTIVITY_SAVE, 0);
     tr_status status = tr_world_agree(s->world, tr_save_guard_directory(s));
+    /* So that a run that goes on from this step after a power cut has the records before it. */
+    tr_recorder_sync(&s->recorder);
     if (status == TR_OK) status = tr_engine_complete(s->engine);
     if (status == TR_OK) status = compare_replicas(s);
     tr_guard_saved(s->config, &s->state->guard);

@@ -205,6 +205,36 @@ static void lines_keep_bits_and_resume_cuts(void **state) {
     assert_true(same_config(&config, &saved));
 }
 
+static void write_file(const char *name, const char *text) {
+    char path[1200];
+    (void)snprintf(path, sizeof path, "%s/%s", config.log.dir, name);
+    FILE *f = fopen(path, "w");
+    assert_non_null(f);
+    assert_true(fputs(text, f) >= 0 && fclose(f) == 0);
+}
+
+static ino_t inode_of(const char *name) {
+    char path[1200];
+    struct stat info;
+    (void)snprintf(path, sizeof path, "%s/%s", config.log.dir, name);
+    assert_int_equal(stat(path, &info), 0);
+    return info.st_ino;
+}
+
+static void a_sync_reaches_each_file(void **state) {
+    (void)state;
+    static const char *const names[] = {"metrics.jsonl", "eval.jsonl", "samples.jsonl"};
+    use_directory("synced");
+    for (int i = 0; i < 3; i++) {
+        tr_metrics *m;
+        write_file(names[i], "");
+        assert_int_equal(tr_metrics_open(&config, 3, &m), TR_OK);
+        assert_int_equal(tr_metrics_sync(m), TR_OK);
+        assert_int_equal(synced, inode_of(names[i])); /* the last one that is open */
+        tr_metrics_close(m);
+    }
+}
+
 /* What cannot be read now may be whole, so it is not cut. */
 static void an_unreadable_file_is_not_cut(void **state) {
     (void)state;
@@ -248,14 +278,6 @@ static void going_back_cuts(void **state) {
     tr_metrics_close(m);
     has_steps(60);
     assert_int_equal(count_events(), 1);
-}
-
-static void write_file(const char *name, const char *text) {
-    char path[1200];
-    (void)snprintf(path, sizeof path, "%s/%s", config.log.dir, name);
-    FILE *f = fopen(path, "w");
-    assert_non_null(f);
-    assert_true(fputs(text, f) >= 0 && fclose(f) == 0);
 }
 
 static void metrics_of_a_run_that_saved_nothing_are_kept(void **state) {
@@ -332,6 +354,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(tensorboard_bytes_are_exact),
         cmocka_unit_test(lines_keep_bits_and_resume_cuts),
+        cmocka_unit_test(a_sync_reaches_each_file),
         cmocka_unit_test(an_unreadable_file_is_not_cut),
         cmocka_unit_test(going_back_cuts),
         cmocka_unit_test(metrics_of_a_run_that_saved_nothing_are_kept),

@@ -1,5 +1,6 @@
 /* Tests what a save means for the guard's count of skips in a row, and for the step that a run goes
- * back to: with a saver that the test lets succeed or fail. */
+ * back to: with a saver that the test lets succeed or fail; and that the records are on the disk
+ * before it begins. */
 #include "train/guard.h"
 #include "train/save_step.h"
 
@@ -13,6 +14,7 @@
 
 static struct {
     bool saves, fails; /* a save is in progress; the next that ends fails */
+    bool synced;       /* the records are on the disk */
     tr_ckpt_guard saved;
 } saver;
 
@@ -21,6 +23,8 @@ tr_status __wrap_tr_saver_begin(tr_saver *s, const tr_ckpt_state *state, bool ba
 tr_status __wrap_tr_saver_begin(tr_saver *s, const tr_ckpt_state *state, bool background) {
     (void)s, (void)background;
     assert_false(saver.saves);
+    assert_true(saver.synced);
+    saver.synced = false;
     saver.saves = true;
     saver.saved = state->guard;
     return TR_OK;
@@ -68,6 +72,12 @@ bool __wrap_tr_rundir_in_place(const tr_rundir *dir) {
 void __wrap_tr_recorder_write_report(tr_recorder *recorder);
 void __wrap_tr_recorder_write_report(tr_recorder *recorder) {
     (void)recorder;
+}
+
+void __wrap_tr_recorder_sync(tr_recorder *recorder);
+void __wrap_tr_recorder_sync(tr_recorder *recorder) {
+    (void)recorder;
+    saver.synced = true;
 }
 
 void __wrap_tr_recorder_warn(tr_recorder *recorder, const char *format, ...);
