@@ -2,6 +2,7 @@
 
 #include "base/code8.h"
 #include "base/memory.h"
+#include "base/text.h"
 #include "layers/tuning.h"
 #include "train/lr.h"
 
@@ -148,9 +149,12 @@ tr_status tr_saved_run_check(tr_ckpt_state *state, const char *root, tr_config *
                        (long long)config->train.seed, (unsigned long long)state->seed);
     TR_TRY(tr_calloc(1, sizeof *then, &then));
     tr_status status = TR_OK;
-    if (tr_config_parse(state->config, strlen(state->config), root, NULL, 0, then) == TR_OK)
+    if (tr_config_parse(state->config, strlen(state->config), root, NULL, 0, then) == TR_OK) {
         status = compare(state, root, then, config, out);
-    else tr_error_clear();
+    } else {
+        (void)tr_text_fit(out->unread, sizeof out->unread, tr_error_message());
+        tr_error_clear();
+    }
     free(then);
     return status;
 }
@@ -158,6 +162,12 @@ tr_status tr_saved_run_check(tr_ckpt_state *state, const char *root, tr_config *
 void tr_saved_run_say(const tr_saved_run *saved, const tr_config *config, tr_recorder *recorder) {
     const long long horizon = config->optim.horizon, steps = config->train.steps;
     const tr_lr lr = tr_lr_of(config);
+    if (saved->unread[0])
+        tr_recorder_warn(recorder,
+                         "this version cannot read the checkpoint's config (%s), and compares only "
+                         "train.seed and the tensors' shapes: check that all other keys of the "
+                         "model are as they were",
+                         saved->unread);
     if (saved->kept_horizon)
         tr_recorder_warn(recorder,
                          "the learning rate's schedule ends at step %lld, as in the run that is "

@@ -16,6 +16,7 @@ typedef struct tr_saved_run {
     bool unmastered;                 /* the masters, which this run rounds to BF16 */
     bool rounded;                    /* it computed in FP64, of which a checkpoint keeps FP32 */
     bool narrowed_frozen;            /* this run keeps frozen parameters in other or fewer bits */
+    char unread[256];                /* why this version cannot read the saved config, or "" */
 } tr_saved_run;
 
 /* Compares *config with the config of the saved state of a run with checkpoints in `root`, and
@@ -23,7 +24,7 @@ typedef struct tr_saved_run {
  * with another default on other devices, and the learning rate's horizon. Sets state->moments_since
  * if the optimizer's moments start again. Fails with TR_ERR_CONFIG for another seed, or for another
  * model or sample order: tensors alone do not show, for example, another number of heads. If this
- * version cannot read the saved config, only the seed is compared. */
+ * version cannot read the saved config, only the seed is compared, and out->unread is the cause. */
 tr_status tr_saved_run_check(tr_ckpt_state *state, const char *root, tr_config *config,
                              tr_saved_run *out);
 /* Prints a warning for each difference. config: that of the continued run, after the check. */

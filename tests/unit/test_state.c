@@ -9,6 +9,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include <cmocka.h>
@@ -166,10 +167,14 @@ static void what_no_run_can_have_is_refused(void **state) {
     refused(&s, "tokens_seen");
 }
 
-/* A config that this version cannot read is not compared, and its error does not stay. */
-static void an_unreadable_config_leaves_no_error(void **state) {
+/* A config that this version cannot read is not compared, which a warning says; its error does not
+ * stay. */
+static void an_unreadable_config_is_a_warning(void **state) {
     (void)state;
     tr_ckpt_state s = good_state();
+    tr_recorder recorder = {.log.fd = -1};
+    char *text;
+    size_t size;
     tr_saved_run saved;
     tr_config config;
     assert_int_equal(tr_config_parse("", 0, "x.yaml", NULL, 0, &config), TR_OK);
@@ -177,11 +182,18 @@ static void an_unreadable_config_leaves_no_error(void **state) {
     (void)snprintf(s.config, sizeof s.config, "a_key_of_another_version: 1\n");
     assert_int_equal(tr_saved_run_check(&s, "run/ckpt", &config, &saved), TR_OK);
     assert_string_equal(tr_error_message(), "");
+    recorder.warnings = open_memstream(&text, &size);
+    assert_non_null(recorder.warnings);
+    tr_saved_run_say(&saved, &config, &recorder);
+    (void)fclose(recorder.warnings);
+    assert_non_null(strstr(text, "cannot read the checkpoint's config (run/ckpt:1:1: unknown key "
+                                 "'a_key_of_another_version'"));
+    free(text);
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(an_unreadable_config_leaves_no_error),
+        cmocka_unit_test(an_unreadable_config_is_a_warning),
         cmocka_unit_test(what_a_run_can_have_passes),
         cmocka_unit_test(what_no_run_can_have_is_refused),
     };
