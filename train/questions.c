@@ -35,8 +35,8 @@ tr_status tr_questions_open(const tr_config *c, const tr_tokenizer *tokenizer, t
                                         .vocab = c->model.vocab,
                                         .context = c->model.context};
     tr_data_paths paths;
-    char **file;
-    int count;
+    char **file = NULL;
+    int count = 0;
     *out = (tr_questions){0};
     if (!c->train.eval[0]) return TR_OK;
     tr_status status = tr_data_paths_parse("train.eval", c->train.eval, &paths);
@@ -47,8 +47,8 @@ tr_status tr_questions_open(const tr_config *c, const tr_tokenizer *tokenizer, t
     if (status == TR_OK) {
         status = open_files(file, count, &options, out);
         if (status != TR_OK) status = TR_FAIL(status, "%s (train.eval)", tr_error_message());
-        tr_data_paths_free_files(file, count);
     }
+    tr_data_paths_free_files(file, count);
     tr_data_paths_free(&paths);
     return status;
 }

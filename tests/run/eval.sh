@@ -172,6 +172,8 @@ train 65 2 beyond "${asked[@]}" "${questions[@]}" train.validate_every=1 train.p
 says beyond 'training has diverged: after step 1 the losses of train.eval are not finite; lower optim.lr, .*'
 train 66 1 refused "${asked[@]}" train.eval=none.jsonl
 says refused "the text file 'none.jsonl' cannot be opened: No such file or directory \(train.eval\)"
+train 66 1 refused "${asked[@]}" train.eval='questions.jsonl none*.jsonl'
+says refused "no file matches 'none\*.jsonl' \(train.eval\)"
 echo '{"context":"a","choices":["b","c"],"label":2}' >bad.jsonl
 train 65 2 refused "${asked[@]}" train.eval=bad.jsonl parallel.pp=2
 [[ ! -s refused/metrics.jsonl ]] || fail "a step was taken with bad questions"
