@@ -10,6 +10,16 @@
 
 enum { MOST_TRIES = 1000 };
 
+/* Syncs the folder that a folder is in, unless that cannot be read, or was removed meanwhile. */
+static int sync_parent(const char *path) {
+    char parent[PATH_MAX];
+    const char *slash = strrchr(path, '/');
+    (void)snprintf(parent, sizeof parent, "%.*s", slash ? (int)(slash + 1 - path) : 1,
+                   slash ? path : ".");
+    const int cause = tr_folders_sync(parent);
+    return cause == EACCES || cause == ENOENT ? 0 : cause;
+}
+
 int tr_folders_make(const char *path, size_t *made, size_t *at) {
     char part[PATH_MAX];
     int tries = 0;
@@ -22,6 +32,8 @@ int tr_folders_make(const char *path, size_t *made, size_t *at) {
         (void)snprintf(part, sizeof part, "%.*s", (int)*at, path);
         if (mkdir(part, 0777) == 0) {
             if (*made == 0 || *at < *made) *made = *at;
+            const int cause = sync_parent(part);
+            if (cause) return cause;
         } else if (errno == ENOENT && tries++ < MOST_TRIES) {
             end = path; /* the process that had made a parent removed it: begin again */
         } else if (errno != EEXIST) {

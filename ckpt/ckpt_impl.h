@@ -207,7 +207,7 @@ tr_status tr_file_store(const char *path, const void *data, size_t bytes, int64_
 tr_status tr_file_sync_close(int fd, const char *path, int64_t needed);
 /* Syncs a directory, if the file system can. */
 tr_status tr_directory_sync(const char *path, int64_t needed);
-/* Creates path and its missing parents, and syncs each. */
+/* Creates path and its missing parents (tr_folders_make). */
 tr_status tr_directory_make(const char *path);
 /* Removes a directory of files. Does not follow links and does not fail; the next tr_ckpt_retain
  * tries again. Keeps this thread's error message. */

@@ -134,29 +134,12 @@ tr_status tr_directory_sync(const char *path, int64_t needed) {
 }
 
 tr_status tr_directory_make(const char *path) {
-    tr_path partial;
-    int n = snprintf(partial.text, sizeof partial.text, "%s", path);
-    if (n <= 0 || (size_t)n >= sizeof partial.text)
-        return TR_FAIL(TR_ERR_IO, "the path %.200s is empty or too long", path);
-    for (char *p = partial.text + 1;; p++) {
-        if (*p != '/' && *p != '\0') continue;
-        bool last = *p == '\0';
-        *p = '\0';
-        if (mkdir(partial.text, 0777) == 0) {
-            char *slash = strrchr(partial.text, '/');
-            if (slash) *slash = '\0';
-            tr_status status = tr_directory_sync(!slash                  ? "."
-                                                 : slash == partial.text ? "/"
-                                                                         : partial.text,
-                                                 0);
-            if (slash) *slash = '/';
-            TR_TRY(status);
-        } else if (errno != EEXIST) {
-            return tr_io_fail("create the directory", partial.text, errno, 0);
-        }
-        if (last) return TR_OK;
-        *p = '/';
-    }
+    char partial[PATH_MAX];
+    size_t made = 0, at;
+    const int cause = tr_folders_make(path, &made, &at);
+    if (cause == 0) return TR_OK;
+    (void)snprintf(partial, sizeof partial, "%.*s", (int)at, path);
+    return tr_io_fail("create the directory", partial, cause, 0);
 }
 
 void tr_directory_remove(const char *path) {

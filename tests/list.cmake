@@ -50,8 +50,8 @@ target_link_options(test_no_thread PRIVATE -Wl,--wrap=pthread_create
   -Wl,--wrap=pthread_mutex_init,--wrap=pthread_mutex_destroy
   -Wl,--wrap=pthread_cond_init,--wrap=pthread_cond_destroy)
 
-# A file system that cannot lock.
-target_link_options(test_rundir PRIVATE -Wl,--wrap=fcntl,--wrap=mkdir)
+# A file system that cannot lock, and what is synced.
+target_link_options(test_rundir PRIVATE -Wl,--wrap=fcntl,--wrap=mkdir,--wrap=fsync)
 
 # A file that is removed after a failure.
 target_link_options(test_hosts PRIVATE -Wl,--wrap=unlink,--wrap=fdopen)

@@ -21,7 +21,11 @@ static char root[] = "rundir-XXXXXX", path[128], note[TR_RUNDIR_NOTE];
 static int lock_error; /* errno that a lock fails with; 0: it succeeds */
 static int vanishing;  /* how often mkdir() finds a directory that is removed at once */
 
-/* The linker sends every fcntl() and mkdir() here. */
+enum { SYNCS = 8 };
+static ino_t synced[SYNCS]; /* the files that were synced, in order */
+static int syncs = SYNCS;   /* how many; SYNCS: no more are noted */
+
+/* The linker sends every fcntl(), mkdir() and fsync() here. */
 int __real_fcntl(int fd, int command, ...);
 int __wrap_fcntl(int fd, int command, ...);
 int __wrap_fcntl(int fd, int command, ...) {
@@ -43,6 +47,14 @@ int __wrap_mkdir(const char *name, mode_t mode) {
     vanishing--;
     errno = EEXIST;
     return -1;
+}
+
+int __real_fsync(int fd);
+int __wrap_fsync(int fd);
+int __wrap_fsync(int fd) {
+    struct stat info;
+    if (syncs < SYNCS && fstat(fd, &info) == 0) synced[syncs++] = info.st_ino;
+    return __real_fsync(fd);
 }
 
 static int make_root(void **state) {
@@ -281,6 +293,24 @@ static void a_removed_directory_is_noticed(void **state) {
 }
 
 /* Another run may remove the directory between its making and its lock. */
+/* A power cut does not take the name of a new directory. */
+static void new_directories_are_synced_in_their_parents(void **state) {
+    (void)state;
+    tr_rundir dir;
+    struct stat outer, inner;
+    char name[160];
+    (void)in_root("stays/here");
+    syncs = 0;
+    assert_int_equal(take(&dir), TR_OK);
+    assert_in_range(syncs, 2, SYNCS);
+    syncs = SYNCS;
+    (void)snprintf(name, sizeof name, "%s/stays", root);
+    assert_int_equal(stat(root, &outer) + stat(name, &inner), 0);
+    assert_int_equal(synced[0], outer.st_ino);
+    assert_int_equal(synced[1], inner.st_ino);
+    tr_rundir_release(&dir);
+}
+
 static void a_directory_that_vanishes_is_made_again(void **state) {
     (void)state;
     tr_rundir dir;
@@ -384,6 +414,7 @@ int main(void) {
         cmocka_unit_test(only_an_untouched_directory_goes),
         cmocka_unit_test(a_missing_directory_is_not_made_to_resume),
         cmocka_unit_test(a_removed_directory_is_noticed),
+        cmocka_unit_test(new_directories_are_synced_in_their_parents),
         cmocka_unit_test(a_directory_that_vanishes_is_made_again),
         cmocka_unit_test(directories_that_vanish_are_held_by_one),
     };
