@@ -20,7 +20,8 @@ enum { MOST_MICRO_BATCH = 8, MOST_CHUNKS = 8 };
 static const double BUBBLE = 0.5;
 /* The first plan of an order and a micro-batch on a mesh says by how much its step exceeds the
  * estimate. With other recomputations, or other values of zero and sequence, a step exceeds its
- * estimate by at least this part of that. */
+ * estimate by at least this part of that, or, where sequence divides the messages of that step, by
+ * one tensor rank's part. */
 static const double EXCESS = 0.5;
 static const char *const key_names[TR_SEARCH_KEYS] = {[TR_SEARCH_PP] = "parallel.pp",
                                                       [TR_SEARCH_TP] = "parallel.tp",
@@ -390,6 +391,12 @@ static double longest_shown(search *s) {
     return s->best[TR_SEARCH_MOST - 1].seconds;
 }
 
+/* Returns which part of the correction's seconds the choice exceeds its estimate by at least. */
+static double part_of(const correction *by, const tr_layout_choice *x) {
+    if (by->seconds <= 0) return 1;
+    return x->sequence && !by->of.sequence ? fmin(EXCESS, 1 / (double)x->tp) : EXCESS;
+}
+
 /* Returns true when the choice cannot be the best of its mesh, or of those that are shown, or when
  * it does not fit. */
 static bool is_hopeless(search *s, const candidate *x) {
@@ -398,7 +405,7 @@ static bool is_hopeless(search *s, const candidate *x) {
     correction *by = correction_of(s, &x->choice);
     const tr_layout_estimate *e = &x->estimate;
     if (by && e->seconds >= *fitting_of(by, &x->choice)) return true;
-    const double excess = by ? (by->seconds > 0 ? EXCESS : 1) * by->seconds : -BUBBLE * e->bubble;
+    const double excess = by ? part_of(by, &x->choice) * by->seconds : -BUBBLE * e->bubble;
     const double seconds = fmax(e->seconds + excess, e->within);
     return seconds >= (best ? fmin(best->seconds, shown) : shown) || isinf(e->within);
 }

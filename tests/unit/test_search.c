@@ -214,6 +214,24 @@ static void test_it_finds_runs_on_hosts(void **state) {
     assert_true(runs > 0);
 }
 
+/* Over slow links the slices of four tensor ranks take a quarter of the messages' time. A search
+ * that may choose them is as good as one that must take them. */
+static void test_it_knows_that_slices_save_messages(void **state) {
+    (void)state;
+    const char *const overrides[] = {
+        "model.family=llama",     "model.vocab=515", "device.memory=4MiB",
+        "device.host_ranks=4",    "device.link=1",   "device.network=0.01",
+        "parallel.sequence=true", "parallel.pp=2",   "parallel.tp=4"};
+    const unsigned kept = 1U << TR_SEARCH_PP | 1U << TR_SEARCH_TP;
+    tr_config config;
+    tr_search s[2];
+    read_config(&config, 9, overrides);
+    assert_int_equal(search(&config, 8, kept, 5e9, &s[0]), TR_OK);
+    assert_int_equal(search(&config, 8, kept | 1U << TR_SEARCH_SEQUENCE, 5e9, &s[1]), TR_OK);
+    assert_true(s[0].count == 1 && s[1].count == 1);
+    assert_true(s[0].found[0].seconds <= s[1].found[0].seconds * (1 + 1e-9));
+}
+
 /* Where the memory does not suffice, layouts with parts in the host's memory count, too: the search
  * has the best of them, or one that is at most 1 % longer, as planned. */
 static void test_it_finds_offloads(void **state) {
@@ -489,6 +507,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_it_finds_the_best),
                                        cmocka_unit_test(test_it_finds_offloads),
                                        cmocka_unit_test(test_it_finds_runs_on_hosts),
+                                       cmocka_unit_test(test_it_knows_that_slices_save_messages),
                                        cmocka_unit_test(test_estimates_know_the_hosts),
                                        cmocka_unit_test(test_estimates_know_the_host),
                                        cmocka_unit_test(test_kept_keys_stay),
