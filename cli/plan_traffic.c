@@ -74,6 +74,10 @@ static void print_sums(const tr_config *c, const tr_layout *l, const tr_traffic 
     print_exposed(c, "reduce", t, what, rate);
 }
 
+static void print_ties(const tr_config *c, const tr_traffic *t, double rate) {
+    if (t->count > 0) print_exposed(c, "tied", t, "gradients of a tied table", rate);
+}
+
 static void print_gathers(const tr_config *c, const tr_layout *l, const tr_traffic *t,
                           double rate) {
     char what[64];
@@ -114,6 +118,7 @@ tr_status cli_plan_traffic(const tr_config *c, const tr_run_plan *p, double rate
     cli_plan_links(c, p->ranks);
     print_messages(c, &out->of[TR_TRAFFIC_MESSAGES], rate);
     print_sums(c, l, &out->of[TR_TRAFFIC_SUMS], rate);
+    print_ties(c, &out->of[TR_TRAFFIC_TIES], rate);
     print_gathers(c, l, &out->of[TR_TRAFFIC_GATHERS], rate);
     print_tensor_sums(c, l, &out->of[TR_TRAFFIC_TENSOR], rate);
     if (out->of[TR_TRAFFIC_COPIES].bytes > 0)

@@ -62,8 +62,7 @@ tr_status tr_placement_visit_ties(const tr_placement *placement, const tr_model 
             int here = owner_of_layer(placement, i);
             int there = owner_of_layer(placement, other_layer);
             if (here == there || (pp_rank != here && pp_rank != there)) continue;
-            tr_tie tie = {.name = tr_param_name(param),
-                          .use = pp_rank == here ? 0 : other->use,
+            tr_tie tie = {.param = pp_rank == here ? param : other,
                           .ranks = tr_mesh_pair(mesh, TR_AXIS_PP, here, there)};
             TR_TRY(visit(context, &tie));
         }

@@ -33,8 +33,7 @@ int tr_placement_bucket(const tr_placement *placement, const tr_model *model, in
 
 /* A tied parameter with uses on two pipeline ranks, this rank's and another. */
 typedef struct tr_tie {
-    const char *name;
-    int use; /* the one on this rank */
+    const tr_param *param; /* the use on this rank */
     tr_mesh_part ranks;
 } tr_tie;
 

@@ -1,5 +1,7 @@
 #include "partition/traffic.h"
 
+#include "base/minmax.h"
+#include "layers/param_layout.h"
 #include "partition/network.h"
 #include "partition/tensor_sums.h"
 
@@ -20,9 +22,13 @@ static tr_reach reach_of_sums(const tr_config *c, const tr_mesh *mesh) {
 
 /* --- messages --------------------------------------------------------------------------------- */
 
+/* Returns the reach of a link of tr_simulated_link. */
+static tr_reach reach_of_link(const tr_simulated_links *links, tr_link link) {
+    return reach_of(link.per_byte == links->far.per_byte);
+}
+
 static tr_traffic messages_of(const tr_program *program, const tr_simulated_links *links) {
     tr_traffic all = {0};
-    bool far = false;
     for (int k = 0; k < program->count; k++) {
         const tr_instr *instr = &program->instr[k];
         if (instr->action.type != TR_ACTION_SEND) continue;
@@ -30,9 +36,8 @@ static tr_traffic messages_of(const tr_program *program, const tr_simulated_link
         all.count++;
         all.bytes += (double)instr->bytes;
         all.moving += link.latency + link.per_byte * (double)instr->bytes;
-        far |= link.per_byte == links->far.per_byte;
+        if (all.over != TR_REACH_BETWEEN_HOSTS) all.over = reach_of_link(links, link);
     }
-    all.over = reach_of(far);
     return all;
 }
 
@@ -99,6 +104,47 @@ static tr_status find_collectives(const tr_config *c, const tr_layout *l,
     *gathers = longest_collectives(set, t, TR_ACTION_GATHER_START, TR_ACTION_GATHER_WAIT);
     gathers->over = reach_of(tr_network_near_is_far(c, &l->desc.mesh));
     tr_simulation_destroy(t);
+    return TR_OK;
+}
+
+/* --- sums of tied gradients ------------------------------------------------------------------- */
+
+typedef struct tied {
+    const tr_layout *l;
+    const tr_simulated_links *links;
+    tr_traffic all;
+} tied;
+
+/* Adds the sum of two uses' gradients. It begins when both ranks have ended their programs, and
+ * norms and steps wait for it, so that all of it is exposed. */
+static tr_status add_tie(void *context, const tr_tie *tie) {
+    tied *t = context;
+    const tr_layout_desc *d = &t->l->desc;
+    const tr_mesh *divided = tr_memory_divided(&d->mesh, d->zero);
+    const int first = tie->ranks.first[TR_AXIS_PP], other = first + tie->ranks.stride[TR_AXIS_PP];
+    const tr_link link = tr_simulated_link(t->links, first, other);
+    int64_t most = 0; /* elements of a data rank */
+    if (tie->param->use > 0) return TR_OK;
+    for (int place = 0; place < tr_mesh_near(&d->mesh); place++)
+        most = tr_max_i64(most, tr_param_portion_of(tie->param, divided, place).extent);
+    const size_t size = tr_dtype_size(tr_optim_grad_dtype(d->optimizer, d->dtype));
+    const double bytes = (double)most * (double)size;
+    t->all.count++;
+    t->all.bytes += bytes;
+    t->all.moving += 2 * link.latency + link.per_byte * bytes; /* of two ranks: tr_network_sum */
+    t->all.exposed = t->all.moving;
+    t->all.over = reach_of_link(t->links, link);
+    return TR_OK;
+}
+
+static tr_status find_ties(const tr_layout *l, const tr_simulated_links *links, tr_traffic *out) {
+    tied t = {.l = l, .links = links};
+    tr_mesh mesh = l->desc.mesh;
+    for (int pp = 0; pp < mesh.degree[TR_AXIS_PP]; pp++) {
+        mesh.index[TR_AXIS_PP] = pp;
+        TR_TRY(tr_placement_visit_ties(&l->placement, l->model, &mesh, add_tie, &t));
+    }
+    *out = t.all;
     return TR_OK;
 }
 
@@ -198,10 +244,11 @@ tr_status tr_traffic_step(const tr_config *c, const tr_layout *l, double rate,
     *out = (tr_step_traffic){0};
     TR_TRY(find_makespan(l, &links, &out->makespan));
     out->of[TR_TRAFFIC_TENSOR] = find_tensor_sums(c, l, rate);
+    TR_TRY(find_ties(l, &links, &out->of[TR_TRAFFIC_TIES]));
     out->of[TR_TRAFFIC_STEPS] = find_steps(c, l, rate);
     find_update(c, l, rate, out);
-    out->makespan +=
-        out->of[TR_TRAFFIC_TENSOR].exposed + out->of[TR_TRAFFIC_STEPS].exposed + out->updating;
+    out->makespan += out->of[TR_TRAFFIC_TENSOR].exposed + out->of[TR_TRAFFIC_TIES].exposed +
+                     out->of[TR_TRAFFIC_STEPS].exposed + out->updating;
     return TR_OK;
 }
 

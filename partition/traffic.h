@@ -10,6 +10,7 @@
 typedef enum tr_traffic_kind {
     TR_TRAFFIC_MESSAGES, /* activations and their gradients between stages */
     TR_TRAFFIC_SUMS,     /* of gradients over data ranks */
+    TR_TRAFFIC_TIES,     /* sums of a tied table's gradients over the ranks of its two uses */
     TR_TRAFFIC_GATHERS,  /* of parameters (parallel.zero) */
     TR_TRAFFIC_TENSOR,   /* sums over tensor ranks, and gathers and scatters of rows */
     TR_TRAFFIC_COPIES,   /* of activations to the host and back */
@@ -43,9 +44,9 @@ typedef struct tr_step_traffic {
 } tr_step_traffic;
 
 /* Simulates the layout's training step with each kind alone, and with all of them, over the links
- * of tr_network_links. Sums over tensor ranks and the optimizer's step are not in the simulation;
- * what they expose is added to its makespan. Times are in the FLOPs that a rank computes meanwhile
- * at flops_per_s; 0: at the device's usual rate. After tr_layout_lower. */
+ * of tr_network_links. Sums over tensor ranks, those of tied gradients and the optimizer's step are
+ * not in the simulation; what they expose is added to its makespan. Times are in the FLOPs that a
+ * rank computes meanwhile at flops_per_s; 0: at the device's usual rate. After tr_layout_lower. */
 tr_status tr_traffic_of(const tr_config *config, const tr_layout *layout, double flops_per_s,
                         tr_step_traffic *out);
 

@@ -350,6 +350,7 @@ static void write_waits(const tr_report *r, FILE *out) {
 static const char *const traffic_names[TR_TRAFFIC_KINDS] = {
     [TR_TRAFFIC_MESSAGES] = "messages between stages",
     [TR_TRAFFIC_SUMS] = "sums of gradients over data ranks",
+    [TR_TRAFFIC_TIES] = "sums of a tied table's gradients",
     [TR_TRAFFIC_GATHERS] = "gathers of parameters from data ranks",
     [TR_TRAFFIC_TENSOR] = "sums over tensor ranks",
     [TR_TRAFFIC_COPIES] = "copies of activations to the host and back",

@@ -57,7 +57,8 @@ static tr_status list_param(void *context, int stage, tr_param *param, bool shar
 
 static tr_status set_tie(void *context, const tr_tie *t) {
     place *at = context;
-    tr_store_slot *slot = &at->store->slot[slot_of(at->store, t->name, t->use)];
+    tr_store *store = at->store;
+    tr_store_slot *slot = &store->slot[slot_of(store, tr_param_name(t->param), t->param->use)];
     return tr_mesh_groups_get(at->groups, &t->ranks, &slot->tie);
 }
 

@@ -1,10 +1,13 @@
 /* Tests the links between ranks: which are between hosts, and what messages and sums take on
- * them. */
+ * them, those of tied gradients, too. */
 #include "layers/param_layout.h"
 #include "partition/network.h"
 #include "partition/request.h"
+#include "partition/run_plan.h"
+#include "partition/traffic.h"
 #include "support/engine_ranks.h"
 
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -255,10 +258,79 @@ static void test_sums_send_the_priced_bytes(void **state) {
     }
 }
 
+/* --- sums of tied gradients ------------------------------------------------------------------- */
+
+/* Plans a GPT-2, and returns what its tied table's sums take at 1 GFLOP/s. Fails unless the step
+ * has them besides what the simulation and the other kinds take. */
+static tr_traffic sums_of_ties(tr_device *device, const char *const *overrides) {
+    static const char text[] = "data.path: x\n"
+                               "model: {layers: 4, width: 64, heads: 4, context: 16, vocab: 1000}\n"
+                               "train: {batch: 8, micro_batch: 1, threads: 1}\n"
+                               "device: {link: 2, link_latency: 3, network: 1, "
+                               "network_latency: 30, memory: 1GiB}\n";
+    tr_config config;
+    tr_run_plan *plan;
+    tr_step_traffic t;
+    tr_simulation *step;
+    assert_int_equal(tr_config_parse(text, strlen(text), "x.yaml", overrides, 4, &config), TR_OK);
+    assert_int_equal(tr_run_plan_make(&config, device, &plan), TR_OK);
+    const tr_layout *l = plan->layout;
+    const tr_simulated_links links = tr_network_links(&config, &l->desc.mesh, 1e9);
+    assert_int_equal(tr_traffic_step(&config, l, 1e9, &t), TR_OK);
+    assert_int_equal(tr_simulate(l->program[TR_LAYOUT_TRAIN], l->table.cost, &links, &step), TR_OK);
+    const double others = step->makespan + t.of[TR_TRAFFIC_TENSOR].exposed + t.updating;
+    const tr_traffic ties = t.of[TR_TRAFFIC_TIES];
+    assert_true(ties.exposed == ties.moving);
+    assert_true(fabs(t.makespan - others - ties.exposed) < 1e-9 * t.makespan);
+    tr_simulation_destroy(step);
+    tr_run_plan_destroy(plan);
+    return ties;
+}
+
+/* The first and the last stage sum the gradients of their uses of the table, 1000 x 64 numbers of 4
+ * bytes, at the end of a step, if they are on two ranks. */
+static void test_sums_of_ties_are_priced(void **state) {
+    (void)state;
+    static const struct {
+        const char *keys[4];
+        double bytes;
+        bool far;
+    } cases[] = {
+        {{"parallel.pp=2", "parallel.dp=1", "parallel.zero=0", "optim.gradients=fp32"},
+         256000,
+         false},
+        {{"parallel.pp=4", "device.host_ranks=2", "parallel.zero=0", "parallel.dp=1"},
+         256000,
+         true},
+        {{"parallel.pp=2", "parallel.tp=2", "parallel.zero=0", "optim.gradients=bf16"},
+         64000,
+         false},
+        /* 16 blocks of 4096 elements, divided among the data ranks of a run. */
+        {{"parallel.pp=2", "parallel.dp=2", "parallel.zero=1", "parallel.tp=1"}, 131072, false},
+        {{"parallel.pp=2", "parallel.dp=2x4", "parallel.zero=1", "parallel.tp=1"}, 65536, false},
+        {{"parallel.pp=1", "parallel.dp=2", "parallel.zero=0", "parallel.tp=1"}, 0, false},
+        {{"parallel.pp=2", "parallel.schedule=zbv", "parallel.zero=0", "parallel.tp=1"}, 0, false},
+        {{"parallel.pp=2", "train.freeze=*.wte.weight", "parallel.zero=0", "parallel.tp=1"},
+         0,
+         false}};
+    tr_device *device;
+    assert_int_equal(tr_device_open("cpu", &(tr_device_options){.threads = 1}, &device), TR_OK);
+    for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
+        const double bytes = cases[k].bytes;
+        const double time = cases[k].far ? 2 * 30e3 + bytes : 2 * 3e3 + bytes / 2;
+        const tr_traffic ties = sums_of_ties(device, cases[k].keys);
+        assert_true(ties.count == (bytes > 0) && ties.bytes == bytes);
+        assert_true(fabs(ties.moving - (bytes > 0 ? time : 0)) <= 1e-9 * time);
+        assert_int_equal(ties.over, cases[k].far ? TR_REACH_BETWEEN_HOSTS : TR_REACH_INSIDE_HOSTS);
+    }
+    tr_device_close(device);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_which_links_are_between_hosts),
                                        cmocka_unit_test(test_what_links_take),
                                        cmocka_unit_test(test_auto_knows_the_links),
-                                       cmocka_unit_test(test_sums_send_the_priced_bytes)};
+                                       cmocka_unit_test(test_sums_send_the_priced_bytes),
+                                       cmocka_unit_test(test_sums_of_ties_are_priced)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
