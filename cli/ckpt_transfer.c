@@ -20,13 +20,18 @@ typedef struct request {
     tr_export_options options;
 } request;
 
+/* Returns the name of the part, for messages. */
+static const char *part_of(const request *r) {
+    return r->imports ? "ckpt import" : "ckpt export";
+}
+
 static tr_status take_size(const char *text, int64_t *bytes) {
     const char *unit = text;
     int64_t n;
     if (tr_digits_read(&unit, INT64_MAX, &n) && n > 0 && tr_digits_unit(unit) &&
         !__builtin_mul_overflow(n, tr_digits_unit(unit), bytes))
         return TR_OK;
-    return cli_usage("ckpt",
+    return cli_usage("ckpt export",
                      "--max-shard-size must be a whole number of bytes, kB, KiB, MB, MiB, GB, GiB, "
                      "TB or TiB, like 5GB, not '%.80s'",
                      text);
@@ -38,16 +43,15 @@ static tr_status take_option(const char *option, const char *value, request *r) 
     bool is_known = false;
     for (size_t i = 0; i < sizeof known / sizeof *known; i++)
         is_known = is_known || !strcmp(option, known[i]);
-    if (!is_known || r->imports)
-        return cli_unknown_option(r->imports ? "ckpt import" : "ckpt export", option);
-    if (!value) return cli_usage("ckpt", "a value is missing after %s", option);
+    if (!is_known || r->imports) return cli_unknown_option(part_of(r), option);
+    if (!value) return cli_usage("ckpt export", "a value is missing after %s", option);
     if (!strcmp(option, "--step"))
-        return cli_take_integer("ckpt", option, value, 0, INT64_MAX, &r->options.step);
+        return cli_take_integer("ckpt export", option, value, 0, INT64_MAX, &r->options.step);
     if (!strcmp(option, "--max-shard-size")) return take_size(value, &r->options.shard_bytes);
     r->options.dtype = value;
     for (int i = 0; i < 3; i++)
         if (!strcmp(value, types[i])) return TR_OK;
-    return cli_usage("ckpt", "--dtype must be fp32, bf16 or fp16, not '%.80s'%s", value,
+    return cli_usage("ckpt export", "--dtype must be fp32, bf16 or fp16, not '%.80s'%s", value,
                      tr_value_hint(value, types, 3).text);
 }
 
@@ -61,10 +65,10 @@ static tr_status parse(int argc, char **argv, request *r) {
             i++;
         } else if (!r->from) r->from = argv[i];
         else if (!r->to) r->to = argv[i];
-        else return cli_usage("ckpt", "more than two paths: %s", argv[i]);
+        else return cli_usage(part_of(r), "more than two paths: %s", argv[i]);
     }
     if (!r->from || !r->to || !*r->from || !*r->to)
-        return cli_usage("ckpt", "ckpt %s takes two paths, where from and where to", argv[1]);
+        return cli_usage(part_of(r), "%s takes two paths, where from and where to", part_of(r));
     r->options.run = r->from;
     r->options.folder = r->to;
     return TR_OK;

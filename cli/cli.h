@@ -34,7 +34,8 @@ extern const int cli_command_count;
 /* Returns the command of that name, or NULL. */
 const cli_command *cli_find(const char *name);
 
-/* Fails with TR_ERR_USAGE: "<sentence>; usage: trireme NAME ARGUMENTS". */
+/* Fails with TR_ERR_USAGE: "<sentence>; usage: trireme NAME ARGUMENTS". name: of a command, or of a
+ * part ("data tokenize"), the form of which is then the usage. */
 tr_status cli_usage(const char *name, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 

@@ -78,7 +78,8 @@ tr_status cli_ckpt(cli_context *cli, int argc, char **argv) {
     if (argc == 3 && strcmp(argv[1], "ls") == 0) return list(argv[2]);
     if ((argc == 3 || argc == 4) && strcmp(argv[1], "verify") == 0) {
         int64_t step = -1;
-        if (argc == 4) TR_TRY(cli_take_integer("ckpt", "STEP", argv[3], 0, INT64_MAX, &step));
+        if (argc == 4)
+            TR_TRY(cli_take_integer("ckpt verify", "STEP", argv[3], 0, INT64_MAX, &step));
         return verify(argv[2], step);
     }
     if (argc > 1 && strcmp(argv[1], "ls") != 0 && strcmp(argv[1], "verify") != 0)

@@ -27,11 +27,12 @@ typedef struct schedule_args {
     bool comms;
 } schedule_args;
 
-/* Reads options and names from argv[first] on. */
-static tr_status parse(int argc, char **argv, int first, bool show, schedule_args *a) {
+/* Reads options and names. command: the part that is called, or "schedule" alone. */
+static tr_status parse(int argc, char **argv, const char *command, schedule_args *a) {
+    const bool show = !strcmp(command, "schedule show");
     *a = (schedule_args){0};
-    cli_schedule_args_init("schedule", &a->schedule);
-    for (int i = first; i < argc; i++) {
+    cli_schedule_args_init(command, &a->schedule);
+    for (int i = strchr(command, ' ') ? 2 : 1; i < argc; i++) {
         bool taken;
         TR_TRY(cli_schedule_args_take(&a->schedule, argc, argv, &i, &taken));
         if (taken) continue;
@@ -44,18 +45,17 @@ static tr_status parse(int argc, char **argv, int first, bool show, schedule_arg
         if (show && !strcmp(argv[i], "--svg")) path = &a->svg;
         if (show && !strcmp(argv[i], "--trace")) path = &a->trace;
         if (path) {
-            if (i + 1 == argc) return cli_usage("schedule", "a file is missing after %s", argv[i]);
+            if (i + 1 == argc) return cli_usage(command, "a file is missing after %s", argv[i]);
             *path = argv[++i];
-        } else if (argv[i][0] == '-')
-            return cli_unknown_option(show ? "schedule show" : "schedule", argv[i]);
+        } else if (argv[i][0] == '-') return cli_unknown_option(command, argv[i]);
         else if (a->names == (show ? MOST_SHOWN : 1))
-            return cli_usage("schedule", "more than one schedule: %s", argv[i]);
+            return cli_usage(command, "more than one schedule: %s", argv[i]);
         else a->name[a->names++] = argv[i];
     }
-    if (!a->names) return cli_usage("schedule", "no schedule was named");
+    if (!a->names) return cli_usage(command, "no schedule was named");
     if (cli_is_stdout(a->output)) a->output = NULL;
     if (cli_is_stdout(a->svg) && cli_is_stdout(a->trace))
-        return cli_usage("schedule", "--svg and --trace both write to stdout: name a file for one");
+        return cli_usage(command, "--svg and --trace both write to stdout: name a file for one");
     return TR_OK;
 }
 
@@ -152,7 +152,7 @@ static tr_status make(int argc, char **argv) {
     char *text = NULL;
     output out;
     tr_status status = TR_OK;
-    TR_TRY(parse(argc, argv, 1, false, &a));
+    TR_TRY(parse(argc, argv, "schedule", &a));
     if (!strcmp(a.name[0], "auto")) TR_TRY_OUT(search(&a, &s));
     else TR_TRY_OUT(cli_schedule_open(&a.schedule, a.name[0], &s));
     TR_TRY_OUT(a.comms ? print_comms(s, &text) : tr_schedule_print(s, false, &text));
@@ -173,8 +173,8 @@ static tr_status check(int argc, char **argv) {
     tr_schedule *s = NULL;
     tr_schedule_report report;
     tr_status status = TR_OK;
-    TR_TRY(parse(argc, argv, 2, false, &a));
-    if (a.output || a.comms) return cli_usage("schedule", "check does not write an order");
+    TR_TRY(parse(argc, argv, "schedule check", &a));
+    if (a.output || a.comms) return cli_usage("schedule check", "check does not write an order");
     TR_TRY_OUT(cli_schedule_open(&a.schedule, a.name[0], &s));
     TR_TRY_OUT(tr_schedule_check(s, NULL, &report));
     (void)printf("%s: %d ranks, %d stages, %d micro-batches%s; every action occurs once, and the "
@@ -231,7 +231,7 @@ static tr_status show(int argc, char **argv) {
     schedule_args a;
     tr_timeline *timelines[MOST_SHOWN] = {NULL};
     tr_status status = TR_OK;
-    TR_TRY(parse(argc, argv, 2, true, &a));
+    TR_TRY(parse(argc, argv, "schedule show", &a));
     /* A file that goes to stdout is alone there. */
     const bool draws = !cli_is_stdout(a.svg) && !cli_is_stdout(a.trace);
     const tr_timeline *const *drawn = (const tr_timeline *const *)timelines;

@@ -25,6 +25,7 @@ static tr_status parse(int argc, char **argv, simulate_args *a) {
             if (i + 1 == argc) return cli_usage("simulate", "a value is missing after --schedule");
             a->name = argv[++i];
         } else if (argv[i][0] == '-') return cli_unknown_option("simulate", argv[i]);
+        else if (a->name) return cli_usage("simulate", "more than one schedule: %s", argv[i]);
         else return cli_usage("simulate", "name the schedule with --schedule %s", argv[i]);
     }
     if (!a->name) return cli_usage("simulate", "--schedule FILE|NAME is missing");

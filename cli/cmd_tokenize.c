@@ -26,7 +26,7 @@ static tr_status parse_option(const char *option, const char *value, request *r)
     else if (strcmp(option, "-o") == 0) r->options.prefix = value;
     else if (strcmp(option, "--key") == 0) r->options.key = value;
     else if (strcmp(option, "--threads") == 0) {
-        TR_TRY(cli_take_integer("data", option, value, 1, 4096, &n));
+        TR_TRY(cli_take_integer("data tokenize", option, value, 1, 4096, &n));
         r->options.threads = (int)n;
     }
     return TR_OK;
@@ -43,7 +43,7 @@ static bool takes_value(const char *option) {
 static tr_status check_prefix(const char *prefix) {
     const char *slash = strrchr(prefix, '/'), *name = slash ? slash + 1 : prefix;
     if (*name && strcmp(name, ".") != 0 && strcmp(name, "..") != 0) return TR_OK;
-    return cli_usage("data",
+    return cli_usage("data tokenize",
                      "-o takes the beginning of the output's names, such as %s%scorpus, not "
                      "a folder",
                      prefix, *name ? "/" : "");
@@ -57,14 +57,17 @@ static tr_status parse(int argc, char **argv, request *r) {
         else if (strcmp(word, "--") == 0) only_files = true;
         else if (strcmp(word, "--no-special") == 0) r->options.no_special = true;
         else if (!takes_value(word)) return cli_unknown_option("data tokenize", word);
-        else if (i + 1 == argc) return cli_usage("data", "a value is missing after %s", word);
+        else if (i + 1 == argc)
+            return cli_usage("data tokenize", "a value is missing after %s", word);
         else TR_TRY(parse_option(word, argv[++i], r));
     }
-    if (r->options.count == 0) return cli_usage("data", "data tokenize takes text files");
+    if (r->options.count == 0) return cli_usage("data tokenize", "data tokenize takes text files");
     if (!r->tokenizer)
-        return cli_usage("data", "--tokenizer is missing: name a tokenizer.json, a tiktoken file, "
-                                 "or a folder with one");
-    if (!r->options.prefix) return cli_usage("data", "-o is missing: name the output's prefix");
+        return cli_usage("data tokenize",
+                         "--tokenizer is missing: name a tokenizer.json, a tiktoken file, "
+                         "or a folder with one");
+    if (!r->options.prefix)
+        return cli_usage("data tokenize", "-o is missing: name the output's prefix");
     return check_prefix(r->options.prefix);
 }
 

@@ -45,7 +45,7 @@ static tr_status read_pattern(const char *name, tr_pattern *out) {
         *out = patterns[i];
         return TR_OK;
     }
-    return cli_usage("data", "--pattern is gpt2, llama3, qwen or o200k, not '%s'%s", name,
+    return cli_usage("data train-bpe", "--pattern is gpt2, llama3, qwen or o200k, not '%s'%s", name,
                      tr_nearest_hint(name, strlen(name), names, count).text);
 }
 
@@ -65,18 +65,20 @@ static tr_status read_options(int argc, char **argv, train_bpe_options *o) {
             o->file[o->files++] = argv[i];
             continue;
         }
-        if (!value) return cli_usage("data", "%s needs a value", argv[i]);
+        if (!value) return cli_usage("data train-bpe", "%s needs a value", argv[i]);
         if (vocab)
-            TR_TRY(cli_take_integer("data", "--vocab", value, 257, TR_BPE_MAX_SIZE, &o->vocab));
+            TR_TRY(cli_take_integer("data train-bpe", "--vocab", value, 257, TR_BPE_MAX_SIZE,
+                                    &o->vocab));
         else if (pattern) TR_TRY(read_pattern(value, &o->pattern));
         else if (key) o->key = value;
         else o->out = value;
         i++;
     }
-    if (!o->files) return cli_usage("data", "data train-bpe needs at least one file");
-    if (!o->vocab) return cli_usage("data", "data train-bpe needs --vocab N, the number of tokens");
+    if (!o->files) return cli_usage("data train-bpe", "data train-bpe needs at least one file");
+    if (!o->vocab)
+        return cli_usage("data train-bpe", "data train-bpe needs --vocab N, the number of tokens");
     if (!o->out || !*o->out)
-        return cli_usage("data", "data train-bpe needs -o, a file or a folder");
+        return cli_usage("data train-bpe", "data train-bpe needs -o, a file or a folder");
     return TR_OK;
 }
 
@@ -282,7 +284,8 @@ tr_status cli_data_train_bpe(int argc, char **argv) {
     tr_bpe_trainer *trainer;
     tr_byte_list json = {0};
     TR_TRY(read_options(argc, argv, &options));
-    if (strlen(options.out) > 4000) return cli_usage("data", "the path after -o is too long");
+    if (strlen(options.out) > 4000)
+        return cli_usage("data train-bpe", "the path after -o is too long");
     TR_TRY(check_folder(options.out));
     TR_TRY(name_file(options.out, options.path, sizeof options.path));
     TR_TRY(tr_bpe_trainer_open(options.pattern, &trainer));

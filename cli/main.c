@@ -10,25 +10,11 @@
 #include <limits.h>
 #include <pwd.h>
 #include <signal.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
 #include <unistd.h>
-
-tr_status cli_usage(const char *name, const char *format, ...) {
-    char sentence[2 * PATH_MAX];
-    va_list args;
-    va_start(args, format);
-    (void)vsnprintf(sentence, sizeof sentence, format, args);
-    va_end(args);
-    for (int i = 0; i < cli_command_count; i++)
-        if (!strcmp(cli_commands[i].name, name))
-            return TR_FAIL(TR_ERR_USAGE, "%s; usage: trireme %s%s%s", sentence, name,
-                           *cli_commands[i].arguments ? " " : "", cli_commands[i].arguments);
-    return TR_FAIL(TR_ERR_USAGE, "%s", sentence);
-}
 
 bool cli_is_help(const char *word) {
     return !strcmp(word, "--help") || !strcmp(word, "-h");

@@ -7,6 +7,7 @@
 #include "config/schema.h"
 
 #include <limits.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -118,6 +119,18 @@ static form form_of(const char *name) {
         if (is_it || !*at) return f;
         begin = at + 3;
     }
+}
+
+tr_status cli_usage(const char *name, const char *format, ...) {
+    char sentence[2 * PATH_MAX];
+    va_list args;
+    va_start(args, format);
+    (void)vsnprintf(sentence, sizeof sentence, format, args);
+    va_end(args);
+    const form f = form_of(name);
+    const char *usage = strchr(name, ' ') ? f.usage : f.command->arguments;
+    return TR_FAIL(TR_ERR_USAGE, "%s; usage: trireme %s%s%s", sentence, f.command->name,
+                   *usage ? " " : "", usage);
 }
 
 /* Returns the option of another spelling, with one dash for two or the reverse; or NULL. */

@@ -184,8 +184,8 @@ expect 64 "trireme: unknown option -dash.yaml; write ./-dash.yaml for the file o
 expect 64 "trireme: unknown option --temprature; did you mean --temperature?" sample run --temprature
 expect 64 "trireme: unknown option --temp; did you mean --temperature?" sample run --temp 0
 expect 64 "trireme: unknown option --tensor-model-parallel-size; did you mean the key parallel.tp?" train x.yaml --tensor-model-parallel-size 2
-expect 64 "trireme: --pattern is gpt2, llama3, qwen or o200k, not 'lama3'; did you mean 'llama3'?; usage: $("$trireme" help data | sed -n 1p)" data train-bpe x --pattern lama3
-expect 64 "trireme: --dtype must be fp32, bf16 or fp16, not 'bf'; did you mean 'bf16'?; usage: $("$trireme" help ckpt | sed -n 1p)" ckpt export run x --dtype bf
+expect 64 "trireme: --pattern is gpt2, llama3, qwen or o200k, not 'lama3'; did you mean 'llama3'?; usage: trireme data train-bpe FILES... --vocab N -o FILE|DIR [--key KEY] [--pattern gpt2|llama3|qwen|o200k]" data train-bpe x --pattern lama3
+expect 64 "trireme: --dtype must be fp32, bf16 or fp16, not 'bf'; did you mean 'bf16'?; usage: trireme ckpt export RUN FOLDER [--adapter] [--dtype fp32|bf16|fp16] [--step N] [--max-shard-size 5GB]" ckpt export run x --dtype bf
 expect 64 "trireme: --train.steps is a key: write it with its value, as train.steps=VALUE" train x.yaml --train.steps 5
 # The value of an option may follow a '='. What is not an option stays a key, a value of another option, or a file.
 expect 64 "trireme: --seed takes a whole number from 0 to 9223372036854775807, not 'x'; usage: $("$trireme" help sample | sed -n 1p)" sample run --seed=x
@@ -264,7 +264,7 @@ for option in "-n 9223372036854775808" "-n -1" "--top-k 4294967297" "--seed -1" 
     [[ $code == 64 ]] && grep -Eq "^trireme: ${option% *} takes a (whole )?number from 0 to .*, not '${option#* }'; usage: " err ||
         fail "sample $option: exit code $code: $(<err)"
 done
-expect 64 "trireme: STEP takes a whole number from 0 to 9223372036854775807, not 'x'; usage: trireme ckpt ls RUN | verify RUN [STEP] | import FOLDER|FILE RUN | export RUN FOLDER [--adapter] [--dtype fp32|bf16|fp16] [--step N] [--max-shard-size 5GB]" ckpt verify no-run x
+expect 64 "trireme: STEP takes a whole number from 0 to 9223372036854775807, not 'x'; usage: trireme ckpt verify RUN [STEP]" ckpt verify no-run x
 code=0 && "$trireme" ckpt export a b --max-shard-size 100KB >out 2>err || code=$?
 [[ $code == 64 ]] && grep -q "^trireme: --max-shard-size must be a whole number of bytes, kB, KiB, MB, MiB, GB, GiB, TB or TiB, like 5GB, not '100KB'; " err ||
     fail "--max-shard-size: exit code $code: $(<err)"
