@@ -136,6 +136,8 @@ static void values_of_other_programs_are_recognised(void **state) {
         {"parallel.schedule", "ScheduleGPipe", "gpipe"},
         {"device.name", "gpu", "cuda"}, /* not near to cpu */
         {"device.name", "GPU", "cuda"},
+        {"checkpoint.background", "Yes", "true"},
+        {"model.tie", "off", "false"},
         {"train.precision", "bfloat16", "bf16"},
         {"parallel.reduce", "bfloat16", "bf16"},
         {"train.precision", "float16", "fp16"},
@@ -175,8 +177,9 @@ static void a_wrong_value_has_its_place(void **state) {
     refused("parallel.dp: 0x4\n", "x.yaml:1:14: parallel.dp must be between 1 and 65536, not 0x4");
     refused("parallel.dp: 65536x2\n",
             "x.yaml:1:14: parallel.dp must be between 1 and 65536, not 65536x2");
-    refused("train.deterministic: yes\n",
-            "x.yaml:1:22: train.deterministic must be true or false, not 'yes'");
+    refused(
+        "train.deterministic: yes\n",
+        "x.yaml:1:22: train.deterministic must be true or false, not 'yes'; did you mean 'true'?");
     refused("device.memory: 16\n", "x.yaml:1:16: device.memory 16 is a number of bytes: write its "
                                    "unit, as in 16GiB");
     refused("device.memory: 5 apples\n", "x.yaml:1:16: device.memory must be a whole number of "
@@ -192,7 +195,8 @@ static void a_wrong_value_has_its_place(void **state) {
                                                    "1099511627776, not 99999999999999999999");
     refused("model.dropout: -0.1\n",
             "x.yaml:1:16: model.dropout must be between 0 and 0.95, not -0.1");
-    refused("model.qk_norm: 1\n", "x.yaml:1:16: model.qk_norm must be true or false, not '1'");
+    refused("model.qk_norm: 1\n",
+            "x.yaml:1:16: model.qk_norm must be true or false, not '1'; did you mean 'true'?");
 }
 
 static void an_unknown_choice_has_its_place(void **state) {
