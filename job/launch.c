@@ -512,11 +512,11 @@ static bool find_hosts(const tr_launch *launch, tr_launch *next, char *path, siz
 
 int tr_launch_run(const tr_launch *launch) {
     tr_launch next = *launch;
-    sigset_t handled, before;
+    sigset_t handled;
     char first[64], name[64];
     bool ends = false;
     handled_signals(&handled);
-    (void)sigprocmask(SIG_BLOCK, &handled, &before);
+    (void)sigprocmask(SIG_BLOCK, &handled, NULL);
     void (*pipe_before)(int) = signal(SIGPIPE, SIG_IGN);
     int code = run_once(&next, &handled, &ends, first);
     while (!ends) {
@@ -532,6 +532,5 @@ int tr_launch_run(const tr_launch *launch) {
         if (hostfile[0]) (void)unlink(hostfile);
     }
     (void)signal(SIGPIPE, pipe_before);
-    (void)sigprocmask(SIG_SETMASK, &before, NULL);
     return code;
 }

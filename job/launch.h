@@ -40,6 +40,7 @@ static inline bool tr_launch_spans_hosts(const tr_launch *launch) {
  * left. A job is started again only when its ranks on this host are dead, and not after a signal;
  * hosts of the hostfile that do not answer any more are left out, and the rest may have too few
  * slots (`fit`). SIGTERM, SIGINT, SIGHUP and SIGUSR1 become "finish the step, save, exit 75"; a
- * second SIGINT or SIGTERM aborts the job. Prints at most one error, and none when a rank has
- * printed the job's error already. */
+ * second SIGINT or SIGTERM aborts the job. The caller's thread keeps them blocked: one that comes
+ * when the job has ended does not change the process's exit code. Prints at most one error, and
+ * none when a rank has printed the job's error already. */
 int tr_launch_run(const tr_launch *launch);

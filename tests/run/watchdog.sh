@@ -80,6 +80,14 @@ for signal in KILL STOP; do
     check "SIG$signal: no board is left" board_gone
 done
 
+# Requests to stop that come until the launcher has ended do not change its exit code.
+start 3 steps 1000 0.3
+kill -KILL "$(pid_of 1)"
+until_true 60 grep -q 'lost rank 1' err
+while kill -TERM "$job" 2>/dev/null; do :; done
+await_end
+check "SIGTERM until the launcher has ended: exit code 77 (was $code)" [ "$code" = 77 ]
+
 # A rank of another host, which no board shows: mpirun notices its death, and the deadline notices that it is
 # stopped; no rank of this host is named.
 for signal in KILL STOP; do
