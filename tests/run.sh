@@ -153,11 +153,12 @@ left_out() {
     echo "^($(paste -sd'|' <(printf '%s\n' "${names[@]}")))\$"
 }
 
-# With the sanitizers one of each kind of tests that take long runs, and about a third of the others, by the commit;
+# With the sanitizers one of each kind of tests that take long runs, and about a quarter of the others, by the commit;
 # tests/long.sh runs all. Words with a comma run together.
 draw_asan() {
     local kinds kind words word
-    kinds=("arena auto generators mutations program_mutations" "zero offload directions" "ckpt ckpt_kill"
+    kinds=("arena auto generators mutations program_mutations search search_plans" "zero offload directions"
+        "ckpt ckpt_kill ckpt_damage"
         "op_cpu op_cpu.avx2 op_rounded op_rounded.avx2 op_rounded_emulated op_cuda_emulated,device_emulated"
         "text_cut decoder tokenize tokenizer_golden" "layer_stage families" "ownership tensor_sums" "tuning model_order"
         "loss_scale gradients")
@@ -168,7 +169,7 @@ draw_asan() {
     done
     kinds+=(op_cuda cuda_graphs) # need the toolkit
     while read -r word; do
-        [[ " ${kinds[*]//,/ } " == *" $word "* || $(one_of "$word" no neither) != "$word" ]] || asan_tests+=("$word")
+        [[ " ${kinds[*]//,/ } " == *" $word "* || $(one_of "$word" no neither nor) != "$word" ]] || asan_tests+=("$word")
     done < <(printf '%s\n' tests/unit/test_*.c | sed 's/.*test_//; s/\.c$//')
     read -ra asan_tests <<<"$(tr , ' ' <<<"${asan_tests[*]}")"
 }
