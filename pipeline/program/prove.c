@@ -23,6 +23,7 @@ typedef struct prover {
     int meetings;      /* collectives */
     int **meeting;     /* [ranks][count]: number of the instruction's collective, or -1 */
     int *members;      /* [meetings]: ranks that start it */
+    bool *ended;       /* [meetings], on all of them */
     int **line;        /* [ranks]: the rank's sums and gathers in the order of its starts */
     int *begun, *over; /* [ranks]: of these, those that it has started; that have ended */
     int absent;        /* ranks that have not entered FINISH */
@@ -65,15 +66,9 @@ static void end_collectives(prover *p) {
             int oldest = p->line[rank][p->over[rank]];
             for (int r = 0; r < p->set->ranks; r++)
                 p->over[r] += p->over[r] < p->begun[r] && p->line[r][p->over[r]] == oldest;
-            moved = true;
+            p->ended[oldest] = moved = true;
         }
     }
-}
-
-static bool is_over(const prover *p, int rank, int meeting) {
-    for (int k = 0; k < p->over[rank]; k++)
-        if (p->line[rank][k] == meeting) return true;
-    return false;
 }
 
 /* Returns true when a SEND and a RECV or WAIT_SENT are of the same tensor. */
@@ -120,7 +115,7 @@ static tr_status step(void *context, int rank, int at, int *done) {
         end_collectives(p);
         return TR_OK;
     case TR_ACTION_REDUCE_WAIT:
-    case TR_ACTION_GATHER_WAIT: *done = is_over(p, rank, meeting); return TR_OK;
+    case TR_ACTION_GATHER_WAIT: *done = p->ended[meeting]; return TR_OK;
     case TR_ACTION_FINISH:
         p->absent -= !p->arrived[rank];
         p->arrived[rank] = true;
@@ -504,9 +499,10 @@ static tr_status number_meetings(prover *p, int rank) {
     return TR_OK;
 }
 
-/* Counts the ranks of every collective. */
+/* Counts the ranks of every collective, none of which has ended. */
 static tr_status count_members(prover *p) {
     TR_TRY(tr_calloc((size_t)p->meetings, sizeof *p->members, &p->members));
+    TR_TRY(tr_calloc((size_t)p->meetings, sizeof *p->ended, &p->ended));
     for (int r = 0; r < p->set->ranks; r++)
         for (int k = 0; k < p->set->program[r].count; k++) {
             const int meeting = p->meeting[r][k];
@@ -559,6 +555,7 @@ out:
     free(p.over);
     free(p.begun);
     free(p.members);
+    free(p.ended);
     free(p.channel);
     tr_pairs_close(&p.pairs);
     free(p.arrived);
