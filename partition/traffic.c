@@ -82,12 +82,15 @@ static tr_traffic collectives_of(const tr_program *program, const tr_instr_time 
     return all;
 }
 
+/* Returns the collectives of the rank that waits longest for them; of ranks that wait equally long,
+ * those that take longest. */
 static tr_traffic longest_collectives(const tr_program_set *set, const tr_simulation *t,
                                       tr_action_type start, tr_action_type wait) {
     tr_traffic most = {0};
     for (int r = 0; r < t->ranks; r++) {
         const tr_traffic own = collectives_of(&set->program[r], t->instr[r], start, wait);
-        if (r == 0 || own.exposed > most.exposed) most = own;
+        const bool longer = own.exposed > most.exposed;
+        if (longer || (own.exposed >= most.exposed && own.moving > most.moving)) most = own;
     }
     return most;
 }

@@ -326,11 +326,40 @@ static void test_sums_of_ties_are_priced(void **state) {
     tr_device_close(device);
 }
 
+/* --- gathers ---------------------------------------------------------------------------------- */
+
+/* Gathers for which no rank waits count as well: the second stage's hide while it waits for its
+ * first input, and the first stage has only frozen parameters. */
+static void test_hidden_gathers_count(void **state) {
+    (void)state;
+    static const char text[] = "data.path: x\n"
+                               "model: {family: llama, layers: 4, width: 64, heads: 4, "
+                               "context: 64, vocab: 1000}\n"
+                               "train: {batch: 16, micro_batch: 1, threads: 1}\n"
+                               "device: {link: 10, memory: 1GiB}\n"
+                               "parallel: {pp: 2, dp: 2, zero: 1, cut: 'Ett|ttL'}\n";
+    static const char *const freeze[] = {"train.freeze=*embed_tokens* *layers.0.* *layers.1.*"};
+    tr_config config;
+    tr_device *device;
+    tr_run_plan *plan;
+    tr_step_traffic t;
+    assert_int_equal(tr_device_open("cpu", &(tr_device_options){.threads = 1}, &device), TR_OK);
+    assert_int_equal(tr_config_parse(text, strlen(text), "x.yaml", freeze, 1, &config), TR_OK);
+    assert_int_equal(tr_run_plan_make(&config, device, &plan), TR_OK);
+    assert_int_equal(tr_traffic_of(&config, plan->layout, 1e10, &t), TR_OK);
+    const tr_traffic *gathers = &t.of[TR_TRAFFIC_GATHERS];
+    assert_true(gathers->count == 3 && gathers->bytes > 0 && gathers->moving > 0);
+    assert_true(gathers->exposed == 0);
+    tr_run_plan_destroy(plan);
+    tr_device_close(device);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_which_links_are_between_hosts),
                                        cmocka_unit_test(test_what_links_take),
                                        cmocka_unit_test(test_auto_knows_the_links),
                                        cmocka_unit_test(test_sums_send_the_priced_bytes),
-                                       cmocka_unit_test(test_sums_of_ties_are_priced)};
+                                       cmocka_unit_test(test_sums_of_ties_are_priced),
+                                       cmocka_unit_test(test_hidden_gathers_count)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
