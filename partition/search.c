@@ -443,9 +443,9 @@ static tr_status plan_by_estimate(search *s, bool activations) {
     for (size_t k = 0; k < s->candidates; k++) {
         const candidate x = s->candidate[k];
         const tr_config_offloads own = x.choice.offload;
-        const tr_found *best = best_of_mesh(s, &x.choice);
         bool fits;
         if ((own.stages > 0) != activations || is_hopeless(s, &x)) continue;
+        const tr_found *best = best_of_mesh(s, &x.choice); /* is_hopeless has sorted them */
         if (activations && best && best->choice.offload.stages == 0) continue;
         TR_TRY(plan_candidate(s, x, &fits));
         if (!fits && !activations && !own.optimizer) TR_TRY(add_offloads(s, x.choice, k + 1));
