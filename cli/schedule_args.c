@@ -10,7 +10,8 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { MOST = 1 << 24 };
+/* Of ranks, and of stages a rank: as of parallel.pp and parallel.virtual. */
+enum { MOST = 1 << 24, MOST_RANKS = 4096 };
 /* Within these limits sums over all actions of a schedule stay finite, and so do quotients of two
  * sums. */
 static const double LEAST_COST = 1e-30, MOST_COST = 1e30;
@@ -20,9 +21,10 @@ void cli_schedule_args_init(const char *command, cli_schedule_args *args) {
                                 .request = {.share = {.f = 1, .i = 1, .w = 1, .m_b = 1}}};
 }
 
-static tr_status take_count(const char *command, const char *option, const char *value, int *out) {
+static tr_status take_count(const char *command, const char *option, const char *value, int most,
+                            int *out) {
     int64_t n;
-    TR_TRY(cli_take_integer(command, option, value, 1, MOST, &n));
+    TR_TRY(cli_take_integer(command, option, value, 1, most, &n));
     *out = (int)n;
     return TR_OK;
 }
@@ -70,19 +72,20 @@ tr_status cli_schedule_args_take(cli_schedule_args *args, int argc, char **argv,
     const field memory[] = {{"mB", &r->share.m_b}, {"mW", &r->share.m_w}, {"cap", &r->cap}};
     const struct {
         const char *option;
-        int *count;
-    } counts[] = {
-        {"-p", &r->ranks}, {"-m", &r->micro_batches}, {"-v", &r->chunks}, {"-N", &r->group}};
+        int *count, most;
+    } counts[] = {{"-p", &r->ranks, MOST_RANKS},
+                  {"-m", &r->micro_batches, MOST},
+                  {"-v", &r->chunks, MOST_RANKS},
+                  {"-N", &r->group, MOST}};
     const char *option = argv[*at];
     bool is_costs = !strcmp(option, "--costs"), is_memory = !strcmp(option, "--memory");
-    int *count = NULL;
-    for (int k = 0; k < 4; k++)
-        if (!strcmp(option, counts[k].option)) count = counts[k].count;
-    *taken = is_costs || is_memory || count;
+    int k = 0;
+    while (k < 4 && strcmp(option, counts[k].option)) k++;
+    *taken = is_costs || is_memory || k < 4;
     if (!*taken) return TR_OK;
     if (*at + 1 == argc) return cli_usage(args->command, "a value is missing after %s", option);
     const char *value = argv[++*at];
-    if (count) return take_count(args->command, option, value, count);
+    if (k < 4) return take_count(args->command, option, value, counts[k].most, counts[k].count);
     if (is_memory) {
         TR_TRY(take_fields(args->command, option, value, memory, 3));
         return r->share.m_b > 0

@@ -113,11 +113,12 @@ tr_status tr_generate_complete(const tr_schedule_request *request, tr_schedule_r
     return TR_OK;
 }
 
-/* Completes the request, also with the chunks of a generator. */
+/* Completes the request, also with the chunks of a generator, and checks its size. */
 static tr_status complete(const tr_schedule_request *request, int g, tr_schedule_request *out) {
     TR_TRY(tr_generate_complete(request, out));
     int chunks = generators[g].chunks;
     if (!out->chunks) out->chunks = chunks ? chunks : 1;
+    TR_TRY(tr_schedule_check_size((int64_t)out->ranks * out->chunks, out->micro_batches));
     if (chunks && out->chunks != chunks)
         return TR_FAIL(TR_ERR_CONFIG,
                        "schedule %s has %s, but %d stages on %d ranks were requested: set "
@@ -135,7 +136,6 @@ tr_status tr_generate_order(const tr_schedule_request *request, tr_schedule **ou
     int *rank_of = NULL;
     TR_TRY(find(request->name, &g));
     TR_TRY(complete(request, g, &full));
-    TR_TRY(tr_schedule_check_size((int64_t)full.ranks * full.chunks, full.micro_batches));
     const int stages = full.ranks * full.chunks;
     if (generators[g].placement == V) {
         TR_TRY(tr_calloc((size_t)stages, sizeof *rank_of, &rank_of));

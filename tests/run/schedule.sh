@@ -93,11 +93,12 @@ refused 64 "unknown option --fast" schedule gpipe --fast
 refused 64 "--schedule FILE|NAME is missing" simulate --json
 refused 64 "needs the ranks, -p, and micro-batches, -m" simulate --schedule gpipe -p 2
 refused 64 "-p takes a whole number from 1" simulate --schedule gpipe -p 0 -m 2
+refused 64 "-p takes a whole number from 1 to 4096" simulate --schedule zb-h1 -p 1000000 -m 2
 refused 64 "not 'X=2'" simulate --schedule gpipe -p 2 -m 2 --costs F=1,X=2
 refused 64 "mB must be 0 or between 1e-30 and 1e+30, not '-1'" schedule gpipe -p 2 -m 2 --memory mB=-1
 refused 64 "-p 3 contradicts 1f1b.csv, which has 2" simulate --schedule 1f1b.csv -p 3
 "$trireme" schedule gpipe -p 512 -m 1 -o wide.csv
-refused 64 "-v 8388609 contradicts wide.csv, which has 512 stages on 512 ranks" simulate --schedule wide.csv -v 8388609
+refused 64 "-v 4096 contradicts wide.csv, which has 512 stages on 512 ranks" simulate --schedule wide.csv -v 4096
 refused 64 "--memory: mB must be more than 0" schedule auto -p 2 -m 2 --memory mB=0,cap=1
 refused 66 "the schedule file 'no.csv' cannot be opened" schedule check no.csv
 refused 74 "'no/x' cannot be written: No such file or directory: make its folder first" schedule gpipe -p 2 -m 2 -o no/x
