@@ -64,7 +64,9 @@ tr_status tr_input_refused(int error) {
     case EIO:
     case EMFILE:
     case ENFILE:
-    case ENOMEM: return TR_ERR_IO;
+    case ENOMEM:
+    case ESTALE:
+    case ETIMEDOUT: return TR_ERR_IO;
     default: return TR_ERR_DATA;
     }
 }
