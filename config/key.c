@@ -177,6 +177,14 @@ static tr_status set_schedule(const tr_key *key, const char *value, tr_config *c
     return set_word(key, value, words, count, config);
 }
 
+/* Returns whether one of the words of a value begins as a path of the user's home folder does in a
+ * shell. */
+static bool begins_at_home(const char *value) {
+    for (const char *at = value; (at = strstr(at, "~/")); at++)
+        if (at == value || at[-1] == ' ' || at[-1] == '"') return true;
+    return false;
+}
+
 static tr_status set_text(const tr_key *key, const char *value, tr_config *config) {
     if (!*value) return wrong_type(key, value);
     if (strlen(value) >= key->size)
@@ -184,6 +192,11 @@ static tr_status set_text(const tr_key *key, const char *value, tr_config *confi
                        key->size - 1);
     if (!tr_utf8_is_valid((const uint8_t *)value, strlen(value)))
         return TR_FAIL(TR_ERR_CONFIG, "%s must be valid UTF-8", key->name);
+    if (begins_at_home(value))
+        return TR_FAIL(TR_ERR_CONFIG,
+                       "%s: only shells replace ~ in a path, and none has replaced it in '%.512s': "
+                       "write the home folder's path",
+                       key->name, value);
     memcpy(field(key, config), value, strlen(value) + 1);
     return TR_OK;
 }

@@ -156,6 +156,12 @@ static void overrides_win_and_are_checked(void **state) {
         {"train.steps=x", "train.steps must be an integer (for example 1000), not 'x'"},
         {"resume", "resume: expected key=value, like train.steps=100"},
         {"data.path=\xff", "data.path must be valid UTF-8"},
+        {"log.dir=~/runs/a",
+         "log.dir: only shells replace ~ in a path, and none has replaced it in '~/runs/a': write "
+         "the home folder's path"},
+        {"data.path=[a, '~/b c']",
+         "data.path: only shells replace ~ in a path, and none has replaced it in 'a \"~/b c\"': "
+         "write the home folder's path"},
         {"data.path=[a, {path: b, weight: 1}]",
          "argument:1:16: the items of a list must all have the same form: plain values, or the "
          "same keys"},
