@@ -64,7 +64,7 @@ hold "$job" >/dev/null
 kill -KILL "$job" "$mpirun" $ranks
 # shellcheck disable=SC2086
 until_true 60 gone "$job" "$mpirun" $ranks || fail "all: a process is left"
-for file in "$folder" $segments; do is_gone "$file" && fail "all: $file is gone before the next run"; done
+is_gone "$folder" && fail "all: $folder is gone before the next run" # runs of other tests remove what is in /dev/shm
 ln -s "$scratch/base.yaml" "$TMPDIR/trireme-$UID-link"
 ln -s "$scratch/living" "$TMPDIR/trireme-$UID-folder"
 touch "$TMPDIR/trireme-$UID-file"
