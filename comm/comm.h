@@ -64,8 +64,8 @@ typedef struct tr_world_hook {
  * the progress thread. One world per process. If a host has a CPU for every rank, ranks that may
  * use the same CPUs divide them, and this thread and those that it starts later use only this
  * rank's share. A process that no launcher started is a world of one without MPI. Fails with
- * TR_ERR_DEVICE when Slurm's or torchrun's variables announce several ranks but MPI has one; the
- * message has the right command. */
+ * TR_ERR_DEVICE when Slurm's or torchrun's variables announce several ranks but MPI has one, which
+ * mpirun was not asked for; the message has the right command. */
 tr_status tr_world_open_mpi(tr_world **out);
 /* Returns the major version of Open MPI; 0 for another MPI. Does not start MPI. */
 int tr_world_mpi_version(void);

@@ -82,23 +82,25 @@ out:
     return status;
 }
 
-/* Returns the variable in which a launcher announced the number of processes, and the number. */
+/* Returns the variable in which a launcher announced several processes, and their number; else
+ * NULL, and 1. Ask before MPI starts, which sets mpirun's variable. That one decides where it is
+ * set: mpirun starts one rank in a batch job for several, too. */
 static const char *announced(long *ranks) {
-    static const char *const name[] = {"SLURM_NTASKS", "SLURM_STEP_NUM_TASKS", "WORLD_SIZE",
-                                       "PMI_SIZE", "OMPI_COMM_WORLD_SIZE"};
-    for (size_t i = 0; i < sizeof name / sizeof *name; i++) {
+    static const char *const name[] = {"OMPI_COMM_WORLD_SIZE", "SLURM_NTASKS",
+                                       "SLURM_STEP_NUM_TASKS", "WORLD_SIZE", "PMI_SIZE"};
+    const size_t names = getenv(name[0]) ? 1 : sizeof name / sizeof *name;
+    for (size_t i = 0; i < names; i++) {
         const char *text = getenv(name[i]);
         *ranks = text ? strtol(text, NULL, 10) : 0;
         if (*ranks > 1) return name[i];
     }
+    *ranks = 1;
     return NULL;
 }
 
-/* Fails when a launcher announced several ranks but MPI sees one: each process would train by
- * itself. */
-static tr_status check_launch(void) {
-    long ranks;
-    const char *name = announced(&ranks);
+/* Fails when a launcher announced several ranks (name; NULL: none did) but MPI sees one: each
+ * process would train by itself. */
+static tr_status check_launch(const char *name, long ranks) {
     if (!name) return TR_OK;
     if (strncmp(name, "SLURM", 5) == 0)
         return TR_FAIL(
@@ -116,19 +118,19 @@ static tr_status check_launch(void) {
 }
 
 tr_status tr_world_open_mpi(tr_world **out) {
+    long ranks;
+    const char *name = announced(&ranks);
     /* A single process needs no MPI, which takes a third of a second to start. */
     if (!tr_is_launched()) {
-        TR_TRY(check_launch());
+        TR_TRY(check_launch(name, ranks));
         TR_TRY(tr_world_open_local(1, out));
         return TR_OK;
     }
     tr_transport *transport;
-    long ranks;
-    (void)announced(&ranks);
     tr_device_set_environment(ranks > 1 ? 2 : 1); /* an MPI library may start CUDA */
     TR_TRY(tr_transport_open_mpi(&transport));
     if (transport->size == 1) {
-        tr_status status = check_launch();
+        tr_status status = check_launch(name, ranks);
         if (status != TR_OK) {
             transport->ops->close(transport, false);
             return tr_trace_at(__FILE__, __LINE__, status);

@@ -178,6 +178,9 @@ refuses 78 3 "train.batch 13 is not a multiple of .*: the next multiple is 15" p
 # Started by a launcher that does not start MPI: each process would train alone.
 SLURM_NTASKS=4 refuses 69 1 "SLURM_NTASKS=4, but MPI sees one rank: start with 'srun --mpi=pmix -n 4 trireme " parallel.dp=4
 WORLD_SIZE=4 refuses 69 1 "WORLD_SIZE=4, but MPI sees one rank .*: start with 'trireme run -n 4 " parallel.dp=4
+# But one rank of mpirun is what was asked for, also in a batch job for several.
+SLURM_NTASKS=4 "$trireme" run -n 1 train base.yaml train.steps=1 log.dir=batch_job >batch_job.out 2>&1 ||
+    fail "one rank in a batch job for several: $(cat batch_job.out)"
 
 # A limit on the file size must not kill the process with SIGXFSZ.
 limit=$(ulimit -S -f)
