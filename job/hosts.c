@@ -23,21 +23,32 @@ enum { MOST_LINE = 4096, MOST_NAMED = 8, MOST_SLOTS = 1 << 20 };
 
 /* --- the file --------------------------------------------------------------------------------- */
 
+/* Returns true for a word of Open MPI that says how many ranks may run on a host. */
+static bool is_of_slots(const char *word) {
+    return !strcmp(word, "slots") || !strcmp(word, "cpu") || !strcmp(word, "count");
+}
+
 /* Adds the host of a line, if there is one. */
-static tr_status add_line(tr_hosts *hosts, size_t *capacity, char *line) {
-    char *rest = NULL;
-    line[strcspn(line, "#\r\n")] = '\0';
-    const char *name = strtok_r(line, " \t", &rest);
+static tr_status add_line(tr_hosts *hosts, size_t *capacity, const char *line) {
+    char words[MOST_LINE], *rest = NULL;
+    (void)snprintf(words, sizeof words, "%s", line);
+    char *remark = strstr(words, "//");
+    if (remark) *remark = '\0';
+    words[strcspn(words, "#\r\n")] = '\0';
+    const char *name = strtok_r(words, " \t", &rest);
     if (!name) return TR_OK;
     TR_TRY(tr_grow(&hosts->host, capacity, (size_t)hosts->count + 1, sizeof *hosts->host));
-    tr_job_host *host = &hosts->host[hosts->count++];
+    tr_job_host *host = &hosts->host[hosts->count];
     *host = (tr_job_host){.answers = true};
+    TR_TRY(tr_strdup(line, &host->line));
+    hosts->count++;
+    host->line[strcspn(line, "\r\n")] = '\0';
     (void)snprintf(host->name, sizeof host->name, "%s", name);
-    for (const char *word; (word = strtok_r(NULL, " \t", &rest));) {
-        const char *number = word + strlen("slots=");
+    bool counts = false; /* the next word is the number of slots */
+    for (const char *word; (word = strtok_r(NULL, " \t=", &rest)); counts = is_of_slots(word)) {
+        const char *end = word;
         int64_t slots;
-        if (!strncmp(word, "slots=", 6) && tr_digits_read(&number, MOST_SLOTS, &slots) && !*number)
-            host->slots = (int)slots;
+        if (counts && tr_digits_read(&end, MOST_SLOTS, &slots) && !*end) host->slots = (int)slots;
     }
     return TR_OK;
 }
@@ -76,13 +87,8 @@ tr_status tr_hosts_write(const tr_hosts *hosts, char *path, size_t size) {
         }
         return TR_FAIL(TR_ERR_IO, "'%s' cannot be written: %s", path, strerror(error));
     }
-    for (int i = 0; i < hosts->count; i++) {
-        const tr_job_host *host = &hosts->host[i];
-        if (!host->answers) continue;
-        (void)fprintf(f, "%s", host->name);
-        if (host->slots) (void)fprintf(f, " slots=%d", host->slots);
-        (void)fprintf(f, "\n");
-    }
+    for (int i = 0; i < hosts->count; i++)
+        if (hosts->host[i].answers) (void)fprintf(f, "%s\n", hosts->host[i].line);
     tr_status status = tr_output_close(path, f, TR_OK);
     if (status != TR_OK) (void)unlink(path);
     return status;
@@ -95,12 +101,14 @@ tr_status tr_hosts_write(const tr_hosts *hosts, char *path, size_t size) {
 typedef struct question {
     pid_t mpirun; /* -1: it did not start */
     char name[64];
+    char hostfile[PATH_MAX]; /* "": there is none */
     tr_job_files files;
 } question;
 
-/* Sets *out to the words of an mpirun that does nothing on that host; the caller frees the list. */
-static tr_status make_words(const tr_job_host *host, char *const *options, char ***out) {
-    char *const before[] = {"mpirun", "-n", "1", "--host", (char *)host->name};
+/* Sets *out to the words of an mpirun that does nothing on the host of that hostfile; the caller
+ * frees the list. */
+static tr_status make_words(const char *hostfile, char *const *options, char ***out) {
+    char *const before[] = {"mpirun", "-n", "1", "--hostfile", (char *)hostfile};
     const size_t first = sizeof before / sizeof *before;
     size_t count = 0;
     while (options[count]) count++;
@@ -111,12 +119,16 @@ static tr_status make_words(const tr_job_host *host, char *const *options, char 
     return TR_OK;
 }
 
-static void ask(question *q, const tr_job_host *host, char *const *options) {
+/* Starts the question. The host's own line says how to reach it, as in the job: mpirun would take
+ * the name user@10.0.0.1 of an option for user@10. */
+static tr_status ask(question *q, tr_job_host *host, char *const *options) {
     char **words;
     q->mpirun = -1;
     tr_board_make_name(q->name, sizeof q->name);
     (void)tr_job_files_make(&q->files, q->name);
-    if (make_words(host, options, &words) != TR_OK) return;
+    const tr_hosts one = {.host = host, .count = 1};
+    TR_TRY(tr_hosts_write(&one, q->hostfile, sizeof q->hostfile));
+    TR_TRY(make_words(q->hostfile, options, &words));
     tr_job_files_use(&q->files, true);
     q->mpirun = fork();
     if (q->mpirun == 0) {
@@ -132,6 +144,7 @@ static void ask(question *q, const tr_job_host *host, char *const *options) {
     }
     tr_job_files_use(&q->files, false);
     free(words);
+    return TR_OK;
 }
 
 /* Waits until then for the end of that mpirun, and kills it afterwards; true when it ended well. */
@@ -150,16 +163,21 @@ static bool answers(const question *q, double end_s) {
     return WIFEXITED(status) && WEXITSTATUS(status) == 0;
 }
 
-void tr_hosts_ask(tr_hosts *hosts, char *const *options, double limit_s) {
+tr_status tr_hosts_ask(tr_hosts *hosts, char *const *options, double limit_s) {
     const double end_s = tr_now_s() + limit_s;
     question *asked;
-    if (tr_calloc((size_t)hosts->count + 1, sizeof *asked, &asked) != TR_OK) return;
-    for (int i = 0; i < hosts->count; i++) ask(&asked[i], &hosts->host[i], options);
-    for (int i = 0; i < hosts->count; i++) {
+    tr_status status = TR_OK;
+    int count = 0;
+    TR_TRY(tr_calloc((size_t)hosts->count, sizeof *asked, &asked));
+    for (; count < hosts->count && status == TR_OK; count++)
+        status = ask(&asked[count], &hosts->host[count], options);
+    for (int i = 0; i < count; i++) {
         hosts->host[i].answers = answers(&asked[i], end_s);
         tr_job_files_remove(&asked[i].files);
+        if (asked[i].hostfile[0]) (void)unlink(asked[i].hostfile);
     }
     free(asked);
+    return status;
 }
 
 /* --- answers ---------------------------------------------------------------------------------- */
@@ -186,6 +204,7 @@ void tr_hosts_text(const tr_hosts *hosts, bool answers, char *text, size_t size)
 }
 
 void tr_hosts_free(tr_hosts *hosts) {
+    for (int i = 0; i < hosts->count; i++) free(hosts->host[i].line);
     free(hosts->host);
     *hosts = (tr_hosts){0};
 }

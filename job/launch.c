@@ -491,7 +491,11 @@ static bool find_hosts(const tr_launch *launch, tr_launch *next, char *path, siz
         tr_hosts_free(&hosts);
         return true;
     }
-    tr_hosts_ask(&hosts, launch->mpirun_options, ANSWER_S);
+    if (tr_hosts_ask(&hosts, launch->mpirun_options, ANSWER_S) != TR_OK) {
+        tr_signal_say(tr_error_message(), false);
+        tr_hosts_free(&hosts);
+        return false;
+    }
     tr_hosts_text(&hosts, false, lost, sizeof lost);
     const int slots = lost[0] ? tr_hosts_slots(&hosts) : INT_MAX;
     bool good = launch->fit(launch->fit_context, slots, &next->ranks, change, sizeof change);

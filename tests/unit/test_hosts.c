@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -50,25 +51,26 @@ static void reads_names_and_slots(void **state) {
     (void)state;
     tr_hosts hosts =
         read_text("# two racks\n\n a slots=4 max_slots=8\nb\tmax_slots=9 slots=2 # old\n"
-                  "c.example.org slots=1\r\nd\r\ne slots=4294967297\nf slots=0x10\n");
-    static const char *const name[] = {"a", "b", "c.example.org", "d", "e", "f"};
-    static const int slots[] = {4, 2, 1, 0, 0, 0}; /* other text: not known */
-    assert_int_equal(hosts.count, 6);
-    for (int i = 0; i < 6; i++) {
+                  "c.example.org slots=1\r\nd\r\ne slots=4294967297\nf slots=0x10\n"
+                  "g slots = 3 // new slots=9\nh cpu=5\nme@i max_slots = 8 count =6\n");
+    static const char *const name[] = {"a", "b", "c.example.org", "d", "e", "f", "g", "h", "me@i"};
+    static const int slots[] = {4, 2, 1, 0, 0, 0, 3, 5, 6}; /* other text: not known */
+    assert_int_equal(hosts.count, 9);
+    for (int i = 0; i < 9; i++) {
         assert_string_equal(hosts.host[i].name, name[i]);
         assert_int_equal(hosts.host[i].slots, slots[i]);
         assert_true(hosts.host[i].answers);
     }
     assert_int_equal(tr_hosts_slots(&hosts), 0);
     for (int i = 3; i < 6; i++) hosts.host[i].answers = false;
-    assert_int_equal(tr_hosts_slots(&hosts), 7);
+    assert_int_equal(tr_hosts_slots(&hosts), 4 + 2 + 1 + 3 + 5 + 6);
     tr_hosts_free(&hosts);
 }
 
 static void those_that_answer_are_written(void **state) {
     (void)state;
     char path[4096], text[64];
-    tr_hosts hosts = read_text("a slots=4\nb slots=2\nc\n"), rest;
+    tr_hosts hosts = read_text("a username=me slots=4\nb slots=2\nc\n"), rest;
     assert_int_equal(tr_hosts_slots(&hosts), 0); /* c's are not known */
     hosts.host[1].answers = false;
     assert_int_equal(tr_hosts_write(&hosts, path, sizeof path), TR_OK);
@@ -77,6 +79,7 @@ static void those_that_answer_are_written(void **state) {
     assert_int_equal(rest.count, 2);
     assert_string_equal(rest.host[0].name, "a");
     assert_int_equal(rest.host[0].slots, 4);
+    assert_string_equal(rest.host[0].line, "a username=me slots=4");
     assert_string_equal(rest.host[1].name, "c");
     assert_int_equal(rest.host[1].slots, 0);
     tr_hosts_text(&hosts, true, text, sizeof text);
@@ -123,13 +126,55 @@ static void hosts_are_asked_apart(void **state) {
     (void)setenv("TMPDIR", folder, 1);
     (void)setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 1);
     (void)setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 1);
-    tr_hosts_ask(&hosts, no_options, 60);
+    assert_int_equal(tr_hosts_ask(&hosts, no_options, 60), TR_OK);
     assert_true(hosts.host[0].answers);
     assert_true(hosts.host[1].answers);
     assert_false(hosts.host[2].answers);
     assert_int_equal(tr_hosts_slots(&hosts), 3);
     assert_int_equal(unlink(path), 0);
     assert_int_equal(rmdir(folder), 0); /* nothing else is left */
+    tr_hosts_free(&hosts);
+}
+
+/* The program that mpirun calls instead of ssh: it writes down its arguments, with the host to
+ * reach. */
+static const char agent[] = "#!/bin/sh\necho \"$@\" >>${0%/*}/reached\nexit 1\n";
+
+static void write_text(const char *path, const char *text) {
+    FILE *f = fopen(path, "w");
+    assert_non_null(f);
+    assert_true(fputs(text, f) >= 0);
+    assert_int_equal(fclose(f), 0);
+}
+
+static void hosts_are_asked_as_their_lines_say(void **state) {
+    (void)state;
+    char folder[] = "/tmp/trireme-test-XXXXXX", path[64], reached[64], text[65536];
+    char *const no_options[] = {NULL};
+    tr_hosts hosts = read_text("me@203.0.113.1 slots=1\n203.0.113.2 username=you slots=1\n");
+    assert_non_null(mkdtemp(folder));
+    (void)snprintf(path, sizeof path, "%s/agent", folder);
+    (void)snprintf(reached, sizeof reached, "%s/reached", folder);
+    write_text(path, agent);
+    assert_int_equal(chmod(path, 0700), 0);
+    (void)setenv("TMPDIR", folder, 1);
+    (void)setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 1);
+    (void)setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 1);
+    (void)setenv("OMPI_MCA_plm_rsh_agent", path, 1); /* and the name of Open MPI 5 */
+    (void)setenv("PRTE_MCA_plm_ssh_agent", path, 1);
+    assert_int_equal(tr_hosts_ask(&hosts, no_options, 60), TR_OK);
+    (void)unsetenv("OMPI_MCA_plm_rsh_agent");
+    (void)unsetenv("PRTE_MCA_plm_ssh_agent");
+    for (int i = 0; i < 2; i++) assert_false(hosts.host[i].answers);
+    FILE *f = fopen(reached, "r");
+    assert_non_null(f);
+    text[fread(text, 1, sizeof text - 1, f)] = '\0';
+    (void)fclose(f);
+    assert_non_null(strstr(text, "me@203.0.113.1 "));
+    assert_non_null(strstr(text, "you@203.0.113.2 "));
+    assert_int_equal(unlink(reached), 0);
+    assert_int_equal(unlink(path), 0);
+    assert_int_equal(rmdir(folder), 0);
     tr_hosts_free(&hosts);
 }
 
@@ -170,6 +215,7 @@ int main(void) {
                                        cmocka_unit_test(missing_and_endless_lines_are_refused),
                                        cmocka_unit_test(a_full_disk_is_said),
                                        cmocka_unit_test(no_file_is_left),
+                                       cmocka_unit_test(hosts_are_asked_as_their_lines_say),
                                        cmocka_unit_test(hosts_are_asked_apart)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
