@@ -288,6 +288,19 @@ static const char *write_trial(const job *j, const char *program, char *text, si
     return text;
 }
 
+/* Returns true when mpirun could not start a rank because its host lacks the program, and reports
+ * that. mpirun's exit code is then above 128, as if a signal had ended a rank. */
+static bool host_lacks_program(job *j) {
+    const tr_mpirun_log *log = &j->log;
+    tr_mpirun_log_read(&j->log);
+    if (!log->program[0]) return false;
+    say_once(j,
+             "host %s cannot start '%s': install the same program there, at the same path, or take "
+             "the host out of the hostfile",
+             log->lacking, log->program);
+    return true;
+}
+
 /* Returns the job's code by mpirun's exit status, when no rank has failed according to the
  * board. */
 static int code_of_mpirun(job *j) {
@@ -300,6 +313,7 @@ static int code_of_mpirun(job *j) {
         return TR_ERR_RANK;
     }
     int code = WEXITSTATUS(status);
+    if (host_lacks_program(j)) return TR_ERR_DEVICE;
     if (code == 0 || (code >= TR_ERR_USAGE && code <= TR_ERR_CONFIG)) return code;
     if (code > 128 && code <= 128 + SIGRTMAX) {
         say_killed(j, code - 128);

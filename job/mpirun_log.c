@@ -36,6 +36,8 @@ static void take_line(tr_mpirun_log *log, const char *line) {
                *daemon = strstr(line, "Remote daemon: [");
     if (strstr(line, "the job has been aborted") && !log->aborting_ns)
         log->aborting_ns = tr_now_ns();
+    (void)sscanf(line, "Executable: %511[^\n]", log->program);
+    (void)sscanf(line, "Node: %255s", log->lacking);
     if (log->rank >= 0) return;
     if (noticed)
         (void)sscanf(noticed,

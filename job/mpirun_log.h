@@ -17,6 +17,7 @@ typedef struct tr_mpirun_log {
     int signal;          /* the signal that ended it; 0: it left with an exit code */
     char node[256]; /* the host of that rank, or a host that does not answer, as mpirun names it; or
                        "" */
+    char program[512], lacking[256]; /* a program that a host cannot start, and the host; or "" */
 } tr_mpirun_log;
 
 /* Opens the log, and sets the environment for an mpirun that is started after it. */

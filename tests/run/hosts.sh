@@ -39,13 +39,14 @@ cable() { ip -n $second link set v$second "$1"; }
 cable up
 
 # The program that mpirun uses as ssh: it starts mpirun's daemon on the second host, with a plain environment,
-# unless the host is dead.
+# unless the host is dead, and hides the folder that the file "lacks" names.
 cat >"$scratch/agent.sh" <<A
 #!/usr/bin/env bash
 [[ ! -e $scratch/dead ]] || exit 255
 shift
 exec env -i PATH="$PATH" HOME="$HOME" ip netns exec $second unshare -u -m bash -c \\
-    'hostname hostb; mount -t tmpfs none /dev/shm; exec bash -c "\$0"' "\$*"
+    'hostname hostb; mount -t tmpfs none /dev/shm
+    [[ ! -s $scratch/lacks ]] || mount -t tmpfs none "\$(<$scratch/lacks)"; exec bash -c "\$0"' "\$*"
 A
 chmod +x "$scratch/agent.sh"
 export OMPI_MCA_btl=tcp,vader,self OMPI_MCA_btl_tcp_if_include=10.77.0.0/24
@@ -240,4 +241,19 @@ code=0
 trireme_on 2 train "$scratch/base.yaml" log.dir="$scratch/unreached" parallel.pp=2 2>"$scratch/unreached.err" || code=$?
 [[ $code == 69 ]] && grep -q 'mpirun ended with 255 before the job began; see why with: mpirun ' "$scratch/unreached.err" ||
     fail "unreached: exit code $code: $(<"$scratch/unreached.err")"
+
+# A host without the program. mpirun 5 says that in other words.
+if ! mpirun --version | grep -q 'Open MPI) 5'; then
+    code=0
+    rm "$scratch/dead"
+    mkdir "$scratch/here"
+    cp "$trireme" "$scratch/here/trireme"
+    echo "$scratch/here" >"$scratch/lacks"
+    (trireme=$scratch/here/trireme; trireme_on 2 train "$scratch/base.yaml" log.dir="$scratch/lacking" parallel.pp=2) \
+        2>"$scratch/lacks.err" || code=$?
+    rm "$scratch/lacks"
+    [[ $code == 69 && $(wc -l <"$scratch/lacks.err") == 1 ]] &&
+        grep -Eq "^trireme: host (10.77.0.2|hostb) cannot start '$scratch/here/trireme': install the same program there" "$scratch/lacks.err" ||
+        fail "a host without the program: exit code $code: $(<"$scratch/lacks.err")"
+fi
 finish
