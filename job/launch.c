@@ -439,6 +439,18 @@ static uint64_t free_shared_memory(void) {
     return statvfs("/dev/shm", &info) == 0 ? (uint64_t)info.f_bavail * info.f_frsize : UINT64_MAX;
 }
 
+/* Sets j->exe to this program when its file was replaced or removed since the launcher began, as by
+ * an installation before a restart. The kernel keeps the file while this process runs. */
+static tr_status find_replaced_program(job *j) {
+    if (tr_launch_spans_hosts(j->launch))
+        return TR_FAIL(TR_ERR_DEVICE,
+                       "the file of this program was replaced or removed, and other hosts need it "
+                       "('%s'): start the job with --resume",
+                       j->exe);
+    (void)snprintf(j->exe, sizeof j->exe, "/proc/%ld/exe", (long)getpid());
+    return TR_OK;
+}
+
 /* Opens the board, the launcher's only shared memory, and makes the job's folder. */
 static tr_status open_board(job *j) {
     ssize_t length = readlink("/proc/self/exe", j->exe, sizeof j->exe - 1);
@@ -446,6 +458,7 @@ static tr_status open_board(job *j) {
         return TR_FAIL(TR_ERR_DEVICE,
                        "this executable cannot be found through /proc: %s; mount /proc",
                        strerror(errno));
+    if (access(j->exe, X_OK) != 0) TR_TRY(find_replaced_program(j));
     TR_TRY(tr_mpirun_check_limits(j->launch));
     tr_sweep();
     tr_board_make_name(j->name, sizeof j->name);

@@ -201,6 +201,33 @@ fi
 kill -TERM "$job"
 wait "$job" || true
 
+# The program's file is replaced, as by an installation, before the job starts again: its ranks are those of the program
+# that began. Other hosts have only the new file.
+for options in "" "--hostfile hosts"; do
+    rm -rf again
+    cp "$trireme" program
+    # shellcheck disable=SC2086 # words
+    timeout 120 ./program run -n 2 $options --restarts 1 train base.yaml parallel.dp=2 log.dir=again train.steps=100000 \
+        train.validate_every=0 checkpoint.every=10 >again.out 2>again.err &
+    job=$!
+    until_true 60 past again 20 || fail "replaced: $(<again.err)"
+    rank=$(trireme=$PWD/program rank_process 1)
+    cp "$trireme" new
+    mv new program
+    kill -KILL "$rank"
+    code=0
+    if [[ $options ]]; then
+        wait "$job" || code=$?
+        [[ $code == 69 ]] && grep -q "^trireme: the file of this program was replaced or removed, and other hosts need it" again.err ||
+            fail "replaced: ended with $code: $(<again.err)"
+    else
+        until_true 60 grep -q '^resumed ' again.out || fail "replaced: not resumed: $(<again.err)"
+        kill -TERM "$job"
+        wait "$job" || code=$?
+        [[ $code == 75 ]] || fail "replaced: ended with $code: $(<again.err)"
+    fi
+done
+
 # When a host is lost, the config is read again for its layout: what is wrong with it by then is said.
 cp base.yaml own.yaml
 restarting own.yaml
