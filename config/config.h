@@ -152,6 +152,9 @@ void tr_config_keep(tr_config *config, const tr_config *saved);
  * micro_batch, stages and layers, the optimizer's keys; with world_size > 0 also pp * tp * dp =
  * world_size. Fails with TR_ERR_CONFIG; the message has file:line:column and the remedy. */
 tr_status tr_config_check(const tr_config *config, int world_size);
+/* Fails with TR_ERR_CONFIG when a model from another source than the keys has a value that its key
+ * does not take: the config of a run of it could not be read again. */
+tr_status tr_config_check_ranges(const tr_model_config *model);
 /* Checks the keys that only a command that reads the data needs. Fails with TR_ERR_CONFIG when
  * data.path is missing, its format has more tokens than the vocabulary, or data.document_end is
  * missing or not a token. */

@@ -1,6 +1,7 @@
 /* Reading config.json. Writing it: hf_print.c. */
 #include "base/input.h"
 #include "base/text.h"
+#include "config/config.h"
 #include "config/hf_impl.h"
 
 #include <ctype.h>
@@ -59,6 +60,7 @@ const tr_hf_family tr_hf_families[] = {
      .mlp_width = 22016,
      .positions = 32768,
      .kv_heads = 32,
+     .window = 4096,
      .windowed = true,
      .layered = true},
     {.name = "qwen3",
@@ -74,6 +76,7 @@ const tr_hf_family tr_hf_families[] = {
      .positions = 32768,
      .kv_heads = 32,
      .head_size = 128,
+     .window = 4096,
      .windowed = true,
      .layered = true},
 };
@@ -172,7 +175,9 @@ static tr_status check_features(const reader *r) {
     for (size_t i = 0; i < sizeof no / sizeof *no; i++)
         if (!tr_json_is_empty(tr_json_get(r->root, no[i].key)))
             return unsupported(r, no[i].key, no[i].what);
-    bool scale;
+    bool scale, causal;
+    TR_TRY(take_bool(r, "is_causal", true, &causal));
+    if (!causal) return unsupported(r, "is_causal", "attention to later tokens");
     TR_TRY(take_bool(r, "scale_attn_weights", true, &scale));
     if (!scale) return unsupported(r, "scale_attn_weights", "attention without its scale");
     const cJSON *partial = tr_json_get(r->root, "partial_rotary_factor");
@@ -259,7 +264,8 @@ static tr_status read_yarn(const reader *r, const cJSON *rope, double factor, do
     TR_TRY(take_real(r, rope, "beta_slow", 1, &slow));
     const double usual = yarn_scale(factor, 1);
     TR_TRY(take_real(r, rope, "attention_factor", usual, &attention));
-    if (cJSON_IsFalse(tr_json_get(rope, "truncate")))
+    const cJSON *truncate = cJSON_GetObjectItemCaseSensitive(rope, "truncate");
+    if (truncate && tr_json_is_empty(truncate))
         return unsupported(r, "truncate", "yarn without rounded borders");
     if (!tr_json_get(rope, "attention_factor") && !tr_json_is_empty(tr_json_get(rope, "mscale")) &&
         !tr_json_is_empty(tr_json_get(rope, "mscale_all_dim"))) {
@@ -278,7 +284,14 @@ static tr_status read_yarn(const reader *r, const cJSON *rope, double factor, do
 
 static tr_status take_original(const reader *r, const cJSON *rope, double fallback, double *out) {
     static const char key[] = "original_max_position_embeddings";
+    const cJSON *outside = tr_json_get(r->root, key);
     TR_TRY(take_real(r, rope, key, fallback, out));
+    if (outside && outside->valuedouble != *out)
+        return TR_FAIL(TR_ERR_DATA,
+                       "%s: \"%s\" is %.15g, but %.15g within the scaling of the rotary positions: "
+                       "transformers 5 takes the first, and transformers 4 the second; remove the "
+                       "first, or make both equal",
+                       r->where, key, outside->valuedouble, *out);
     return *out <= TR_HF_MOST && *out == floor(*out) ? TR_OK : wrong(r, key, "an integer");
 }
 
@@ -318,13 +331,13 @@ static tr_status read_scaling(const reader *r, const cJSON *rope, tr_hf *out) {
     return TR_OK;
 }
 
-/* Reads rope_parameters (version 5), or rope_theta and rope_scaling (version 4). */
+/* Reads rope_theta and rope_scaling, which both versions of transformers prefer, or
+ * rope_parameters (version 5). */
 static tr_status read_rope(const reader *r, tr_hf *out) {
-    const cJSON *parameters = tr_json_get(r->root, "rope_parameters");
-    const cJSON *scaling = tr_json_get(r->root, "rope_scaling");
-    const cJSON *rope = parameters ? parameters : scaling;
+    const bool scales = !tr_json_is_empty(tr_json_get(r->root, "rope_scaling"));
+    const char *key = scales ? "rope_scaling" : "rope_parameters";
+    const cJSON *rope = tr_json_get(r->root, key);
     double theta = 10000;
-    const char *key = parameters ? "rope_parameters" : "rope_scaling";
     if (rope && !cJSON_IsObject(rope)) return wrong(r, key, "an object");
     for (const cJSON *m = rope ? rope->child : NULL; m; m = m->next)
         if (cJSON_IsObject(m)) return unsupported(r, key, "other rotary positions in some layers");
@@ -340,13 +353,21 @@ static tr_status read_rope(const reader *r, tr_hf *out) {
 
 /* --- the families ----------------------------------------------------------------------------- */
 
+const tr_hf_alias tr_hf_gpt2_aliases[TR_HF_ALIASES] = {{"n_layer", "num_hidden_layers"},
+                                                       {"n_embd", "hidden_size"},
+                                                       {"n_head", "num_attention_heads"},
+                                                       {"n_positions", "max_position_embeddings"}};
+
 static tr_status read_gpt2(const reader *r, tr_hf *out) {
     tr_model_config *m = &out->model;
     const tr_hf_family *f = r->family;
-    TR_TRY(take_size(r, "n_layer", f->layers, &m->layers));
-    TR_TRY(take_size(r, "n_embd", f->width, &m->width));
-    TR_TRY(take_size(r, "n_head", f->heads, &m->heads));
-    TR_TRY(take_size(r, "n_positions", f->positions, &out->positions));
+    const int64_t fallback[TR_HF_ALIASES] = {f->layers, f->width, f->heads, f->positions};
+    int64_t *const size[TR_HF_ALIASES] = {&m->layers, &m->width, &m->heads, &out->positions};
+    for (int i = 0; i < TR_HF_ALIASES; i++) {
+        TR_TRY(take_size(r, tr_hf_gpt2_aliases[i].name, fallback[i], size[i]));
+        TR_TRY(take_size(r, tr_hf_gpt2_aliases[i].alias, *size[i], size[i]));
+    }
+    if (m->width % m->heads) return wrong(r, "n_embd", "a multiple of \"n_head\"");
     TR_TRY(take_size(r, "n_inner", 4 * m->width, &m->mlp_width));
     TR_TRY(take_real(r, r->root, "layer_norm_epsilon", 1e-5, &m->norm_eps));
     m->kv_heads = m->heads;
@@ -448,9 +469,10 @@ tr_status tr_hf_parse(const cJSON *root, const char *where, tr_hf *out) {
     m->qkv_bias = r.family->qkv_bias;
     m->qk_norm = r.family->qk_norm;
     TR_TRY(tr_model_complete(m));
-    /* Values that contradict each other, found by the layers' own check. */
+    /* Values that contradict each other, found by the layers' own check, or that no key takes. */
     const tr_model_shape shape = {.batch = 1, .seq = m->context, .dtype = TR_F32, .tp_size = 1};
     tr_status status = tr_model_check(m, &shape);
+    if (status == TR_OK) status = tr_config_check_ranges(m);
     if (status != TR_ERR_CONFIG) return status;
     char why[640];
     rename_keys(tr_error_message(), r.family == &tr_hf_families[0], why, sizeof why);

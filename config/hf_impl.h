@@ -27,3 +27,11 @@ typedef struct tr_hf_activation {
 
 extern const tr_hf_activation tr_hf_activations[];
 extern const int tr_hf_activation_count;
+
+/* A key of gpt2, and the name that transformers takes for it, too, and prefers. */
+typedef struct tr_hf_alias {
+    const char *name, *alias;
+} tr_hf_alias;
+
+enum { TR_HF_ALIASES = 4 };
+extern const tr_hf_alias tr_hf_gpt2_aliases[TR_HF_ALIASES];

@@ -145,11 +145,15 @@ static void set_rope(cJSON *root, const tr_model_config *m, bool *good) {
     set(root, "rope_parameters", five, good);
     set_float(root, "rope_theta", m->rope_theta, good);
     set(root, "rope_scaling", scaled ? rope_object(m, good) : cJSON_CreateNull(), good);
+    /* Version 5 would prefer it to the scaling's. */
+    cJSON_DeleteItemFromObjectCaseSensitive(root, "original_max_position_embeddings");
 }
 
 /* --- the families ----------------------------------------------------------------------------- */
 
 static void set_gpt2(cJSON *root, const tr_model_config *m, const char *activation, bool *good) {
+    for (int i = 0; i < TR_HF_ALIASES; i++)
+        cJSON_DeleteItemFromObjectCaseSensitive(root, tr_hf_gpt2_aliases[i].alias);
     set_number(root, "n_layer", (double)m->layers, good);
     set_number(root, "n_embd", (double)m->width, good);
     set_number(root, "n_head", (double)m->heads, good);

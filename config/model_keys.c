@@ -127,6 +127,22 @@ static tr_status compare_context(const tr_config *c, const tr_hf *hf, const char
            c->model.context, path, hf->positions, learned ? "" : "model.rope_scaling, or a ");
 }
 
+tr_status tr_config_check_ranges(const tr_model_config *model) {
+    tr_config *config;
+    TR_TRY(tr_calloc(1, sizeof *config, &config));
+    config->model = *model;
+    tr_status status = TR_OK;
+    for (int i = 0; i < tr_schema_count && status == TR_OK; i++) {
+        char *text = NULL;
+        if (!tr_config_is_of_model(&tr_schema[i])) continue;
+        status = tr_key_text(&tr_schema[i], config, &text);
+        if (status == TR_OK) status = tr_key_set(&tr_schema[i], text, config);
+        free(text);
+    }
+    free(config);
+    return status;
+}
+
 /* Compares the updates' keys that are set with the adapter. */
 static tr_status compare_adapter(const tr_config *c, const tr_lora_config *lora) {
     if (tr_config_is_set(c, "model.lora.rank") && c->model.lora.rank != lora->rank)

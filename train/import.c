@@ -51,6 +51,7 @@ static tr_status complete_llmc(import *m) {
     TR_TRY(tr_model_complete(c));
     const tr_model_shape shape = {.batch = 1, .seq = c->context, .dtype = TR_F32, .tp_size = 1};
     tr_status status = tr_model_check(c, &shape);
+    if (status == TR_OK) status = tr_config_check_ranges(c);
     if (status != TR_ERR_CONFIG) return status;
     char why[1024];
     (void)snprintf(why, sizeof why, "%s", tr_error_message());

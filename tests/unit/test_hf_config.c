@@ -79,6 +79,24 @@ static void configs_ask_for_what_trireme_has(void **state) {
          "\"beta_fast\":12.3456789012345,\"beta_slow\":1.23456789012345,"
          "\"attention_factor\":1.23456789012345}," SIZES "}",
          "\"rope_type\" must be followed by numbers with fewer digits"},
+        {"{\"model_type\":\"llama\",\"rope_scaling\":{\"type\":\"yarn\",\"factor\":4.0,"
+         "\"truncate\":null}," SIZES "}",
+         "yarn without rounded borders"},
+        {"{\"model_type\":\"llama\",\"rope_scaling\":7," SIZES "}", "\"rope_scaling\" must be"},
+        {"{\"model_type\":\"llama\",\"original_max_position_embeddings\":16,\"rope_scaling\":{"
+         "\"type\":\"yarn\",\"factor\":4.0,\"original_max_position_embeddings\":64}," SIZES "}",
+         "\"original_max_position_embeddings\" is 16, but 64 within the scaling"},
+        {"{\"model_type\":\"llama\",\"is_causal\":false," SIZES "}",
+         "\"is_causal\" asks for attention to later tokens"},
+        {"{\"model_type\":\"gpt2\",\"n_embd\":16}", "\"n_embd\" must be a multiple of \"n_head\""},
+        {"{\"model_type\":\"gpt2\",\"num_attention_heads\":5}",
+         "\"n_embd\" must be a multiple of \"n_head\""},
+        /* No key of a run takes these, so its config could not be read again. */
+        {"{\"model_type\":\"llama\",\"rms_norm_eps\":0.3," SIZES "}",
+         "rms_norm_eps must be between 1e-12 and 0.1, not 0.3"},
+        {"{\"model_type\":\"llama\",\"rope_theta\":1e250," SIZES "}",
+         "rope_theta must be between 0 and 1e+15, not 1e+250"},
+        {"{\"model_type\":\"llama\",\"vocab_size\":1}", "vocab_size must be between 2 and"},
     };
     tr_hf hf;
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
@@ -117,6 +135,80 @@ static void configs_ask_for_what_trireme_has(void **state) {
     double attention;
     assert_int_equal(sscanf(hf.model.rope_scaling, "yarn 4 32768 32 1 %lf", &attention), 1);
     assert_true(fabs(attention - 0.9634746568860826) < 1e-15);
+}
+
+/* Returns the text that an export writes for a config.json. The caller frees it. */
+static char *exported(const char *text, tr_hf *hf) {
+    cJSON *root;
+    char *printed;
+    must(tr_json_parse(text, strlen(text), "config.json", &root));
+    must(tr_hf_parse(root, "config.json", hf));
+    must(tr_hf_print(&hf->model, root, "float32", &printed));
+    cJSON_Delete(root);
+    return printed;
+}
+
+static void rotary_keys_are_read_as_transformers_reads_them(void **state) {
+    (void)state;
+    static const struct {
+        const char *keys, *scaling;
+        double theta;
+    } cases[] = {
+        /* Both versions prefer a rope_scaling that is not empty. */
+        {"\"rope_theta\":7e5,\"rope_scaling\":{\"type\":\"linear\",\"factor\":2.0},"
+         "\"rope_parameters\":{\"rope_type\":\"default\",\"rope_theta\":1e4}",
+         "linear 2", 7e5},
+        {"\"rope_scaling\":{\"type\":\"linear\",\"factor\":2.0},\"rope_parameters\":{}", "linear 2",
+         1e4},
+        {"\"rope_theta\":7e5,\"rope_scaling\":{},\"rope_parameters\":{\"rope_type\":\"linear\","
+         "\"factor\":4.0,\"rope_theta\":9e5}",
+         "linear 4", 9e5},
+        {"\"rope_scaling\":null,\"rope_parameters\":{\"rope_type\":\"linear\",\"factor\":4.0}",
+         "linear 4", 1e4},
+        {"\"original_max_position_embeddings\":64,\"rope_scaling\":{\"type\":\"yarn\",\"factor\":4,"
+         "\"original_max_position_embeddings\":64,\"truncate\":true}",
+         "yarn 4 64", 1e4},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char text[512];
+        tr_hf hf;
+        (void)snprintf(text, sizeof text, "{\"model_type\":\"llama\",%s," SIZES "}", cases[i].keys);
+        must(parse_hf(text, &hf));
+        assert_string_equal(hf.model.rope_scaling, cases[i].scaling);
+        assert_true(hf.model.rope_theta == cases[i].theta);
+    }
+}
+
+/* GPT2Config takes the usual names of sizes, too, and prefers them. An export has its own names
+ * only. */
+static void gpt2_has_other_names_of_sizes(void **state) {
+    (void)state;
+    tr_hf hf, back;
+    char *printed =
+        exported("{\"model_type\":\"gpt2\",\"n_head\":12,\"n_embd\":48,\"num_attention_heads\":"
+                 "4,\"num_hidden_layers\":3,\"max_position_embeddings\":24}",
+                 &hf);
+    assert_true(hf.model.heads == 4 && hf.model.head_size == 12 && hf.model.layers == 3);
+    assert_true(hf.model.width == 48 && hf.model.mlp_width == 192 && hf.model.context == 24);
+    must(parse_hf(printed, &back));
+    assert_memory_equal(&back.model, &hf.model, sizeof hf.model);
+    assert_null(strstr(printed, "max_position_embeddings"));
+    free(printed);
+}
+
+/* A window that is used and has no size has the classes' size. */
+static void a_window_has_a_default(void **state) {
+    (void)state;
+    for (int i = 2; i <= 3; i++) {
+        char text[512];
+        tr_hf hf;
+        (void)snprintf(text, sizeof text,
+                       "{\"model_type\":\"qwen%d\",\"use_sliding_window\":true,"
+                       "\"max_window_layers\":0," SIZES "}",
+                       i);
+        must(parse_hf(text, &hf));
+        assert_int_equal(hf.model.window, 4096);
+    }
 }
 
 /* Keys that are left out have the defaults of the classes: those that the config classes of
@@ -218,17 +310,6 @@ static void presets_are_the_published_models(void **state) {
     }
 }
 
-/* Returns the text that an export writes for a config.json. The caller frees it. */
-static char *exported(const char *text, tr_hf *hf) {
-    cJSON *root;
-    char *printed;
-    must(tr_json_parse(text, strlen(text), "config.json", &root));
-    must(tr_hf_parse(root, "config.json", hf));
-    must(tr_hf_print(&hf->model, root, "float32", &printed));
-    cJSON_Delete(root);
-    return printed;
-}
-
 /* transformers computes gelu_new and gelu_pytorch_tanh, one function, with other roundings. */
 static void an_activation_keeps_its_name(void **state) {
     (void)state;
@@ -309,6 +390,9 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(configs_ask_for_what_trireme_has),
         cmocka_unit_test(configs_have_the_defaults_of_the_classes),
+        cmocka_unit_test(rotary_keys_are_read_as_transformers_reads_them),
+        cmocka_unit_test(gpt2_has_other_names_of_sizes),
+        cmocka_unit_test(a_window_has_a_default),
         cmocka_unit_test(configs_come_back),
         cmocka_unit_test(gpt2_has_no_smaller_window),
         cmocka_unit_test(an_activation_keeps_its_name),
