@@ -3,6 +3,7 @@
 
 #include "base/memory.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -51,6 +52,8 @@ static const char *beyond_gpt2(const tr_model_config *m) {
 static bool fits(const tr_hf_family *f, const tr_model_config *m) {
     if (!strcmp(f->name, "gpt2") || !strcmp(m->family, "gpt2"))
         return !strcmp(f->name, m->family) && !beyond_gpt2(m);
+    /* Version 5 refuses a llama with heads that do not divide its width, and no other class. */
+    if (!strcmp(f->name, "llama") && m->width % m->heads) return false;
     return f->qkv_bias == m->qkv_bias && f->qk_norm == m->qk_norm &&
            (m->window == 0 || f->windowed);
 }
@@ -130,12 +133,12 @@ static cJSON *rope_object(const tr_model_config *m, bool *good) {
     return rope;
 }
 
-/* Returns the context that the scaling reaches; 0 without one. */
+/* Returns the context that the scaling reaches, a whole number; 0 without one. */
 static double scaled_context(const tr_model_config *m) {
     double factor = 0, original = 0;
     const bool read = sscanf(m->rope_scaling, "yarn %lf %lf", &factor, &original) == 2 ||
                       sscanf(m->rope_scaling, "llama3 %lf %*f %*f %lf", &factor, &original) == 2;
-    return read ? factor * original : 0;
+    return read ? fmin(floor(factor * original), TR_HF_MOST) : 0;
 }
 
 static void set_rope(cJSON *root, const tr_model_config *m, bool *good) {

@@ -211,6 +211,41 @@ static void a_window_has_a_default(void **state) {
     }
 }
 
+/* Version 5 takes whole numbers of positions only, and no llama with heads that do not divide its
+ * width. */
+static void exports_are_taken_by_version_5(void **state) {
+    (void)state;
+    static const struct {
+        const char *scaling, *type;
+        double positions;
+        int64_t heads;
+    } cases[] = {{"none", "llama", 16, 4},
+                 {"none", "mistral", 16, 3},
+                 {"yarn 2.5 25", "llama", 62, 4},
+                 {"llama3 2.3 1 4 5", "llama", 16, 4},
+                 {"llama3 8.1 1 4 8", "mistral", 64, 3}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        tr_model_config m = {.family = "llama",
+                             .layers = 1,
+                             .width = 16,
+                             .heads = cases[i].heads,
+                             .head_size = 4,
+                             .context = 16,
+                             .vocab = 77};
+        char *text;
+        cJSON *root;
+        (void)snprintf(m.rope_scaling, sizeof m.rope_scaling, "%s", cases[i].scaling);
+        must(tr_model_complete(&m));
+        must(tr_hf_print(&m, NULL, "float32", &text));
+        must(tr_json_parse(text, strlen(text), "config.json", &root));
+        const cJSON *positions = tr_json_get(root, "max_position_embeddings");
+        assert_string_equal(cJSON_GetStringValue(tr_json_get(root, "model_type")), cases[i].type);
+        assert_true(positions->valuedouble == cases[i].positions);
+        cJSON_Delete(root);
+        free(text);
+    }
+}
+
 /* Keys that are left out have the defaults of the classes: those that the config classes of
  * transformers 4.57.6 and 5.24.0 print. */
 static void configs_have_the_defaults_of_the_classes(void **state) {
@@ -393,6 +428,7 @@ int main(void) {
         cmocka_unit_test(rotary_keys_are_read_as_transformers_reads_them),
         cmocka_unit_test(gpt2_has_other_names_of_sizes),
         cmocka_unit_test(a_window_has_a_default),
+        cmocka_unit_test(exports_are_taken_by_version_5),
         cmocka_unit_test(configs_come_back),
         cmocka_unit_test(gpt2_has_no_smaller_window),
         cmocka_unit_test(an_activation_keeps_its_name),
