@@ -173,6 +173,8 @@ static void set_gpt2(cJSON *root, const tr_model_config *m, const char *activati
 }
 
 static void set_window(cJSON *root, const tr_hf_family *f, const tr_model_config *m, bool *good) {
+    /* transformers takes a mistral with this key for a Ministral, which always needs a window. */
+    if (!f->layered) cJSON_DeleteItemFromObjectCaseSensitive(root, "layer_types");
     if (!f->windowed) return;
     set(root, "sliding_window",
         m->window ? cJSON_CreateNumber((double)m->window) : cJSON_CreateNull(), good);

@@ -196,6 +196,20 @@ static void gpt2_has_other_names_of_sizes(void **state) {
     free(printed);
 }
 
+/* transformers' Ministral, a mistral with layer_types, cannot do without a window. */
+static void a_mistral_without_windows_goes_out_as_such(void **state) {
+    (void)state;
+    tr_hf hf;
+    char *printed = exported("{\"model_type\":\"mistral\",\"sliding_window\":8,\"layer_types\":["
+                             "\"full_attention\",\"full_attention\",\"full_attention\","
+                             "\"full_attention\"]," SIZES "}",
+                             &hf);
+    assert_int_equal(hf.model.window, 0);
+    assert_non_null(strstr(printed, "\"sliding_window\":\tnull"));
+    assert_null(strstr(printed, "layer_types"));
+    free(printed);
+}
+
 /* A window that is used and has no size has the classes' size. */
 static void a_window_has_a_default(void **state) {
     (void)state;
@@ -427,6 +441,7 @@ int main(void) {
         cmocka_unit_test(configs_have_the_defaults_of_the_classes),
         cmocka_unit_test(rotary_keys_are_read_as_transformers_reads_them),
         cmocka_unit_test(gpt2_has_other_names_of_sizes),
+        cmocka_unit_test(a_mistral_without_windows_goes_out_as_such),
         cmocka_unit_test(a_window_has_a_default),
         cmocka_unit_test(exports_are_taken_by_version_5),
         cmocka_unit_test(configs_come_back),
