@@ -393,13 +393,17 @@ static tr_status open_trace(tr_session *s) {
 }
 
 /* Called after every part of the set-up: a request to stop ends the run before the next part. There
- * is nothing to save, since no step was taken. */
+ * is nothing to save, since no step was taken. The command of a job that started again does not
+ * continue what it has saved. */
 static tr_status go_on(tr_session *s, tr_status status) {
-    bool asked = tr_board_stop_requested(s->options->board);
+    const bool asked = tr_board_stop_requested(s->options->board);
+    const bool goes_on = s->resumes && s->options->resume == TR_RESUME_NO;
     if (asked && (status == TR_OK || status == TR_ERR_STOPPED))
         status = TR_FAIL(TR_ERR_STOPPED,
                          "stopped by a signal before a step was taken, so there was nothing to "
-                         "save: start again with the same command");
+                         "save: %s",
+                         goes_on ? "continue with the same command and --resume"
+                                 : "start again with the same command");
     return tr_world_agree(s->world, status);
 }
 

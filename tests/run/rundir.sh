@@ -201,6 +201,20 @@ fi
 kill -TERM "$job"
 wait "$job" || true
 
+# A request to stop while the job starts again: its command alone would not continue the run.
+for ((i = 0; i < 10; i++)); do
+    restarting base.yaml
+    kill -KILL "$(rank_process 1)"
+    until_true 60 grep -qF "$again" again.err || fail "stopped: no restart: $(<again.err)"
+    kill -TERM "$job"
+    code=0
+    wait "$job" || code=$?
+    [[ $code == 75 ]] || fail "stopped while it starts again: ended with $code: $(<again.err)"
+    ! grep -q 'before a step was taken' again.err || break
+done
+grep -q 'before a step was taken, so there was nothing to save: continue with the same command and --resume$' again.err ||
+    fail "stopped while it starts again: $(<again.err)"
+
 # The program's file is replaced, as by an installation, before the job starts again: its ranks are those of the program
 # that began. Other hosts have only the new file.
 for options in "" "--hostfile hosts"; do
