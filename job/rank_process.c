@@ -205,7 +205,9 @@ tr_status tr_rank_process_end(tr_rank_process *process, tr_status status, bool b
     char text[2048] = "";
     if (status != TR_OK && status != TR_ERR_STOPPED) {
         make_sentence(process, status, text, sizeof text);
-        if (tr_board_claim_report(process->board)) {
+        /* All ranks have an agreed failure, and rank 0's host prints it. */
+        const bool elsewhere = tr_error_is_agreed() && tr_board_leader(process->board) > 0;
+        if (tr_board_claim_report(process->board) && !elsewhere) {
             report(NULL, text);
             if (backtrace) (void)fprintf(stderr, "  at %s\n", tr_error_trace());
         }

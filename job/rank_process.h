@@ -25,8 +25,9 @@ tr_status tr_rank_process_begin(tr_rank_process *process, tr_world *world, doubl
 tr_board *tr_rank_process_board(tr_rank_process *process);
 /* Ends the rank with `status` and frees the process (NULL is allowed); call it before
  * tr_world_close or tr_world_abort. For an error, exactly one rank of the host prints this thread's
- * sentence, with the backtrace if asked for; for TR_ERR_RANK the sentence also names the late rank
- * and what that rank does. *reported tells the caller not to print. When tr_rank_process_begin has
- * not succeeded, the caller reports. Waits keep their deadline. Returns status. */
+ * sentence, with the backtrace if asked for; of an error that all ranks agreed on (tr_world_agree)
+ * only one of rank 0's host does. For TR_ERR_RANK the sentence also names the late rank and what
+ * that rank does. *reported tells the caller not to print. When tr_rank_process_begin has not
+ * succeeded, the caller reports. Waits keep their deadline. Returns status. */
 tr_status tr_rank_process_end(tr_rank_process *process, tr_status status, bool backtrace,
                               bool *reported);

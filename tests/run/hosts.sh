@@ -242,10 +242,14 @@ trireme_on 2 train "$scratch/base.yaml" log.dir="$scratch/unreached" parallel.pp
 [[ $code == 69 ]] && grep -q 'mpirun ended with 255 before the job began; see why with: mpirun ' "$scratch/unreached.err" ||
     fail "unreached: exit code $code: $(<"$scratch/unreached.err")"
 
+# An error that all ranks agree on is printed once, not on each host.
+rm "$scratch/dead"
+train 66 2 missing parallel.pp=2 data.path=missing.txt
+says missing "the data file 'missing.txt' cannot be opened: No such file or directory"
+
 # A host without the program. mpirun 5 says that in other words.
 if ! mpirun --version | grep -q 'Open MPI) 5'; then
     code=0
-    rm "$scratch/dead"
     mkdir "$scratch/here"
     cp "$trireme" "$scratch/here/trireme"
     echo "$scratch/here" >"$scratch/lacks"
