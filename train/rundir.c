@@ -1,5 +1,6 @@
 #include "train/rundir.h"
 
+#include "base/clock.h"
 #include "base/folders.h"
 
 #include <dirent.h>
@@ -14,6 +15,7 @@
 #include <unistd.h>
 
 enum { PATH_SIZE = TR_CONFIG_PATH + 8, HOST = 65, JOB = 64, TEXT = HOST + JOB + 64 };
+_Static_assert((int)TEXT <= (int)TR_RUNDIR_HOLDER, "a lock file's text is passed to other ranks");
 
 static void lock_path(const char *dir, char path[PATH_SIZE]) {
     (void)snprintf(path, PATH_SIZE, "%s/lock", dir);
@@ -87,11 +89,17 @@ static void write_holder(int fd, const char *job) {
     (void)fsync(fd); /* so that other hosts see it */
 }
 
+/* Reads the text of the lock file; "" when there is none. */
+static void read_text(int fd, char text[TEXT]) {
+    const ssize_t bytes = pread(fd, text, TEXT - 1, 0);
+    text[bytes > 0 ? bytes : 0] = '\0';
+}
+
 static holder read_holder(int fd) {
     holder h = {.pid = 0};
-    char text[TEXT] = "";
-    if (pread(fd, text, sizeof text - 1, 0) <= 0 ||
-        sscanf(text, "host %64s process %ld job %63s", h.host, &h.pid, h.job) < 2)
+    char text[TEXT];
+    read_text(fd, text);
+    if (sscanf(text, "host %64s process %ld job %63s", h.host, &h.pid, h.job) < 2)
         h = (holder){.pid = 0};
     return h;
 }
@@ -102,6 +110,33 @@ static holder holder_of(const char *path) {
     const holder h = read_holder(fd);
     (void)close(fd);
     return h;
+}
+
+void tr_rundir_holder(const tr_rundir *dir, char text[TR_RUNDIR_HOLDER]) {
+    text[0] = '\0';
+    if (dir->fd >= 0) read_text(dir->fd, text);
+}
+
+tr_status tr_rundir_check_holder(const char *dir, const char *expected, double patience_s) {
+    const double end_s = tr_now_s() + patience_s;
+    char path[PATH_SIZE], here[HOST] = "", text[TEXT];
+    lock_path(dir, path);
+    for (;;) {
+        int fd = expected[0] ? open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK) : -1;
+        text[0] = '\0';
+        if (fd >= 0) {
+            read_text(fd, text);
+            (void)close(fd);
+        }
+        if (!strcmp(text, expected)) return TR_OK;
+        if (tr_now_s() >= end_s) break;
+        (void)nanosleep(&(struct timespec){.tv_nsec = 100 * 1000000}, NULL);
+    }
+    (void)gethostname(here, sizeof here - 1);
+    return TR_FAIL(TR_ERR_CONFIG,
+                   "'%s' (log.dir) on host %s is not the directory of this run: choose one in a "
+                   "file system that all hosts share, and give its full path",
+                   dir, here);
 }
 
 /* Fails with the name of the lock's holder. A holder locks the file before it writes its name;

@@ -27,6 +27,16 @@ tr_status tr_rundir_take(const char *path, bool make, bool argument, const char 
 /* Notes in the lock file that the job's run has begun in the directory, so that a restart of the
  * job continues it, and no other run. A full disk leaves the note out. */
 void tr_rundir_begin(const tr_rundir *dir);
+enum { TR_RUNDIR_HOLDER = 256 };
+/* Writes to text what the lock file says of its holder; "" when it says nothing, as on a full
+ * disk. */
+void tr_rundir_holder(const tr_rundir *dir, char text[TR_RUNDIR_HOLDER]);
+/* Checks on another rank that this path is the directory of the expected holder; "": does not
+ * check. Otherwise the rank's host has another file system there, and the first save would fail.
+ * Waits up to patience_s, because a network file system may show a new file late. Fails with
+ * TR_ERR_CONFIG. */
+tr_status tr_rundir_check_holder(const char *path, const char *expected, double patience_s);
+
 /* Returns false when the directory was removed, moved or replaced since it was locked. */
 bool tr_rundir_in_place(const tr_rundir *dir);
 /* Makes and locks the path again after that. Fails with TR_ERR_IO when it cannot be made, or

@@ -261,11 +261,21 @@ static tr_status take_directory(tr_session *s) {
     return TR_OK;
 }
 
+/* Checks that all ranks have the directory that rank 0 has locked. Collective. */
+static tr_status share_directory(tr_session *s) {
+    static const double patience_s = 30; /* sshfs shows a new file up to 20 s late */
+    char holder[TR_RUNDIR_HOLDER] = "";
+    if (tr_session_leads(s)) tr_rundir_holder(&s->dir, holder);
+    TR_TRY(tr_world_broadcast(s->world, 0, holder, sizeof holder));
+    return tr_world_agree(s->world, tr_rundir_check_holder(s->config->log.dir, holder, patience_s));
+}
+
 /* Tells every rank whether a saved run is continued, and its state. Collective. */
 static tr_status open_directory(tr_session *s) {
     (void)snprintf(s->root, sizeof s->root, "%s/ckpt", s->config->log.dir);
     TR_TRY(tr_world_calloc(s->world, 1, sizeof *s->state, &s->state));
     TR_TRY(tr_world_agree(s->world, tr_session_leads(s) ? take_directory(s) : TR_OK));
+    TR_TRY(share_directory(s));
     TR_TRY(tr_world_broadcast(s->world, 0, &s->resumes, sizeof s->resumes));
     return tr_world_broadcast(s->world, 0, s->state, sizeof *s->state);
 }

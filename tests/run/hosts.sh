@@ -247,6 +247,13 @@ rm "$scratch/dead"
 train 66 2 missing parallel.pp=2 data.path=missing.txt
 says missing "the data file 'missing.txt' cannot be opened: No such file or directory"
 
+# A host with another directory as log.dir, which its rank would notice at the first save.
+mkdir "$scratch/there"
+echo "$scratch/there" >"$scratch/lacks"
+train 78 2 apart parallel.pp=2 log.dir="$scratch/there/apart"
+rm "$scratch/lacks"
+says apart "'$scratch/there/apart' \(log.dir\) on host hostb is not the directory of this run: choose one in a file system that"
+
 # A host without the program. mpirun 5 says that in other words.
 if ! mpirun --version | grep -q 'Open MPI) 5'; then
     code=0

@@ -112,6 +112,31 @@ static void a_second_run_names_the_holder(void **state) {
     tr_rundir_release(&b);
 }
 
+/* On another host the same path may be missing, or another run's directory. */
+static void another_directory_is_not_taken_for_the_holders(void **state) {
+    (void)state;
+    tr_rundir a, b;
+    char holder[TR_RUNDIR_HOLDER], other[sizeof path];
+    (void)in_root("theirs");
+    (void)strcpy(other, path);
+    assert_int_equal(take(&b), TR_OK);
+    tr_rundir_begin(&b);
+    (void)in_root("ours");
+    assert_int_equal(tr_rundir_take(path, true, false, "/job", &a, note), TR_OK);
+    tr_rundir_begin(&a);
+    tr_rundir_holder(&a, holder);
+    assert_non_null(strstr(holder, "/job"));
+    assert_int_equal(tr_rundir_check_holder(path, holder, 0), TR_OK);
+    assert_int_equal(tr_rundir_check_holder(other, holder, 0.2), TR_ERR_CONFIG);
+    assert_non_null(strstr(tr_error_message(), "theirs' (log.dir) on host "));
+    tr_rundir_release(&b); /* which removes it */
+    assert_int_equal(tr_rundir_check_holder(other, holder, 0), TR_ERR_CONFIG);
+    assert_int_equal(tr_rundir_check_holder(other, "", 0), TR_OK);
+    tr_rundir_release(&a);
+    tr_rundir_holder(&a, holder);
+    assert_string_equal(holder, "");
+}
+
 /* A directory in which a job's run has begun is known to the job's restarts, and to them only. */
 static void a_restart_knows_its_run(void **state) {
     (void)state;
@@ -406,6 +431,7 @@ int main(void) {
         cmocka_unit_test(a_file_is_not_taken_for_a_directory),
         cmocka_unit_test(the_root_folder_is_refused),
         cmocka_unit_test(a_second_run_names_the_holder),
+        cmocka_unit_test(another_directory_is_not_taken_for_the_holders),
         cmocka_unit_test(a_restart_knows_its_run),
         cmocka_unit_test(the_death_of_the_holder_frees_it),
         cmocka_unit_test(a_dead_holder_is_not_named),
