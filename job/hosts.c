@@ -6,6 +6,7 @@
 #include "base/output.h"
 #include "base/text.h"
 #include "job/board.h"
+#include "job/process.h"
 #include "job/sweep.h"
 
 #include <errno.h>
@@ -147,6 +148,15 @@ static tr_status ask(question *q, tr_job_host *host, char *const *options) {
     return TR_OK;
 }
 
+/* Kills an mpirun and the ssh that it waits for, which has a process group of its own. */
+static void end_question(pid_t mpirun) {
+    enum { MOST = 64 };
+    pid_t child[MOST];
+    const int children = tr_process_children(mpirun, child, MOST);
+    for (int i = 0; i < children; i++) (void)kill(child[i], SIGKILL);
+    (void)kill(-mpirun, SIGKILL);
+}
+
 /* Waits until then for the end of that mpirun, and kills it afterwards; true when it ended well. */
 static bool answers(const question *q, double end_s) {
     int status = 1;
@@ -156,7 +166,7 @@ static bool answers(const question *q, double end_s) {
             (void)nanosleep(&(struct timespec){.tv_nsec = 20 * 1000000}, NULL);
             continue;
         }
-        (void)kill(-q->mpirun, SIGKILL);
+        end_question(q->mpirun);
         (void)waitpid(q->mpirun, &status, 0);
         break;
     }

@@ -1,5 +1,6 @@
 /* Tests the reading and writing of hostfiles, and the question which hosts answer. */
 #include "job/hosts.h"
+#include "job/process.h"
 
 #include <errno.h>
 #include <setjmp.h>
@@ -136,10 +137,6 @@ static void hosts_are_asked_apart(void **state) {
     tr_hosts_free(&hosts);
 }
 
-/* The program that mpirun calls instead of ssh: it writes down its arguments, with the host to
- * reach. */
-static const char agent[] = "#!/bin/sh\necho \"$@\" >>${0%/*}/reached\nexit 1\n";
-
 static void write_text(const char *path, const char *text) {
     FILE *f = fopen(path, "w");
     assert_non_null(f);
@@ -147,14 +144,14 @@ static void write_text(const char *path, const char *text) {
     assert_int_equal(fclose(f), 0);
 }
 
-static void hosts_are_asked_as_their_lines_say(void **state) {
-    (void)state;
-    char folder[] = "/tmp/trireme-test-XXXXXX", path[64], reached[64], text[65536];
+/* Asks the hosts with a program that mpirun calls instead of ssh, in a folder that is empty
+ * otherwise; *text is what the program has written to the file "said" there. */
+static void ask_by_agent(tr_hosts *hosts, const char *agent, double limit_s, char text[65536]) {
+    char folder[] = "/tmp/trireme-test-XXXXXX", path[64], said[64];
     char *const no_options[] = {NULL};
-    tr_hosts hosts = read_text("me@203.0.113.1 slots=1\n203.0.113.2 username=you slots=1\n");
     assert_non_null(mkdtemp(folder));
     (void)snprintf(path, sizeof path, "%s/agent", folder);
-    (void)snprintf(reached, sizeof reached, "%s/reached", folder);
+    (void)snprintf(said, sizeof said, "%s/said", folder);
     write_text(path, agent);
     assert_int_equal(chmod(path, 0700), 0);
     (void)setenv("TMPDIR", folder, 1);
@@ -162,20 +159,41 @@ static void hosts_are_asked_as_their_lines_say(void **state) {
     (void)setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 1);
     (void)setenv("OMPI_MCA_plm_rsh_agent", path, 1); /* and the name of Open MPI 5 */
     (void)setenv("PRTE_MCA_plm_ssh_agent", path, 1);
-    assert_int_equal(tr_hosts_ask(&hosts, no_options, 60), TR_OK);
+    assert_int_equal(tr_hosts_ask(hosts, no_options, limit_s), TR_OK);
     (void)unsetenv("OMPI_MCA_plm_rsh_agent");
     (void)unsetenv("PRTE_MCA_plm_ssh_agent");
-    for (int i = 0; i < 2; i++) assert_false(hosts.host[i].answers);
-    FILE *f = fopen(reached, "r");
+    for (int i = 0; i < hosts->count; i++) assert_false(hosts->host[i].answers);
+    FILE *f = fopen(said, "r");
     assert_non_null(f);
-    text[fread(text, 1, sizeof text - 1, f)] = '\0';
+    text[fread(text, 1, 65535, f)] = '\0';
     (void)fclose(f);
+    assert_int_equal(unlink(said), 0);
+    assert_int_equal(unlink(path), 0);
+    assert_int_equal(rmdir(folder), 0); /* nothing else is left */
+    tr_hosts_free(hosts);
+}
+
+static void hosts_are_asked_as_their_lines_say(void **state) {
+    (void)state;
+    char text[65536];
+    tr_hosts hosts = read_text("me@203.0.113.1 slots=1\n203.0.113.2 username=you slots=1\n");
+    ask_by_agent(&hosts, "#!/bin/sh\necho \"$@\" >>${0%/*}/said\nexit 1\n", 60, text);
     assert_non_null(strstr(text, "me@203.0.113.1 "));
     assert_non_null(strstr(text, "you@203.0.113.2 "));
-    assert_int_equal(unlink(reached), 0);
-    assert_int_equal(unlink(path), 0);
-    assert_int_equal(rmdir(folder), 0);
-    tr_hosts_free(&hosts);
+}
+
+/* The ssh of a host that took the connection and says nothing. */
+static void no_ssh_is_left(void **state) {
+    (void)state;
+    char text[65536];
+    tr_process ssh = {.state = 'S'};
+    tr_hosts hosts = read_text("203.0.113.1 slots=1\n");
+    ask_by_agent(&hosts, "#!/bin/sh\necho $$ >${0%/*}/said\nexec sleep 100\n", 5, text);
+    for (int i = 0; i < 1000 && ssh.state && ssh.state != 'Z'; i++) {
+        tr_process_look(atoi(text), &ssh);
+        (void)usleep(5000);
+    }
+    assert_true(!ssh.state || ssh.state == 'Z');
 }
 
 /* A file system that is full: the sentence has the write's cause, not that of removing the file. */
@@ -216,6 +234,7 @@ int main(void) {
                                        cmocka_unit_test(a_full_disk_is_said),
                                        cmocka_unit_test(no_file_is_left),
                                        cmocka_unit_test(hosts_are_asked_as_their_lines_say),
+                                       cmocka_unit_test(no_ssh_is_left),
                                        cmocka_unit_test(hosts_are_asked_apart)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
