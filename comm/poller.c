@@ -11,6 +11,7 @@
 #include <sched.h>
 #include <stdio.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -71,8 +72,10 @@ static void ask_for_short_turns(void) {
         int32_t nice;
         uint32_t priority;
         uint64_t slice_ns, deadline, period;
-    } attributes = {.size = sizeof attributes, .slice_ns = 100000};
-    /* Keeps a policy that was chosen for the process (chrt). */
+    } attributes = {.size = sizeof attributes,
+                    .nice = getpriority(PRIO_PROCESS, 0), /* of this thread */
+                    .slice_ns = 100000};
+    /* Keeps a policy that was chosen for the process (chrt), as it keeps its nice value. */
     if (sched_getscheduler(0) == SCHED_OTHER) (void)syscall(SYS_sched_setattr, 0, &attributes, 0U);
     (void)prctl(PR_SET_TIMERSLACK, 1000UL, 0UL, 0UL, 0UL);
 }

@@ -4,6 +4,7 @@
 #include "support/comm_checks.h"
 #include "support/seed.h"
 
+#include <dirent.h>
 #include <math.h>
 #include <pthread.h>
 #include <sched.h>
@@ -14,6 +15,8 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -621,6 +624,37 @@ static void time_while_stopped_does_not_count(void **state) {
     ahead = 0;
 }
 
+/* Returns the lowest nice value of this process's threads. */
+static int lowest_nice(void) {
+    DIR *threads = opendir("/proc/self/task");
+    int lowest = 20;
+    for (const struct dirent *t; threads && (t = readdir(threads));) {
+        const int thread = atoi(t->d_name);
+        const int nice_value = thread > 0 ? getpriority(PRIO_PROCESS, (id_t)thread) : 20;
+        if (nice_value < lowest) lowest = nice_value;
+    }
+    if (threads) (void)closedir(threads);
+    return lowest;
+}
+
+/* A job that runs under `nice` does so with all its threads. */
+static void the_nice_value_stays(void **state) {
+    (void)state;
+    int status = 0;
+    const int own = getpriority(PRIO_PROCESS, 0), higher = own < 19 ? own + 1 : 19;
+    const pid_t child = fork(); /* a process cannot always take its value back */
+    if (child == 0) {
+        tr_world *world[2];
+        const bool opened =
+            setpriority(PRIO_PROCESS, 0, higher) == 0 && tr_world_open_local(2, world) == TR_OK;
+        usleep(100000); /* the threads begin */
+        _exit(opened ? lowest_nice() & 0xff : 100);
+    }
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(WIFEXITED(status));
+    assert_int_equal(WEXITSTATUS(status), higher & 0xff);
+}
+
 /* --- opening --------------------------------------------------------------------------------- */
 
 static void launchers(void **state) {
@@ -672,6 +706,7 @@ int main(void) {
         cmocka_unit_test(memory_of_messages),
         cmocka_unit_test(time_while_stopped_does_not_count),
         cmocka_unit_test(sizes),
+        cmocka_unit_test(the_nice_value_stays),
         cmocka_unit_test(launchers),
         cmocka_unit_test(refusals),
     };
