@@ -1,5 +1,5 @@
-/* Tests the links between ranks: which are between hosts, and what messages and sums take on
- * them, those of tied gradients, too. */
+/* Tests the links between ranks: which are between hosts, and what messages, sums and gathers take
+ * on them, sums of tied gradients, too. */
 #include "layers/param_layout.h"
 #include "partition/network.h"
 #include "partition/request.h"
@@ -326,40 +326,120 @@ static void test_sums_of_ties_are_priced(void **state) {
     tr_device_close(device);
 }
 
-/* --- gathers ---------------------------------------------------------------------------------- */
+/* --- what a step moves ------------------------------------------------------------------------ */
 
-/* Gathers for which no rank waits count as well: the second stage's hide while it waits for its
- * first input, and the first stage has only frozen parameters. */
-static void test_hidden_gathers_count(void **state) {
-    (void)state;
+/* Plans a Llama, and returns what a step moves at 10 GFLOP/s. *plan: NULL, or the plan. */
+static tr_step_traffic traffic_of(tr_device *device, int count, const char *const *overrides,
+                                  tr_run_plan **plan) {
     static const char text[] = "data.path: x\n"
                                "model: {family: llama, layers: 4, width: 64, heads: 4, "
                                "context: 64, vocab: 1000}\n"
                                "train: {batch: 16, micro_batch: 1, threads: 1}\n"
                                "device: {link: 10, memory: 1GiB}\n"
                                "parallel: {pp: 2, dp: 2, zero: 1, cut: 'Ett|ttL'}\n";
-    static const char *const freeze[] = {"train.freeze=*embed_tokens* *layers.0.* *layers.1.*"};
     tr_config config;
-    tr_device *device;
-    tr_run_plan *plan;
+    tr_run_plan *made;
     tr_step_traffic t;
+    assert_int_equal(tr_config_parse(text, strlen(text), "x.yaml", overrides, count, &config),
+                     TR_OK);
+    assert_int_equal(tr_run_plan_make(&config, device, &made), TR_OK);
+    assert_int_equal(tr_traffic_of(&config, made->layout, 1e10, &t), TR_OK);
+    if (plan) *plan = made;
+    else tr_run_plan_destroy(made);
+    return t;
+}
+
+/* Messages take as long, and make the step as much longer, as without the sums and gathers of data
+ * ranks. */
+static void test_messages_count_alone(void **state) {
+    (void)state;
+    static const char *const alone[] = {"parallel.dp=1", "train.batch=8", "parallel.zero=0"};
+    tr_device *device;
     assert_int_equal(tr_device_open("cpu", &(tr_device_options){.threads = 1}, &device), TR_OK);
-    assert_int_equal(tr_config_parse(text, strlen(text), "x.yaml", freeze, 1, &config), TR_OK);
-    assert_int_equal(tr_run_plan_make(&config, device, &plan), TR_OK);
-    assert_int_equal(tr_traffic_of(&config, plan->layout, 1e10, &t), TR_OK);
+    const tr_step_traffic with = traffic_of(device, 0, NULL, NULL);
+    const tr_step_traffic without = traffic_of(device, 3, alone, NULL);
+    const tr_traffic a = with.of[TR_TRAFFIC_MESSAGES], b = without.of[TR_TRAFFIC_MESSAGES];
+    assert_true(with.of[TR_TRAFFIC_SUMS].exposed > 0 && with.of[TR_TRAFFIC_GATHERS].exposed > 0);
+    assert_true(b.exposed > 0 && fabs(a.exposed / b.exposed - 1) < 1e-6);
+    assert_true(a.count == b.count && a.bytes == b.bytes && a.moving == b.moving);
+    tr_device_close(device);
+}
+
+/* The tensor ranks' sums are those of the pipeline rank that waits longest: four of each of its
+ * three blocks and eight micro-batches. */
+static void test_tensor_sums_of_the_rank_that_waits_longest(void **state) {
+    (void)state;
+    static const char *const keys[][2] = {{"parallel.tp=2", "parallel.cut=Ettt|tL"},
+                                          {"parallel.tp=2", "parallel.cut=Et|tttL"}};
+    tr_device *device;
+    assert_int_equal(tr_device_open("cpu", &(tr_device_options){.threads = 1}, &device), TR_OK);
+    for (int k = 0; k < 2; k++) {
+        const tr_step_traffic t = traffic_of(device, 2, keys[k], NULL);
+        assert_true(t.of[TR_TRAFFIC_TENSOR].count >= 4 * 3 * 8);
+    }
+    tr_device_close(device);
+}
+
+/* Gathers for which no rank waits count as well: the second stage's hide while it waits for its
+ * first input, and the first stage has only frozen parameters. */
+static void test_hidden_gathers_count(void **state) {
+    (void)state;
+    static const char *const freeze[] = {"train.freeze=*embed_tokens* *layers.0.* *layers.1.*"};
+    tr_device *device;
+    assert_int_equal(tr_device_open("cpu", &(tr_device_options){.threads = 1}, &device), TR_OK);
+    const tr_step_traffic t = traffic_of(device, 1, freeze, NULL);
     const tr_traffic *gathers = &t.of[TR_TRAFFIC_GATHERS];
     assert_true(gathers->count == 3 && gathers->bytes > 0 && gathers->moving > 0);
     assert_true(gathers->exposed == 0);
-    tr_run_plan_destroy(plan);
+    tr_device_close(device);
+}
+
+/* Returns the elements of the layer that the data rank which sends most sends in a gather. */
+static int64_t most_sent(const tr_layer *layer, const tr_mesh *mesh) {
+    int64_t most = 0;
+    for (int place = 0; place < tr_mesh_near(mesh); place++) {
+        int64_t sent = 0;
+        for (int k = 0; k < layer->params_count; k++)
+            sent += tr_param_portion_of(&layer->params[k], mesh, place).extent;
+        if (sent > most) most = sent;
+    }
+    return most;
+}
+
+/* Every data rank of a gather sends as much as the one with the largest portions. */
+static void test_gathers_of_unequal_portions(void **state) {
+    (void)state;
+    static const char *const keys[][3] = {{"parallel.dp=3", "train.batch=24", "model.mlp_width=96"},
+                                          {"parallel.dp=5", "train.batch=40", "model.width=80"},
+                                          {"parallel.dp=7", "train.batch=56", "model.vocab=777"}};
+    tr_device *device;
+    assert_int_equal(tr_device_open("cpu", &(tr_device_options){.threads = 1}, &device), TR_OK);
+    for (int k = 0; k < 3; k++) {
+        tr_run_plan *plan;
+        (void)traffic_of(device, 3, keys[k], &plan);
+        const tr_layout *l = plan->layout;
+        const tr_mesh *mesh = &l->desc.mesh;
+        for (int s = 0; s < l->table.stages; s++)
+            for (int n = 0; n < l->table.cost[s].buckets; n++) {
+                const tr_layer *layer = l->model->layers[l->placement.first[s + 1] - 1 - n];
+                const int64_t sent = tr_mesh_near(mesh) * most_sent(layer, mesh);
+                assert_true(l->table.cost[s].bucket[n].gathered == (size_t)sent * sizeof(float));
+            }
+        tr_run_plan_destroy(plan);
+    }
     tr_device_close(device);
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_which_links_are_between_hosts),
-                                       cmocka_unit_test(test_what_links_take),
-                                       cmocka_unit_test(test_auto_knows_the_links),
-                                       cmocka_unit_test(test_sums_send_the_priced_bytes),
-                                       cmocka_unit_test(test_sums_of_ties_are_priced),
-                                       cmocka_unit_test(test_hidden_gathers_count)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_which_links_are_between_hosts),
+        cmocka_unit_test(test_what_links_take),
+        cmocka_unit_test(test_auto_knows_the_links),
+        cmocka_unit_test(test_sums_send_the_priced_bytes),
+        cmocka_unit_test(test_sums_of_ties_are_priced),
+        cmocka_unit_test(test_messages_count_alone),
+        cmocka_unit_test(test_tensor_sums_of_the_rank_that_waits_longest),
+        cmocka_unit_test(test_hidden_gathers_count),
+        cmocka_unit_test(test_gathers_of_unequal_portions)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
