@@ -52,7 +52,6 @@ static tr_status narrow(tr_model_config *model) {
         model->heads /= 2;
         model->mlp_width /= 2;
         if (model->kv_heads % 2 == 0) model->kv_heads /= 2;
-        if (model->heads % model->kv_heads != 0) model->kv_heads = 1;
     }
 }
 

@@ -95,6 +95,39 @@ static void a_fast_device_has_a_larger_micro_batch(void **state) {
     near(large / small, expected);
 }
 
+static tr_model_config narrowed; /* of the first step */
+static int64_t sequences;
+
+static tr_status keep_model(tr_device *device, const tr_rate_step *step, double *seconds) {
+    (void)device;
+    narrowed = step->model;
+    sequences = step->micro_batch;
+    *seconds = step->micro_batches;
+    return TR_OK;
+}
+
+/* A model that is too large for a short step is measured with a narrower one, with heads of the
+ * same size that its key heads divide, and with one short sequence. */
+static void a_large_model_is_narrowed(void **state) {
+    (void)state;
+    static const char text[] = "model: {family: llama, width: %d, heads: %d, kv_heads: %d, "
+                               "context: 65536}\n"
+                               "train: {batch: 4, micro_batch: 4}\n";
+    static const struct {
+        int heads, kv_heads;
+    } cases[] = {{64, 8}, {96, 3}, {96, 6}, {64, 64}, {80, 20}};
+    for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
+        char config[256];
+        (void)snprintf(config, sizeof config, text, 128 * cases[k].heads, cases[k].heads,
+                       cases[k].kv_heads);
+        (void)measure(config, keep_model);
+        assert_true(narrowed.heads < cases[k].heads && narrowed.width == 128 * narrowed.heads);
+        assert_true(narrowed.heads % narrowed.kv_heads == 0);
+        assert_true(narrowed.heads % 2 || narrowed.width * narrowed.mlp_width <= 32 << 20);
+        assert_true(sequences == 1 && narrowed.context < 65536 && narrowed.context >= 16);
+    }
+}
+
 /* A busy machine's rate says so, also when it is remembered, and an idle one's takes its place. */
 static void a_busy_machine_is_named(void **state) {
     (void)state;
@@ -123,6 +156,7 @@ static void a_busy_machine_is_named(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(a_disturbed_step_is_not_a_slow_device),
                                        cmocka_unit_test(a_fast_device_has_a_larger_micro_batch),
+                                       cmocka_unit_test(a_large_model_is_narrowed),
                                        cmocka_unit_test(a_busy_machine_is_named)};
     /* No cache, so that every call measures. */
     if (setenv("XDG_CACHE_HOME", "/dev/null", 1) != 0) return 1;
