@@ -469,12 +469,32 @@ static void decay_is_of_matrices(void **state) {
     }
 }
 
+/* An optimizer only scales the gradient if nothing is added to it and nothing limits it. */
+static void only_scales_without_other_terms(void **state) {
+    (void)state;
+    tr_op_desc desc = {.kind = TR_OP_DIRECTION, .update = {.rule = TR_UPDATE_SGD}};
+    double *const terms[] = {&desc.update.weight_decay, &desc.update.clip_value, &desc.update.l1,
+                             &desc.update.l2};
+    assert_true(tr_optim_only_scales(&desc));
+    for (size_t k = 0; k < sizeof terms / sizeof *terms; k++) {
+        *terms[k] = 0.1;
+        assert_false(tr_optim_only_scales(&desc));
+        *terms[k] = 0;
+    }
+    desc.update.rule = TR_UPDATE_LION;
+    assert_false(tr_optim_only_scales(&desc));
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(equal_the_references),     cmocka_unit_test(moments_round),
-        cmocka_unit_test(small_moments_stay),       cmocka_unit_test(matrices_have_even_moments),
-        cmocka_unit_test(uses_round_independently), cmocka_unit_test(gradients_round),
-        cmocka_unit_test(parameters_round),         cmocka_unit_test(rows_are_whole),
-        cmocka_unit_test(decay_is_of_matrices)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(equal_the_references),
+                                       cmocka_unit_test(moments_round),
+                                       cmocka_unit_test(small_moments_stay),
+                                       cmocka_unit_test(matrices_have_even_moments),
+                                       cmocka_unit_test(uses_round_independently),
+                                       cmocka_unit_test(gradients_round),
+                                       cmocka_unit_test(parameters_round),
+                                       cmocka_unit_test(rows_are_whole),
+                                       cmocka_unit_test(decay_is_of_matrices),
+                                       cmocka_unit_test(only_scales_without_other_terms)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

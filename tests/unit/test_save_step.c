@@ -14,7 +14,9 @@
 
 static struct {
     bool saves, fails; /* a save is in progress; the next that ends fails */
+    bool refuses;      /* the next that begins fails */
     bool synced;       /* the records are on the disk */
+    int warnings;
     tr_ckpt_guard saved;
 } saver;
 
@@ -25,6 +27,7 @@ tr_status __wrap_tr_saver_begin(tr_saver *s, const tr_ckpt_state *state, bool ba
     assert_false(saver.saves);
     assert_true(saver.synced);
     saver.synced = false;
+    if (saver.refuses) return TR_FAIL(TR_ERR_IO, "Read-only file system");
     saver.saves = true;
     saver.saved = state->guard;
     return TR_OK;
@@ -83,6 +86,7 @@ void __wrap_tr_recorder_sync(tr_recorder *recorder) {
 void __wrap_tr_recorder_warn(tr_recorder *recorder, const char *format, ...);
 void __wrap_tr_recorder_warn(tr_recorder *recorder, const char *format, ...) {
     (void)recorder, (void)format;
+    saver.warnings++;
 }
 
 typedef struct rig {
@@ -167,9 +171,37 @@ static void failed_save_leaves_returns(void **state) {
     close_rig(r);
 }
 
+/* The last save is complete when it returns, also in the background. */
+static void last_save_ends(void **state) {
+    (void)state;
+    rig *r = open_rig("{data.path: a, checkpoint.background: true}");
+    r->state.step = 1;
+    assert_int_equal(tr_save_step(&r->session, true), TR_OK);
+    assert_false(saver.saves);
+    assert_int_equal(r->session.saved_step, 1);
+    r->state.step = 2;
+    saver.fails = true;
+    assert_int_equal(tr_save_step(&r->session, true), TR_ERR_IO);
+    assert_int_equal(r->session.saved_step, 1);
+    close_rig(r);
+}
+
+/* A save that cannot begin is told, and the run goes on. */
+static void save_that_does_not_begin_warns(void **state) {
+    (void)state;
+    rig *r = open_rig("{data.path: a, checkpoint.background: true}");
+    r->state.step = 1;
+    saver.refuses = true;
+    assert_int_equal(tr_save_step(&r->session, false), TR_OK);
+    assert_int_equal(r->session.saved_step, -1);
+    assert_int_equal(saver.warnings, 1);
+    close_rig(r);
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(skips_count_on),
-                                       cmocka_unit_test(returns_begin_again),
-                                       cmocka_unit_test(failed_save_leaves_returns)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(skips_count_on), cmocka_unit_test(returns_begin_again),
+        cmocka_unit_test(failed_save_leaves_returns), cmocka_unit_test(last_save_ends),
+        cmocka_unit_test(save_that_does_not_begin_warns)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
