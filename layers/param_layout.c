@@ -57,11 +57,9 @@ bool tr_param_layout_takes_turn(const tr_param_layout *layout, const tr_mesh *me
 
 tr_status tr_param_matrix_make(const tr_param *param, tr_param_matrix *out) {
     const tr_global *global = &param->tensor[0];
-    const bool turned = global->box[0].local_stride[0] == 1 && param->local[1] != 1;
-    const int64_t rows = global->shape[turned], cols = global->shape[!turned];
+    const int64_t rows = global->shape[0], cols = global->shape[1];
     *out = (tr_param_matrix){.rows = rows,
                              .cols = cols,
-                             .turned = turned,
                              .rows_whole = param->local[0] == rows,
                              .cols_whole = param->local[1] == cols};
     if (param->tensors == 1 && global->rank == 2 && (out->rows_whole || out->cols_whole))

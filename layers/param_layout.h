@@ -26,10 +26,9 @@ typedef struct tr_param_layout {
  * an axis. */
 tr_status tr_param_layout_make(const tr_param *param, const tr_mesh *mesh, tr_param_layout *out);
 
-/* A parameter that is one matrix, as it is in memory. */
+/* A parameter that is one matrix. */
 typedef struct tr_param_matrix {
     int64_t rows, cols;          /* of the whole matrix */
-    bool turned;                 /* its rows are the tensor's columns */
     bool rows_whole, cols_whole; /* this rank's part has all of them: of at least one of the two */
 } tr_param_matrix;
 

@@ -10,7 +10,6 @@ tr_status tr_adafactor_make(const tr_param *param, const tr_param_layout *layout
                           .cols = param->local[1],
                           .all_rows = m.rows,
                           .all_cols = m.cols,
-                          .turned = m.turned,
                           .shared = layout->parts == 1 ? 0
                                     : m.rows_whole     ? m.rows
                                                        : m.cols,

@@ -8,9 +8,8 @@
 #include "layers/param_layout.h"
 
 typedef struct tr_adafactor {
-    int64_t rows, cols;         /* of this rank's part, as it is in memory */
+    int64_t rows, cols;         /* of this rank's part */
     int64_t all_rows, all_cols; /* of the whole matrix */
-    bool turned;                /* rows in memory are the tensor's columns */
     int64_t shared;             /* sums that the tensor ranks add: of all rows or columns, or 0 */
     bool shares_rows;           /* those of the rows */
     bool scales;    /* the operators multiply by gradient_factor (tr_optim_only_scales) */

@@ -82,14 +82,13 @@ static void add(listing *l, const tr_store_slot *slot, const char *group, void *
     }
 }
 
-/* Makes the tensor name only what a state has that holds a number for each row of a matrix in
- * memory (k 0), or for each column (k 1): an axis of the matrix, in the matrix' boxes along it,
- * each once. */
-static void project(listing *l, const tr_global *global, const tr_adafactor *m, int k, int axis,
+/* Makes the tensor name only what a state has that holds a number for each row of a matrix (axis
+ * 0), or for each column (axis 1): the axis, in the matrix' boxes along it, each once. */
+static void project(listing *l, const tr_global *global, const tr_adafactor *m, int axis,
                     tr_ckpt_tensor *tensor) {
     tensor->rank = 1;
     for (int d = 0; d < TR_PARAM_RANK; d++) tensor->shape[d] = d ? 1 : global->shape[axis];
-    tensor->count = k == 0 ? m->rows : m->cols;
+    tensor->count = axis == 0 ? m->rows : m->cols;
     tensor->box = l->box;
     tensor->boxes = 0;
     for (int b = 0; b < global->boxes; b++) {
@@ -99,8 +98,8 @@ static void project(listing *l, const tr_global *global, const tr_adafactor *m, 
         if (j < tensor->boxes) continue;
         *l->box++ = (tr_box){.offset = {from->offset[axis]},
                              .extent = {from->extent[axis], 1, 1, 1},
-                             .local_offset = k == 0 ? from->local_offset / m->cols
-                                                    : from->local_offset % m->cols,
+                             .local_offset = axis == 0 ? from->local_offset / m->cols
+                                                       : from->local_offset % m->cols,
                              .local_stride = {1}};
         tensor->boxes++;
     }
@@ -111,11 +110,10 @@ static tr_status add_factors(listing *l, const tr_store_slot *slot, const tr_wri
     tr_adafactor m;
     TR_TRY(tr_adafactor_make(slot->param, &slot->layout, &m));
     for (int k = 0; k < TR_OPTIM_STATES; k++) {
-        const int axis = m.turned ? 1 - k : k; /* of the tensor */
         tr_ckpt_tensor *tensor = &l->tensor[l->count++];
-        fill(tensor, l->store->device, tr_optim_row_of(slot->optimizer)->state[axis], slot->param,
+        fill(tensor, l->store->device, tr_optim_row_of(slot->optimizer)->state[k], slot->param,
              &slot->param->tensor[0], slot->state[k], l->store->acc, saved->state[k]);
-        project(l, &slot->param->tensor[0], &m, k, axis, tensor);
+        project(l, &slot->param->tensor[0], &m, k, tensor);
     }
     return TR_OK;
 }
