@@ -113,27 +113,25 @@ static tr_status find_offload(tr_config *c, tr_device *device, bool *fits) {
     return TR_OK;
 }
 
+/* The changes below take other numbers of ranks, and leave *c as tried when none fits. */
 static tr_status find_pp(tr_config *c, tr_device *device, bool *fits) {
-    const int64_t from = c->parallel.pp;
     int64_t pp;
     *fits = false;
     choose_cut(c);
     c->parallel.pp++;
     const tr_status status = tr_run_plan_fewest_ranks(c, device, &pp);
     *fits = status == TR_OK && pp <= c->model.layers;
-    c->parallel.pp = *fits ? pp : from;
+    if (*fits) c->parallel.pp = pp;
     return status;
 }
 
 static tr_status find_tp(tr_config *c, tr_device *device, bool *fits) {
-    int64_t from = c->parallel.tp;
     *fits = false;
-    for (int64_t tp = from + 1; tp <= c->model.heads && !*fits; tp++) {
+    for (int64_t tp = c->parallel.tp + 1; tp <= c->model.heads && !*fits; tp++) {
         if (c->model.heads % tp) continue;
         c->parallel.tp = tp;
         TR_TRY(try_change(c, device, fits));
     }
-    if (!*fits) c->parallel.tp = from;
     return TR_OK;
 }
 
@@ -172,7 +170,6 @@ static tr_status find_trade(tr_config *c, tr_device *device, bool *fits) {
         c->parallel.dp = dp / factor;
         TR_TRY(try_factor(c, device, factor, false, fits));
     }
-    if (!*fits) c->parallel.dp = dp;
     return TR_OK;
 }
 
@@ -276,7 +273,7 @@ static tr_status find_smallest(tr_config *c, tr_device *device, bool *fits) {
 
 typedef struct advice {
     char *text;
-    size_t size, used;
+    size_t size;
     int changes;
     int64_t ranks; /* the fewest of a change that needs more; INT64_MAX: there is none */
 } advice;
@@ -312,9 +309,7 @@ static void add_change(advice *a, const tr_config *from, const tr_config *to) {
         tr_text_add(text, size, " on %lld ranks", (long long)ranks);
         if (ranks < a->ranks) a->ranks = ranks;
     }
-    int n = snprintf(a->text + a->used, a->size - a->used, "%s%s",
-                     a->changes ? ", or" : "it fits with", text);
-    a->used += n > 0 && (size_t)n < a->size - a->used ? (size_t)n : 0;
+    tr_text_add(a->text, a->size, "%s%s", a->changes ? ", or" : "it fits with", text);
     a->changes++;
 }
 

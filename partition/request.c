@@ -71,7 +71,7 @@ bool tr_request_is_auto(const tr_config *c) {
 void tr_request_costs(const tr_config *c, char *text, size_t size) {
     double tokens = (double)(c->train.micro_batch * c->model.context);
     double square = tokens * (double)(c->model.heads / c->parallel.tp * c->model.context);
-    if (size > 0) text[0] = '\0';
+    text[0] = '\0';
     const tr_dtype dtype = tr_config_dtype(c);
     if (!tr_config_on_gpu(c)) {
         if (!strcmp(c->device.name, "ref") && tr_dtype_size(dtype) < sizeof(float))

@@ -432,13 +432,13 @@ static tr_status exceeds(const tr_layout *l, size_t limit, bool *out) {
     return TR_OK;
 }
 
-/* Plans the fastest cut until it is known whether it fits. least: of the config. */
+/* Plans the fastest cut until it is known whether it fits; leaves *fits when it does not. least: of
+ * the config. */
 static tr_status try_fastest(const planning *x, const tr_least_memory *least, bool *fits) {
     tr_run_plan *p = x->p;
     tr_schedule_report report;
     tr_held held;
     bool exceeded = tr_least_memory_exceeds(least, x->c->parallel.pp, (double)p->limit);
-    *fits = false;
     if (exceeded) return TR_OK;
     TR_TRY(tr_request_orders(x->c, &p->orders, &report));
     TR_TRY(tr_held_of(p->orders.schedule, &held));

@@ -44,9 +44,9 @@ static tr_status validate(tr_session *s, tr_step_result *result) {
 /* Writes what to do about a run that has diverged, to text[size]. by_sigma: guard.sigma had a part
  * in that. */
 static const char *remedy(const tr_config *c, bool by_sigma, char *text, size_t size) {
-    text[0] = '\0';
-    tr_text_add(text, size, "lower optim.lr, lengthen optim.warmup, %s%s", by_sigma ? "" : "or ",
-                c->optim.clip > 0 ? "set a smaller optim.clip" : "set optim.clip (for example 1)");
+    (void)snprintf(text, size, "lower optim.lr, lengthen optim.warmup, %s%s", by_sigma ? "" : "or ",
+                   c->optim.clip > 0 ? "set a smaller optim.clip"
+                                     : "set optim.clip (for example 1)");
     if (by_sigma) tr_text_add(text, size, ", or raise guard.sigma above %g", c->guard.sigma);
     return text;
 }
