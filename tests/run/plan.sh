@@ -204,8 +204,8 @@ diff <(grep -Ev "^(device|time) " "$scratch/elsewhere.out") <(grep -Ev "^(slow|t
     fail "the defaults on GPUs are others"
 plan 0 fp32 "${gpus[@]}" train.precision=fp32
 grep -q '^slow     train.precision is fp32: ' "$scratch/fp32.out" || fail "no line says what fp32 costs on a GPU"
-plan 0 deterministic "${gpus[@]}" train.deterministic=true model.context=1024 train.micro_batch=4
-grep -q '^slow     train.deterministic is true: .* 32.0 MiB ' "$scratch/deterministic.out" ||
+plan 0 deterministic "${gpus[@]}" train.deterministic=true model.context=1024 train.micro_batch=4 parallel.tp=2
+grep -q '^slow     train.deterministic is true: .* 16.0 MiB ' "$scratch/deterministic.out" ||
     fail "no line says what train.deterministic costs on a GPU"
 # On a CPU with fast BF16 instructions BF16 costs nothing; oneDNN does without them when it is told so.
 widened='slow     train.precision is bf16: this processor has no fast BF16 instructions and multiplies in fp32, .*'

@@ -28,6 +28,7 @@ timeout 120 "$trireme" run -n 2 train x.yaml --trace 2 parallel.pp=2 log.dir=gua
 # More steps than the run has: all of them but the first. Only one step: no trace, and a warning.
 "$trireme" train x.yaml --trace 99 log.dir=long >log 2>&1 || fail "$(<log)"
 "$check" long/trace.json 2 0 || fail "a trace cut short"
+! grep 'no trace' log || fail "a trace that was written is said to be missing"
 "$trireme" train x.yaml --trace 1 train.steps=1 log.dir=short >log 2>err || fail "$(<err)"
 grep -q 'warning: no trace: it would begin at step 2' err || fail "no warning: $(<err)"
 [[ ! -e short/trace.json ]] || fail "a trace of nothing"
