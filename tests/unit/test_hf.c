@@ -546,15 +546,21 @@ static void tied_heads_are_compared(void **state) {
     remove_all(path_of(folder));
 }
 
-/* A file of llm.c with heads that do not divide the width. */
+/* A file of llm.c with heads that do not divide the width; one with fewer tokens than a config may
+ * have, so that the run's could not be read. */
 static void sizes_of_llmc_are_checked(void **state) {
     (void)state;
     size_t bytes;
     char *whole = read_file(golden("gpt2.llmc3.bin"), &bytes);
     ((int32_t *)(void *)whole)[5] = 7;
     write_file(path_of("heads.bin"), whole, bytes);
-    free(whole);
     refused(import(1, path_of("heads.bin"), path_of("run")), TR_ERR_DATA, "heads.bin: model.");
+    ((int32_t *)(void *)whole)[5] = 4;
+    ((int32_t *)(void *)whole)[3] = 1;
+    write_file(path_of("vocab.bin"), whole, bytes);
+    free(whole);
+    refused(import(1, path_of("vocab.bin"), path_of("run")), TR_ERR_DATA,
+            "vocab.bin: model.vocab must be between 2 and");
 }
 
 int main(void) {
