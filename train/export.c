@@ -361,6 +361,7 @@ static tr_status finish(export *e) {
     TR_TRY(e->options->adapter ? write_adapter_config(e) : write_config(e));
     (void)snprintf(path, sizeof path, "%s/tokenizer", e->options->run);
     TR_TRY(tr_origin_copy(path, e->folder.temporary));
+    TR_TRY(tr_origin_name_tokenizer(e->folder.temporary));
     return tr_export_folder_publish(&e->folder);
 }
 

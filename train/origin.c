@@ -70,6 +70,43 @@ tr_status tr_origin_copy(const char *from, const char *to) {
     return copy_files(from, to, PASSED_ON);
 }
 
+/* Prints the text of a token as a JSON string. */
+static tr_status print_token(const tr_tokenizer *tokenizer, int32_t id, FILE *f) {
+    tr_byte_list text = {0};
+    tr_status status = tr_tokenizer_decode(tokenizer, &id, 1, 0, &text);
+    if (status == TR_OK) tr_json_write_string(f, text.byte, text.count);
+    free(text.byte);
+    return status;
+}
+
+static tr_status print_tokenizer_class(const tr_tokenizer *tokenizer, FILE *f) {
+    const int32_t end = tr_tokenizer_document_end(tokenizer);
+    tr_status status = TR_OK;
+    (void)fputs("{\n  \"tokenizer_class\": \"PreTrainedTokenizerFast\"", f);
+    if (end >= 0) (void)fputs(",\n  \"eos_token\": ", f);
+    if (end >= 0) status = print_token(tokenizer, end, f);
+    (void)fputs("\n}\n", f);
+    return status;
+}
+
+tr_status tr_origin_name_tokenizer(const char *folder) {
+    char file[PATH_MAX], config[PATH_MAX];
+    tr_tokenizer *tokenizer;
+    FILE *f;
+    (void)snprintf(file, sizeof file, "%.3900s/tokenizer.json", folder);
+    (void)snprintf(config, sizeof config, "%.3900s/tokenizer_config.json", folder);
+    if (!tr_input_exists(file) || tr_input_exists(config)) return TR_OK;
+    if (tr_tokenizer_open(file, &tokenizer) != TR_OK) {
+        tr_error_clear(); /* a kind that is only passed on */
+        return TR_OK;
+    }
+    tr_status status = tr_output_open(config, &f);
+    if (status == TR_OK)
+        status = tr_output_sync_close(config, f, print_tokenizer_class(tokenizer, f));
+    tr_tokenizer_close(tokenizer);
+    return status;
+}
+
 static bool same_folder(const char *a, const char *b) {
     struct stat x, y;
     return stat(a, &x) == 0 && stat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;

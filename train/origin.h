@@ -21,6 +21,11 @@ tr_weight_type tr_origin_type(const cJSON *origin, const char *tensor);
 /* Copies the tokenizer and generation files that are in `from` to the folder `to`, which is made if
  * there is one, and syncs it. */
 tr_status tr_origin_copy(const char *from, const char *to);
+/* Writes tokenizer_config.json into a folder for transformers that has a tokenizer.json without it:
+ * the class that takes the file as it is, and the token that ends a document. transformers would
+ * take the class of the model's family, which has its own pattern, or puts its own first token
+ * before a text. */
+tr_status tr_origin_name_tokenizer(const char *folder);
 
 /* Puts the tokenizer of a run's data into <run>/tokenizer/, with the chat template and the other
  * settings that are next to it. They replace those of tr_origin_write. Fails with TR_ERR_IO, and

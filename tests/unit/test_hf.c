@@ -336,6 +336,33 @@ static void dtypes_are_converted(void **state) {
     remove_all(path_of("fp16"));
 }
 
+/* transformers would take the class of the model's family for a tokenizer.json by itself. A
+ * tokenizer_config.json that came with it is passed on. */
+static void tokenizers_keep_their_kind(void **state) {
+    (void)state;
+    static const char own[] = "{\"tokenizer_class\": \"Own\"}";
+    char command[1200];
+    size_t bytes;
+    must(import(1, golden("mistral-window"), path_of("run")));
+    (void)snprintf(command, sizeof command, "mkdir -p '%s' && cp '%s' '%s'",
+                   path_of("run/tokenizer"), TRIREME_TEST_GOLDEN "/tokenizers/gpt2.json",
+                   path_of("run/tokenizer/tokenizer.json"));
+    assert_int_equal(system(command), 0);
+    (void)unlink(path_of("run/tokenizer/generation_config.json"));
+    for (int round = 0; round < 2; round++) {
+        if (round) write_file(path_of("run/tokenizer/tokenizer_config.json"), own, sizeof own - 1);
+        must(export(1, path_of("run"), path_of("out"), NULL, 1 << 30));
+        char *text = read_file(path_of("out/tokenizer_config.json"), &bytes);
+        if (round) assert_memory_equal(text, own, sizeof own - 1);
+        else
+            assert_string_equal(text, "{\n  \"tokenizer_class\": \"PreTrainedTokenizerFast\",\n"
+                                      "  \"eos_token\": \"<|endoftext|>\"\n}\n");
+        free(text);
+        remove_all(path_of("out"));
+    }
+    remove_all(path_of("run"));
+}
+
 /* --- bad input -------------------------------------------------------------------------------- */
 
 /* Nothing is left of an import or an export that fails. */
@@ -568,6 +595,7 @@ int main(void) {
         cmocka_unit_test(models_come_in_and_go_out),
         cmocka_unit_test(files_of_llmc_come_in),
         cmocka_unit_test(dtypes_are_converted),
+        cmocka_unit_test(tokenizers_keep_their_kind),
         cmocka_unit_test(failures_leave_nothing),
         cmocka_unit_test(a_request_to_stop_leaves_nothing),
         cmocka_unit_test(leftovers_of_killed_processes_go),
