@@ -224,6 +224,7 @@ static cJSON *make(const tr_model_config *m, const tr_hf_family *f, const char *
     set_number(root, "vocab_size", (double)m->vocab, &good);
     if (!strcmp(f->name, "gpt2")) set_gpt2(root, m, activation, &good);
     else set_llama(root, f, m, activation, origin != NULL, &good);
+    cJSON_DeleteItemFromObjectCaseSensitive(root, "auto_map"); /* code that is not passed on */
     set_bool(root, "tie_word_embeddings", m->tie == TR_YES, &good);
     set_text(root, "dtype", dtype, &good);
     set_text(root, "torch_dtype", dtype, &good);

@@ -196,6 +196,18 @@ static void gpt2_has_other_names_of_sizes(void **state) {
     free(printed);
 }
 
+/* The import reads the class's weights, and does not copy the code that a folder brings along. */
+static void names_of_code_stay_behind(void **state) {
+    (void)state;
+    tr_hf hf;
+    char *printed = exported("{\"model_type\":\"llama\",\"pad_token_id\":3,\"auto_map\":{"
+                             "\"AutoConfig\":\"own.OwnConfig\"}," SIZES "}",
+                             &hf);
+    assert_null(strstr(printed, "auto_map"));
+    assert_non_null(strstr(printed, "\"pad_token_id\":\t3"));
+    free(printed);
+}
+
 /* transformers' Ministral, a mistral with layer_types, cannot do without a window. */
 static void a_mistral_without_windows_goes_out_as_such(void **state) {
     (void)state;
@@ -441,6 +453,7 @@ int main(void) {
         cmocka_unit_test(configs_have_the_defaults_of_the_classes),
         cmocka_unit_test(rotary_keys_are_read_as_transformers_reads_them),
         cmocka_unit_test(gpt2_has_other_names_of_sizes),
+        cmocka_unit_test(names_of_code_stay_behind),
         cmocka_unit_test(a_mistral_without_windows_goes_out_as_such),
         cmocka_unit_test(a_window_has_a_default),
         cmocka_unit_test(exports_are_taken_by_version_5),
