@@ -19,7 +19,7 @@
 
 enum { WAIT_WORDS = 6, MAX_RANKS = 65536 };
 /* Changes with the layout below, because ranks and launcher must be of one build. */
-static const uint64_t BOARD_MAGIC = 0x7472626f61726436u;
+static const uint64_t BOARD_MAGIC = 0x7472626f61726437u;
 /* A rank writes a heartbeat four times a second; one from another host arrives once a second. */
 static const int64_t SILENCE_NS = 1000000000, REMOTE_SILENCE_NS = 3000000000;
 
@@ -44,7 +44,7 @@ typedef struct board_slot {
     /* Written once, before the state that publishes them. */
     _Alignas(128) _Atomic int32_t state;
     _Atomic int32_t pid;
-    _Atomic uint64_t pid_start;
+    _Atomic uint64_t pid_start, pid_space;
     _Atomic int32_t exit_code;
     char host[64];
     char message[1024];
@@ -76,6 +76,7 @@ struct tr_board {
     int ranks;
     int rank;
     board_slot *mine;
+    uint64_t pid_space; /* of this process */
     pthread_mutex_t lock;
     _Atomic double *stop_word; /* by the lock */
 };
@@ -148,6 +149,7 @@ tr_status tr_board_open(const char *name, int ranks, tr_board **out) {
                         .bytes = bytes,
                         .ranks = ranks,
                         .rank = -1,
+                        .pid_space = tr_process_space(),
                         .lock = PTHREAD_MUTEX_INITIALIZER};
     *out = board;
 out:
@@ -173,6 +175,7 @@ tr_status tr_board_attach(tr_board *board, int rank) {
     if (gethostname(slot->host, sizeof slot->host - 1) != 0) slot->host[0] = '\0';
     atomic_store(&slot->pid, getpid());
     atomic_store(&slot->pid_start, self.start);
+    atomic_store(&slot->pid_space, board->pid_space);
     atomic_store(&slot->beat_ns, tr_now_ns());
     atomic_store_explicit(&slot->state, TR_RANK_ALIVE, memory_order_release);
     board->mine = slot;
@@ -346,7 +349,7 @@ void tr_board_tell_ranks(const tr_board *board) {
         tr_rank_view v;
         tr_process process;
         tr_board_read(board, rank, &v);
-        if (v.state != TR_RANK_ALIVE) continue;
+        if (v.state != TR_RANK_ALIVE || v.hidden) continue;
         tr_process_look(v.pid, &process);
         bool same = process.state == '?' || process.start == v.pid_start;
         if (same) (void)kill(v.pid, SIGUSR1);
@@ -451,6 +454,7 @@ void tr_board_read(const tr_board *board, int rank, tr_rank_view *view) {
     if (view->state == TR_RANK_ABSENT) return;
     view->pid = atomic_load(&slot->pid);
     view->pid_start = atomic_load(&slot->pid_start);
+    view->hidden = state != TR_RANK_REMOTE && atomic_load(&slot->pid_space) != board->pid_space;
     memcpy(view->host, slot->host, sizeof view->host);
     view->beat_ns = atomic_load(&slot->beat_ns);
     view->step = atomic_load(&slot->step) - 1;

@@ -34,6 +34,7 @@ typedef struct tr_rank_view {
     tr_rank_state state;
     pid_t pid;
     uint64_t pid_start; /* start time in /proc/PID/stat, which tells a reused pid apart */
+    bool hidden;        /* the pid is of another PID namespace, as in a container for this rank */
     char host[64];
     int64_t beat_ns;
     int64_t step;                  /* -1: none yet */

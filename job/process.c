@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -34,6 +35,11 @@ void tr_process_look(pid_t pid, tr_process *out) {
         field++;
     }
     out->start = strtoull(field, NULL, 10);
+}
+
+uint64_t tr_process_space(void) {
+    struct stat info;
+    return stat("/proc/self/ns/pid", &info) == 0 ? info.st_ino : 0;
 }
 
 double tr_process_age_s(pid_t pid) {

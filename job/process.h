@@ -15,6 +15,9 @@ typedef struct tr_process {
 /* Reads /proc/PID/stat without waiting. The state is 0 when the process does not exist or its file
  * cannot be read. */
 void tr_process_look(pid_t pid, tr_process *out);
+/* Returns a number for the PID namespace of this process, in which its numbers of processes hold; 0
+ * when not known. */
+uint64_t tr_process_space(void);
 /* Fills out[max] with the children of a process, in the order of /proc, and returns their number,
  * at most max. Returns 0 when the kernel does not list children. */
 int tr_process_children(pid_t pid, pid_t *out, int max);

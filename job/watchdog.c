@@ -95,9 +95,9 @@ static loss judge(const tr_board *board, int rank, const tr_watch *watch, int64_
     *late = seconds(from, now_ns);
     if (v.state == TR_RANK_REMOTE) return *late > watch->remote_s ? LOSS_REMOTE : LOSS_NONE;
     if (v.state != TR_RANK_ALIVE) return LOSS_NONE;
-    tr_process process;
-    tr_process_look(v.pid, &process);
-    if (!same_process(&process, &v)) {
+    tr_process process = {0};
+    if (!v.hidden) tr_process_look(v.pid, &process);
+    if (!v.hidden && !same_process(&process, &v)) {
         /* It may have finished since the first read. */
         tr_board_read(board, rank, &v);
         return v.state == TR_RANK_ALIVE ? LOSS_GONE : LOSS_NONE;
@@ -160,7 +160,7 @@ bool tr_watch_lives(const tr_board *board, int rank) {
     tr_rank_view v;
     tr_process process;
     tr_board_read(board, rank, &v);
-    if (v.state == TR_RANK_ABSENT || v.state == TR_RANK_REMOTE) return false;
+    if (v.state == TR_RANK_ABSENT || v.state == TR_RANK_REMOTE || v.hidden) return false;
     tr_process_look(v.pid, &process);
     return same_process(&process, &v);
 }
@@ -177,7 +177,7 @@ int tr_watch_gone_with_mpi(const tr_board *board) {
         tr_rank_view v;
         tr_process process;
         tr_board_read(board, rank, &v);
-        if (!waits_for_mpi(&v)) continue;
+        if (!waits_for_mpi(&v) || v.hidden) continue;
         tr_process_look(v.pid, &process);
         if (!same_process(&process, &v)) return rank;
     }
@@ -192,7 +192,8 @@ static bool attached(const tr_board *board, pid_t pid) {
     for (int rank = 0; rank < tr_board_ranks(board); rank++) {
         tr_rank_view v;
         tr_board_read(board, rank, &v);
-        if (v.state != TR_RANK_ABSENT && v.state != TR_RANK_REMOTE && v.pid == pid) return true;
+        if (v.state != TR_RANK_ABSENT && v.state != TR_RANK_REMOTE && !v.hidden && v.pid == pid)
+            return true;
     }
     return false;
 }

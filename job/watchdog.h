@@ -4,10 +4,11 @@
  * and processes; `trireme run` looks in the same way (tr_watch_look). A rank of this host is lost
  * when its process is gone and it had not announced its end, when the process has been stopped
  * (SIGSTOP) for 5 s, when there is no heartbeat for 10 s, or when MPI has not started in it for 600
- * s, or for 10 s after a request to stop. A rank of another host that the board
- * shows (job/heartbeat.h) is lost when there is no heartbeat for 15 s. The length of an action does
- * not matter, because a separate thread writes the heartbeat. A rank that has not attached to the
- * board shows only its process: it is lost when that has been stopped for 5 s. */
+ * s, or for 10 s after a request to stop. A rank in a PID namespace of its own, as in a container,
+ * shows only its heartbeats. A rank of another host that the board shows (job/heartbeat.h) is lost
+ * when there is no heartbeat for 15 s. The length of an action does not matter, because a separate
+ * thread writes the heartbeat. A rank that has not attached to the board shows only its process: it
+ * is lost when that has been stopped for 5 s. */
 #pragma once
 
 #include "job/board.h"
@@ -51,7 +52,8 @@ bool tr_watch_look(tr_watch *watch, tr_board *board, char *sentence, size_t size
 /* Kills the process of a rank of this host (SIGKILL also ends a stopped process), if it is still
  * the one that attached. Does nothing for rank -1, the caller's rank and ranks of other hosts. */
 void tr_watch_kill(const tr_board *board, int rank);
-/* Returns true while the process of a rank of this host that attached exists. */
+/* Returns true while the process of a rank of this host that attached exists; false when it is in
+ * another PID namespace. */
 bool tr_watch_lives(const tr_board *board, int rank);
 /* Kills the ranks of this host that have not attached to the board: children of watch->parent. */
 void tr_watch_kill_unattached(const tr_watch *watch, const tr_board *board);

@@ -7,6 +7,7 @@
 #include "job/watchdog.h"
 
 #include <pthread.h>
+#include <sched.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -279,6 +280,37 @@ static void a_killed_rank_is_reported_once(void **state) {
     assert_int_equal(WEXITSTATUS(status), TR_ERR_RANK);
 }
 
+/* A rank in a container of its own, for example, is process 1 there, and this one's is another. */
+static void a_rank_of_another_pid_namespace_shows_its_heartbeats(void **state) {
+    const fixture *f = *state;
+    const pid_t maker = fork();
+    if (maker == 0) {
+        (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+        if (unshare(CLONE_NEWPID) && unshare(CLONE_NEWUSER | CLONE_NEWPID)) _exit(77);
+        (void)start_rank(f, 1, true);
+        for (;;) (void)pause();
+    }
+    tr_rank_view v = {0};
+    int status;
+    char sentence[768];
+    while (v.action != 'W') {
+        pause_ms(5);
+        tr_board_read(f->observer, 1, &v);
+        if (waitpid(maker, &status, WNOHANG) == maker) skip(); /* not allowed here */
+    }
+    assert_true(v.hidden);
+    assert_int_equal(look_for(f->observer, (tr_watch){0}, 700, sentence, sizeof sentence), none);
+    tr_watch_kill(f->observer, 1);
+    tr_board_tell_ranks(f->observer);
+    pause_ms(100);
+    assert_int_equal(waitpid(maker, &status, WNOHANG), 0);
+    (void)kill(maker, SIGKILL);
+    (void)waitpid(maker, &status, 0);
+    const tr_watch impatient = {.silent_s = 0.6};
+    assert_int_equal(look_for(f->observer, impatient, 60000, sentence, sizeof sentence), 1);
+    assert_non_null(strstr(sentence, "no heartbeat for"));
+}
+
 /* A message mentions --resume when a step was saved. */
 static void a_loss_names_the_saved_step(void **state) {
     const fixture *f = *state;
@@ -536,6 +568,7 @@ int main(void) {
         board_test(the_first_failure_stays),
         board_test(ends_when_told),
         board_test(a_killed_rank_is_reported_once),
+        board_test(a_rank_of_another_pid_namespace_shows_its_heartbeats),
         board_test(a_loss_names_the_saved_step),
         board_test(a_rank_that_said_goodbye_is_not_lost),
         board_test(a_rank_in_which_mpi_does_not_start_is_lost),
