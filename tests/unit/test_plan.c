@@ -7,6 +7,7 @@
 #include "partition/run_plan.h"
 #include "train/engine.h"
 
+#include <math.h>
 #include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -303,6 +304,28 @@ static void test_time_of_a_step(void **state) {
     tr_device_close(device);
 }
 
+/* Each batch of a run has a step of its own: the last is the plan's, and one with half as many
+ * micro-batches takes more than half as long, because its bubble is as long. */
+static void test_time_of_each_batch(void **state) {
+    (void)state;
+    tr_config config;
+    tr_device *device;
+    tr_run_plan *plan;
+    const char *const keys[] = {"parallel.pp=2", "train.batch=8", "train.micro_batch=1",
+                                "train.batch_warmup=4 10"};
+    read_config(&config, 4, keys);
+    assert_int_equal(tr_device_open("ref", &one_thread, &device), TR_OK);
+    assert_int_equal(tr_run_plan_make(&config, device, &plan), TR_OK);
+    const tr_run_step *half = &plan->step[0], *whole = &plan->step[1];
+    assert_int_equal(plan->steps, 2);
+    assert_true(half->batch == 4 && whole->batch == 8);
+    assert_true(whole->makespan == plan->time->makespan && whole->ideal == plan->ideal);
+    assert_true(2 * half->makespan > whole->makespan * 1.01 && half->makespan < whole->makespan);
+    assert_true(fabs(2 * half->ideal / whole->ideal - 1) < 1e-9);
+    tr_run_plan_destroy(plan);
+    tr_device_close(device);
+}
+
 /* --- the cut ---------------------------------------------------------------------------------- */
 
 /* The head costs as much as a block where a tensor rank has 199 words of the vocabulary, more where
@@ -387,6 +410,7 @@ int main(void) {
         cmocka_unit_test(test_units_of_receives),
         cmocka_unit_test(test_tensor_ranks_cut_the_same_stages),
         cmocka_unit_test(test_time_of_a_step),
+        cmocka_unit_test(test_time_of_each_batch),
         cmocka_unit_test(test_gradients_in_the_arena),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
