@@ -22,17 +22,18 @@ typedef struct entry {
     double rate;
 } entry;
 
-/* Finds the cache's folder; creates it if `make`. Returns false when the user has no home. */
-static bool find_folder(char *path, size_t size, bool make) {
+/* Finds the cache's folder, and makes it, because what is not read there is written next. Returns
+ * false when the user has no home. */
+static bool find_folder(char *path, size_t size) {
     const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
     if (cache && *cache == '/') (void)snprintf(path, size, "%s", cache);
     else if (home && *home == '/') (void)snprintf(path, size, "%s/.cache", home);
     else return false;
     size_t used = strlen(path);
     if (used + sizeof "/trireme/rates.12345678901" > size) return false;
-    if (make) (void)mkdir(path, 0700);
+    (void)mkdir(path, 0700);
     (void)snprintf(path + used, size - used, "/trireme");
-    if (make) (void)mkdir(path, 0700);
+    (void)mkdir(path, 0700);
     return true;
 }
 
@@ -52,7 +53,7 @@ static int read_entries(const char *path, entry *entries) {
 bool tr_rate_cache_read(const char *key, int64_t lasts_s, double *rate) {
     char path[PATH];
     entry entries[MOST_ENTRIES];
-    if (!find_folder(path, sizeof path, false)) return false;
+    if (!find_folder(path, sizeof path)) return false;
     strcat(path, "/rates");
     int count = read_entries(path, entries);
     uint64_t wanted = XXH3_64bits(key, strlen(key));
@@ -70,7 +71,7 @@ bool tr_rate_cache_read(const char *key, int64_t lasts_s, double *rate) {
 void tr_rate_cache_write(const char *key, double rate) {
     char path[PATH], fresh[PATH + 32];
     entry old[MOST_ENTRIES];
-    if (!find_folder(path, sizeof path, true)) return;
+    if (!find_folder(path, sizeof path)) return;
     strcat(path, "/rates");
     int count = read_entries(path, old);
     /* Renamed, so that a command that reads at the same time sees the old file or the new one. */
