@@ -164,13 +164,8 @@ static void visit(const tr_weights *w, const tr_model *model,
         }
 }
 
-static void count_type(void *context, const char *name, const tr_weight *t) {
-    (void)name;
-    ((int64_t *)context)[t->type] += t->bytes / tr_weight_type_size(t->type);
-}
-
 typedef struct exceptions {
-    tr_weight_type usual;
+    tr_weight_type usual; /* of the first tensor */
     cJSON *object;
     bool good;
 } exceptions;
@@ -183,11 +178,8 @@ static void add_exception(void *context, const char *name, const tr_weight *t) {
 
 /* Returns origin.json; NULL without memory. */
 static cJSON *describe(const cJSON *config, const tr_weights *w, const tr_model *model) {
-    int64_t elements[TR_WEIGHT_TYPES] = {0};
-    exceptions e = {.usual = TR_WEIGHT_F32};
-    visit(w, model, count_type, elements);
-    for (int t = 0; t < TR_WEIGHT_TYPES; t++)
-        if (elements[t] > elements[e.usual]) e.usual = (tr_weight_type)t;
+    const char *first = model->layers[0]->params[0].tensor[0].name;
+    exceptions e = {.usual = tr_weights_find(w, first)->type};
     cJSON *root = cJSON_CreateObject();
     e.good = cJSON_AddStringToObject(root, "dtype", tr_weight_type_name(e.usual)) != NULL;
     e.object = cJSON_AddObjectToObject(root, "dtypes");
