@@ -402,7 +402,7 @@ static tr_status print_speed(const tr_config *c, tr_device *device, const tr_run
     tr_step_traffic traffic;
     TR_TRY(cli_plan_traffic(c, p, rate, &traffic));
     const double with = traffic.makespan / rate;
-    const double update = (traffic.updating + traffic.of[TR_TRAFFIC_STEPS].exposed) / rate;
+    const double update = tr_traffic_update(&traffic) / rate;
     /* A smaller batch's transfers count in proportion to its step, and the optimizer as it is. */
     const double all = all_steps * (with - update) / seconds + update * (double)c->train.steps;
     (void)printf("in all   about %s a step, %.0f tok/s, %s for %lld steps, with transfers and "

@@ -111,6 +111,14 @@ static void print_update(const tr_config *c, const tr_step_traffic *t, double ra
                  tr_device_speed_of(c->device.name)->memory_bytes * 1e-9);
 }
 
+static void print_products(const tr_config *c, const tr_traffic *t, double rate) {
+    char what[64];
+    if (t->count == 0) return;
+    (void)snprintf(what, sizeof what, "muon's products in %lld sums over tensor ranks",
+                   (long long)t->count);
+    print_exposed(c, "products", t, what, rate);
+}
+
 tr_status cli_plan_traffic(const tr_config *c, const tr_run_plan *p, double rate,
                            tr_step_traffic *out) {
     const tr_layout *l = p->layout;
@@ -125,5 +133,6 @@ tr_status cli_plan_traffic(const tr_config *c, const tr_run_plan *p, double rate
         print_exposed(c, "copies", &out->of[TR_TRAFFIC_COPIES], "activations to the host and back",
                       rate);
     print_update(c, out, rate);
+    print_products(c, &out->of[TR_TRAFFIC_PRODUCTS], rate);
     return TR_OK;
 }

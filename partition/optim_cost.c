@@ -38,7 +38,7 @@ static double norms_bytes(const tr_param_memory *memory, tr_dtype dtype) {
 typedef struct products {
     const tr_mesh *mesh, *divided;
     tr_optim_kind optimizer;
-    double flops;
+    tr_optim_cost all; /* without bytes */
 } products;
 
 static tr_status add_products(void *context, int stage, tr_param *param, bool shares) {
@@ -54,7 +54,11 @@ static tr_status add_products(void *context, int stage, tr_param *param, bool sh
     const tr_op_desc step[] = {tr_muon_product(&muon, 0), tr_muon_square(&muon),
                                tr_muon_apply(&muon)};
     for (size_t k = 0; k < sizeof step / sizeof *step; k++)
-        sum->flops += TR_MUON_STEPS * tr_op_flops(&step[k]);
+        sum->all.flops += TR_MUON_STEPS * tr_op_flops(&step[k]);
+    if (sum->mesh->degree[TR_AXIS_TP] == 1 || !muon.sums) return TR_OK;
+    sum->all.sums += TR_MUON_STEPS;
+    sum->all.sum_bytes +=
+        TR_MUON_STEPS * (double)(muon.side * muon.side) * (double)tr_dtype_size(muon.dtype);
     return TR_OK;
 }
 
@@ -69,10 +73,17 @@ tr_optim_cost tr_optim_cost_of(const tr_model *model, const tr_placement *placem
     /* Fails for no parameter of a model that training accepts. */
     (void)tr_placement_visit(placement, model, pp_rank, add_products, &sum);
     const double step = optimizer.offload ? 0 : tr_optim_bytes(&memory, dtype);
-    return (tr_optim_cost){.bytes = norms_bytes(&memory, dtype) + step, .flops = sum.flops};
+    sum.all.bytes = norms_bytes(&memory, dtype) + step;
+    return sum.all;
 }
 
 double tr_optim_time(const tr_config *c, tr_optim_cost cost, double flops_per_s) {
     return cost.flops + cost.bytes / tr_device_speed_of(c->device.name)->memory_bytes *
                             tr_network_flops(c, flops_per_s);
+}
+
+double tr_optim_sum_time(const tr_config *c, const tr_mesh *mesh, tr_optim_cost cost,
+                         double flops_per_s) {
+    const tr_link link = tr_network_sum(c, mesh, TR_AXIS_TP, flops_per_s);
+    return cost.sums * link.latency + link.per_byte * cost.sum_bytes;
 }

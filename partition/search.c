@@ -318,11 +318,6 @@ static void take_least(tr_search *out, const tr_layout_choice *x, const tr_run_p
     }
 }
 
-/* Returns the time of a planned step without that of the optimizer, in FLOPs. */
-static double without_update(const tr_step_traffic *t) {
-    return t->makespan - t->updating - t->of[TR_TRAFFIC_STEPS].exposed;
-}
-
 static tr_found *best_of_mesh(search *s, const tr_layout_choice *x) {
     for (size_t k = 0; k < s->meshes; k++)
         if (same_mesh(&s->best[k].choice, x)) return &s->best[k];
@@ -368,7 +363,7 @@ static tr_status plan(search *s, const candidate *x, bool *fits, int *stages, tr
     tr_run_plan_destroy(p);
     TR_TRY(status);
     correction *by;
-    const double others = without_update(&traffic) / rate;
+    const double others = (traffic.makespan - tr_traffic_update(&traffic)) / rate;
     TR_TRY(add_correction(s, x, others * fastest, &by));
     double *fitting = fitting_of(by, &x->choice);
     if (*fits && is_fastest) *fitting = fmin(*fitting, x->estimate.seconds);

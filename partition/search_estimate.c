@@ -36,7 +36,7 @@ typedef struct known {
     tr_least_memory memory;  /* all but what is kept, and the action */
     /* Of each of the data ranks, if they divide them equally. */
     tr_optim_cost update;
-    double host; /* seconds that the optimizer's step on the host takes */
+    double rest; /* seconds that the optimizer's step takes on the host and for sums */
 } known;
 
 /* An order with equal stages. */
@@ -168,18 +168,20 @@ static tr_status add_known(tr_layout_estimator *e, const tr_layout_choice *x) {
         l->desc.optimizer.offload
             ? tr_offload_seconds(e->c, tr_offload_traffic_of(&params, l->desc.dtype))
             : 0;
+    const double sums = tr_optim_sum_time(e->c, mesh, update, 1); /* seconds: 1 FLOP takes one */
     const tr_status status = tr_least_memory_measure(l, false, &memory);
     tr_whole_close(&whole);
     TR_TRY(status);
-    e->known[e->knowns++] = (known){.tp = x->tp,
-                                    .dp = x->dp,
-                                    .copies = x->copies,
-                                    .zero = x->zero,
-                                    .sequence = x->sequence,
-                                    .offloads = x->offload.optimizer,
-                                    .host = host / parts,
-                                    .memory = memory,
-                                    .update = {update.bytes / parts, update.flops / parts}};
+    e->known[e->knowns++] =
+        (known){.tp = x->tp,
+                .dp = x->dp,
+                .copies = x->copies,
+                .zero = x->zero,
+                .sequence = x->sequence,
+                .offloads = x->offload.optimizer,
+                .rest = (host + sums) / parts,
+                .memory = memory,
+                .update = {.bytes = update.bytes / parts, .flops = update.flops / parts}};
     return TR_OK;
 }
 
@@ -299,7 +301,7 @@ tr_status tr_layout_estimate_make(tr_layout_estimator *e, const tr_layout_choice
     TR_TRY(find_known(e, x, &whole));
     const double ranks = (double)x->pp;
     const double on_device = tr_optim_time(config, whole->update, of->rate) / of->rate;
-    const double update = (on_device + whole->host) / ranks;
+    const double update = (on_device + whole->rest) / ranks;
     const bool offloads = x->offload.stages > 0;
     const tr_least_memory memory =
         offloads && !o->known ? whole->memory : join(&whole->memory, &of->memory);

@@ -221,7 +221,18 @@ static tr_traffic find_steps(const tr_config *c, const tr_layout *l, double rate
 
 /* --- the optimizer's step --------------------------------------------------------------------- */
 
-/* Data ranks that divide every tensor have nearly equal parts, so that the first stands for all. */
+static tr_traffic products_of(const tr_config *c, const tr_mesh *mesh, tr_optim_cost cost,
+                              double rate) {
+    const double time = tr_optim_sum_time(c, mesh, cost, rate);
+    return (tr_traffic){.count = (int64_t)cost.sums,
+                        .bytes = cost.sum_bytes,
+                        .moving = time,
+                        .exposed = time,
+                        .over = reach_of(tr_network_is_far(c, mesh, TR_AXIS_TP))};
+}
+
+/* Finds the rank that takes longest. Data ranks that divide every tensor have nearly equal parts,
+ * so that the first stands for all. */
 static void find_update(const tr_config *c, const tr_layout *l, double rate, tr_step_traffic *out) {
     tr_mesh mesh = l->desc.mesh;
     const bool whole = tr_optim_row_of(l->desc.optimizer.kind)->whole;
@@ -233,10 +244,17 @@ static void find_update(const tr_config *c, const tr_layout *l, double rate, tr_
             const tr_optim_cost own =
                 tr_optim_cost_of(l->model, &l->placement, &mesh, l->desc.zero, l->desc.optimizer);
             const double time = tr_optim_time(c, own, rate);
-            if (time <= out->updating) continue;
+            const tr_traffic sums = products_of(c, &mesh, own, rate);
+            if (time + sums.exposed <= out->updating + out->of[TR_TRAFFIC_PRODUCTS].exposed)
+                continue;
             out->update = own;
             out->updating = time;
+            out->of[TR_TRAFFIC_PRODUCTS] = sums;
         }
+}
+
+double tr_traffic_update(const tr_step_traffic *t) {
+    return t->updating + t->of[TR_TRAFFIC_PRODUCTS].exposed + t->of[TR_TRAFFIC_STEPS].exposed;
 }
 
 /* --- all of it -------------------------------------------------------------------------------- */
@@ -251,7 +269,7 @@ tr_status tr_traffic_step(const tr_config *c, const tr_layout *l, double rate,
     out->of[TR_TRAFFIC_STEPS] = find_steps(c, l, rate);
     find_update(c, l, rate, out);
     out->makespan += out->of[TR_TRAFFIC_TENSOR].exposed + out->of[TR_TRAFFIC_TIES].exposed +
-                     out->of[TR_TRAFFIC_STEPS].exposed + out->updating;
+                     tr_traffic_update(out);
     return TR_OK;
 }
 

@@ -13,6 +13,7 @@ typedef enum tr_traffic_kind {
     TR_TRAFFIC_TIES,     /* sums of a tied table's gradients over the ranks of its two uses */
     TR_TRAFFIC_GATHERS,  /* of parameters (parallel.zero) */
     TR_TRAFFIC_TENSOR,   /* sums over tensor ranks, and gathers and scatters of rows */
+    TR_TRAFFIC_PRODUCTS, /* sums of muon's products over tensor ranks */
     TR_TRAFFIC_COPIES,   /* of activations to the host and back */
     TR_TRAFFIC_STEPS,    /* of the optimizer on the host: gradients there, values back */
     TR_TRAFFIC_KINDS
@@ -39,7 +40,7 @@ typedef struct tr_traffic {
 typedef struct tr_step_traffic {
     tr_traffic of[TR_TRAFFIC_KINDS];
     tr_optim_cost update; /* on the device of the rank where it takes longest */
-    double updating;      /* its time */
+    double updating;      /* its time, without TR_TRAFFIC_PRODUCTS */
     double makespan;      /* of a step with all of it */
 } tr_step_traffic;
 
@@ -54,6 +55,9 @@ tr_status tr_traffic_of(const tr_config *config, const tr_layout *layout, double
  * copies are 0. Takes a fifth of the simulations. */
 tr_status tr_traffic_step(const tr_config *config, const tr_layout *layout, double flops_per_s,
                           tr_step_traffic *out);
+
+/* Returns the time of the optimizer's step: on the device, on the host and for sums. */
+double tr_traffic_update(const tr_step_traffic *traffic);
 
 /* Returns what the optimizer's steps on the host move, for the rank where they take longest. */
 tr_offload_traffic tr_traffic_host_steps(const tr_config *config, const tr_layout *layout);

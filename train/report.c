@@ -353,6 +353,7 @@ static const char *const traffic_names[TR_TRAFFIC_KINDS] = {
     [TR_TRAFFIC_TIES] = "sums of a tied table's gradients",
     [TR_TRAFFIC_GATHERS] = "gathers of parameters from data ranks",
     [TR_TRAFFIC_TENSOR] = "sums over tensor ranks",
+    [TR_TRAFFIC_PRODUCTS] = "sums of muon's products over tensor ranks",
     [TR_TRAFFIC_COPIES] = "copies of activations to the host and back",
     [TR_TRAFFIC_STEPS] = "the optimizer on the host"};
 

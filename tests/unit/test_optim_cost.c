@@ -3,6 +3,7 @@
 
 #include "device/speed.h"
 #include "partition/optim_cost.h"
+#include "partition/run_plan.h"
 #include "partition/traffic.h"
 #include "partition/whole.h"
 
@@ -146,12 +147,67 @@ static void test_divided(void **state) {
         }
 }
 
+/* Tensor ranks sum each product of a matrix with itself, on the side that they do not divide: in
+ * gpt2 the width, 5 times for each of a layer's four matrices, in FP32. */
+static void test_sums(void **state) {
+    (void)state;
+    static const char *const zero[] = {"parallel.zero=0", "parallel.zero=1"};
+    for (int k = 0; k < 2; k++) {
+        tr_config config;
+        tr_whole whole =
+            open_model((const char *[MOST_KEYS + 1]){"optim.name=muon", "parallel.tp=2",
+                                                     "parallel.dp=2", "device.link=2", zero[k]},
+                       &config);
+        double sums = 0, bytes = 0, time = 0;
+        for (int dp = 0; dp < 2; dp++) {
+            const tr_optim_cost own = cost_of(whole.layout, dp);
+            sums += own.sums;
+            bytes += own.sum_bytes;
+            time += tr_optim_sum_time(&config, &whole.layout->desc.mesh, own, 1);
+        }
+        const double copies = k == 0 ? 2 : 1; /* data ranks share the matrices among them */
+        assert_true(sums == copies * 5 * 4 * LAYERS);
+        assert_true(bytes == sums * WIDTH * WIDTH * 4);
+        /* Two ranks send all of a product at 2 GB/s in two rounds. */
+        const double seconds = bytes / 2e9 + sums * 2 * config.device.link_latency * 1e-6;
+        assert_true(fabs(time / seconds - 1) < 1e-12);
+        tr_whole_close(&whole);
+    }
+}
+
+/* A planned step has these sums. */
+static void test_sums_are_priced(void **state) {
+    (void)state;
+    static const char *const names[] = {"optim.name=muon", "optim.name=adamw"};
+    double rest[2];
+    tr_device *device;
+    assert_int_equal(tr_device_open("cpu", &(tr_device_options){.threads = 1}, &device), TR_OK);
+    for (int k = 0; k < 2; k++) {
+        tr_config config;
+        tr_run_plan *plan;
+        tr_step_traffic t;
+        const char *keys[] = {names[k], "parallel.tp=2", "parallel.pp=2", "device.link=2"};
+        read_config(&config, 4, keys);
+        assert_int_equal(tr_run_plan_make(&config, device, &plan), TR_OK);
+        assert_int_equal(tr_traffic_step(&config, plan->layout, 1e9, &t), TR_OK);
+        const tr_traffic sums = t.of[TR_TRAFFIC_PRODUCTS];
+        /* Of the rank that has more layers. */
+        if (k == 0) assert_in_range(sums.count, 5 * 4 * LAYERS / 2, 5 * 4 * (LAYERS - 1));
+        else assert_int_equal(sums.count, 0);
+        assert_true(sums.exposed == sums.moving && (sums.exposed > 0) == (k == 0));
+        assert_true(tr_traffic_update(&t) == t.updating + sums.exposed);
+        rest[k] = t.makespan - tr_traffic_update(&t);
+        tr_run_plan_destroy(plan);
+    }
+    assert_true(fabs(rest[0] / rest[1] - 1) < 1e-9);
+    tr_device_close(device);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_bytes),
-        cmocka_unit_test(test_host),
-        cmocka_unit_test(test_products),
-        cmocka_unit_test(test_divided),
+        cmocka_unit_test(test_bytes),    cmocka_unit_test(test_host),
+        cmocka_unit_test(test_products), cmocka_unit_test(test_divided),
+        cmocka_unit_test(test_sums),     cmocka_unit_test(test_sums_are_priced),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
