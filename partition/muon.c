@@ -1,6 +1,7 @@
 #include "partition/muon.h"
 
 #include "base/memory.h"
+#include "base/minmax.h"
 
 #include <math.h>
 
@@ -24,12 +25,20 @@ tr_status tr_muon_make(const tr_param *param, const tr_param_layout *layout, tr_
     return TR_OK;
 }
 
-size_t tr_muon_part_bytes(const tr_muon *m) {
-    return tr_align_up((size_t)(m->rows * m->cols) * tr_dtype_size(m->dtype));
+void tr_muon_room_add(tr_muon_room *room, const tr_muon *m) {
+    const size_t size = tr_dtype_size(m->dtype);
+    room->part = tr_max_size(room->part, tr_align_up((size_t)(m->rows * m->cols) * size));
+    room->square = tr_max_size(room->square, tr_align_up((size_t)(m->side * m->side) * size));
+    room->matrices++;
+    room->summed += m->sums;
 }
 
-size_t tr_muon_square_bytes(const tr_muon *m) {
-    return tr_align_up((size_t)(m->side * m->side) * tr_dtype_size(m->dtype));
+int tr_muon_room_turns(const tr_muon_room *room) {
+    return room->summed > 0 && room->matrices > 1 ? TR_MUON_TURNS : 1;
+}
+
+size_t tr_muon_room_bytes(const tr_muon_room *room) {
+    return (size_t)(tr_muon_room_turns(room) + 1) * (room->part + room->square);
 }
 
 static tr_op_desc product(const tr_muon *m, tr_matmul_desc desc) {

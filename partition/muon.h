@@ -7,7 +7,7 @@
 #include "device/op.h"
 #include "layers/param_layout.h"
 
-enum { TR_MUON_STEPS = 5 };
+enum { TR_MUON_STEPS = 5, TR_MUON_TURNS = 2 };
 
 typedef struct tr_muon {
     int64_t rows, cols; /* of this rank's part */
@@ -21,9 +21,18 @@ typedef struct tr_muon {
 /* Fails like tr_param_matrix_make. */
 tr_status tr_muon_make(const tr_param *param, const tr_param_layout *layout, tr_muon *out);
 
-/* Returns the bytes of two parts of the matrix, and of two products, each aligned. */
-size_t tr_muon_part_bytes(const tr_muon *muon);
-size_t tr_muon_square_bytes(const tr_muon *muon);
+/* The memory in which a rank's matrices are stepped (train/newton_schulz.h). */
+typedef struct tr_muon_room {
+    size_t part, square;      /* bytes of the largest part, and of the largest product, aligned */
+    int64_t matrices, summed; /* summed: those of which tensor ranks sum the products */
+} tr_muon_room;
+
+void tr_muon_room_add(tr_muon_room *room, const tr_muon *muon);
+/* Returns how many matrices are stepped in turn: two, so that one's sum travels while the other is
+ * computed, or one where there are no sums, or no second matrix. */
+int tr_muon_room_turns(const tr_muon_room *room);
+/* Returns the bytes of a part and a product for each turn, and of those with which a step ends. */
+size_t tr_muon_room_bytes(const tr_muon_room *room);
 
 /* Describes the division of the part by the norm of the whole matrix. */
 tr_op_desc tr_muon_rescale(const tr_muon *muon, int parts);

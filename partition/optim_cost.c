@@ -5,6 +5,8 @@
 #include "partition/muon.h"
 #include "partition/network.h"
 
+#include <math.h>
+
 /* Returns the bytes of what is stepped along directions: masters, or values. */
 static double stepped_bytes(const tr_param_memory *memory, tr_dtype dtype) {
     const bool steps_value = tr_memory_steps_values(memory->optimizer, dtype);
@@ -38,7 +40,8 @@ static double norms_bytes(const tr_param_memory *memory, tr_dtype dtype) {
 typedef struct products {
     const tr_mesh *mesh, *divided;
     tr_optim_kind optimizer;
-    tr_optim_cost all; /* without bytes */
+    tr_muon_room matrices;
+    tr_optim_cost all; /* without bytes and turns */
 } products;
 
 static tr_status add_products(void *context, int stage, tr_param *param, bool shares) {
@@ -55,7 +58,8 @@ static tr_status add_products(void *context, int stage, tr_param *param, bool sh
                                tr_muon_apply(&muon)};
     for (size_t k = 0; k < sizeof step / sizeof *step; k++)
         sum->all.flops += TR_MUON_STEPS * tr_op_flops(&step[k]);
-    if (sum->mesh->degree[TR_AXIS_TP] == 1 || !muon.sums) return TR_OK;
+    tr_muon_room_add(&sum->matrices, &muon);
+    if (!muon.sums) return TR_OK;
     sum->all.sums += TR_MUON_STEPS;
     sum->all.sum_bytes +=
         TR_MUON_STEPS * (double)(muon.side * muon.side) * (double)tr_dtype_size(muon.dtype);
@@ -74,6 +78,7 @@ tr_optim_cost tr_optim_cost_of(const tr_model *model, const tr_placement *placem
     (void)tr_placement_visit(placement, model, pp_rank, add_products, &sum);
     const double step = optimizer.offload ? 0 : tr_optim_bytes(&memory, dtype);
     sum.all.bytes = norms_bytes(&memory, dtype) + step;
+    sum.all.turns = tr_muon_room_turns(&sum.matrices);
     return sum.all;
 }
 
@@ -82,8 +87,11 @@ double tr_optim_time(const tr_config *c, tr_optim_cost cost, double flops_per_s)
                             tr_network_flops(c, flops_per_s);
 }
 
-double tr_optim_sum_time(const tr_config *c, const tr_mesh *mesh, tr_optim_cost cost,
-                         double flops_per_s) {
+tr_optim_sums tr_optim_sums_of(const tr_config *c, const tr_mesh *mesh, tr_optim_cost cost,
+                               double flops_per_s) {
     const tr_link link = tr_network_sum(c, mesh, TR_AXIS_TP, flops_per_s);
-    return cost.sums * link.latency + link.per_byte * cost.sum_bytes;
+    const double moving = cost.sums * link.latency + link.per_byte * cost.sum_bytes;
+    if (cost.sums <= 0 || cost.turns == 1) return (tr_optim_sums){moving, moving};
+    const double last = moving / cost.sums;
+    return (tr_optim_sums){moving, fmax(moving - cost.flops, last)};
 }

@@ -10,6 +10,7 @@ typedef struct tr_optim_cost {
     double flops;     /* of muon's products */
     double sums;      /* of these products that the tensor ranks make */
     double sum_bytes; /* of the products that they sum */
+    int turns;        /* tr_muon_room_turns */
 } tr_optim_cost;
 
 /* Returns the bytes that stepping a rank's parameters reads and writes: gradients, masters, states,
@@ -27,7 +28,12 @@ tr_optim_cost tr_optim_cost_of(const tr_model *model, const tr_placement *placem
  * usual rate of the device's memory, and its FLOPs. 0: at the device's usual rate. */
 double tr_optim_time(const tr_config *config, tr_optim_cost cost, double flops_per_s);
 
-/* Returns the time of the step's sums over tensor ranks, in the same unit. Each product is needed
- * at once, so that a rank waits for all of it. */
-double tr_optim_sum_time(const tr_config *config, const tr_mesh *mesh, tr_optim_cost cost,
-                         double flops_per_s);
+/* The time of the step's sums over tensor ranks, and of waiting for them, in the same unit. */
+typedef struct tr_optim_sums {
+    double moving, exposed;
+} tr_optim_sums;
+
+/* While a matrix's sum travels, the rank computes the step of the other matrix in turn, if there is
+ * one. A last sum is always exposed. */
+tr_optim_sums tr_optim_sums_of(const tr_config *config, const tr_mesh *mesh, tr_optim_cost cost,
+                               double flops_per_s);

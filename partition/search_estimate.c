@@ -36,7 +36,8 @@ typedef struct known {
     tr_least_memory memory;  /* all but what is kept, and the action */
     /* Of each of the data ranks, if they divide them equally. */
     tr_optim_cost update;
-    double rest; /* seconds that the optimizer's step takes on the host and for sums */
+    double host; /* seconds that the optimizer's step on the host takes */
+    tr_mesh mesh;
 } known;
 
 /* An order with equal stages. */
@@ -158,30 +159,33 @@ static tr_status add_known(tr_layout_estimator *e, const tr_layout_choice *x) {
     TR_TRY(tr_grow(&e->known, &e->known_room, e->knowns + 1, sizeof *e->known));
     TR_TRY(tr_whole_open(e->c, &whole));
     const tr_layout *l = whole.layout;
-    const tr_mesh *mesh = &l->desc.mesh;
-    const double parts = tr_memory_divided(mesh, l->desc.zero) ? tr_mesh_near(mesh) : 1;
+    const tr_mesh mesh = l->desc.mesh;
+    const double parts = tr_memory_divided(&mesh, l->desc.zero) ? tr_mesh_near(&mesh) : 1;
     const tr_optim_cost update =
-        tr_optim_cost_of(l->model, &l->placement, mesh, 0, l->desc.optimizer);
+        tr_optim_cost_of(l->model, &l->placement, &mesh, 0, l->desc.optimizer);
     const tr_param_memory params =
         tr_memory_of_params(l->model, &l->placement, 0, NULL, 0, l->desc.optimizer);
     const double host =
         l->desc.optimizer.offload
             ? tr_offload_seconds(e->c, tr_offload_traffic_of(&params, l->desc.dtype))
             : 0;
-    const double sums = tr_optim_sum_time(e->c, mesh, update, 1); /* seconds: 1 FLOP takes one */
     const tr_status status = tr_least_memory_measure(l, false, &memory);
     tr_whole_close(&whole);
     TR_TRY(status);
-    e->known[e->knowns++] =
-        (known){.tp = x->tp,
-                .dp = x->dp,
-                .copies = x->copies,
-                .zero = x->zero,
-                .sequence = x->sequence,
-                .offloads = x->offload.optimizer,
-                .rest = (host + sums) / parts,
-                .memory = memory,
-                .update = {.bytes = update.bytes / parts, .flops = update.flops / parts}};
+    e->known[e->knowns++] = (known){.tp = x->tp,
+                                    .dp = x->dp,
+                                    .copies = x->copies,
+                                    .zero = x->zero,
+                                    .sequence = x->sequence,
+                                    .offloads = x->offload.optimizer,
+                                    .host = host / parts,
+                                    .mesh = mesh,
+                                    .memory = memory,
+                                    .update = {.bytes = update.bytes / parts,
+                                               .flops = update.flops / parts,
+                                               .sums = update.sums / parts,
+                                               .sum_bytes = update.sum_bytes / parts,
+                                               .turns = update.turns}};
     return TR_OK;
 }
 
@@ -300,8 +304,9 @@ tr_status tr_layout_estimate_make(tr_layout_estimator *e, const tr_layout_choice
     if (!same_order(x, &o->of)) TR_TRY(estimate_order(e, x, of));
     TR_TRY(find_known(e, x, &whole));
     const double ranks = (double)x->pp;
-    const double on_device = tr_optim_time(config, whole->update, of->rate) / of->rate;
-    const double update = (on_device + whole->rest) / ranks;
+    const tr_optim_sums sums = tr_optim_sums_of(config, &whole->mesh, whole->update, of->rate);
+    const double on_device = tr_optim_time(config, whole->update, of->rate) + sums.exposed;
+    const double update = (on_device / of->rate + whole->host) / ranks;
     const bool offloads = x->offload.stages > 0;
     const tr_least_memory memory =
         offloads && !o->known ? whole->memory : join(&whole->memory, &of->memory);

@@ -166,10 +166,10 @@ typedef struct measure {
     int64_t elements; /* that this rank updates */
     tr_optim_memory optimizer;
     tr_dtype gradients;
-    int64_t norms;       /* of its tensors */
-    int64_t sums;        /* of rows and columns of adafactor's matrices */
-    size_t moments;      /* of the largest of these, while the host has them */
-    size_t part, square; /* of the largest of muon's matrices */
+    int64_t norms;     /* of its tensors */
+    int64_t sums;      /* of rows and columns of adafactor's matrices */
+    size_t moments;    /* of the largest of these, while the host has them */
+    tr_muon_room muon; /* of its matrices */
     const tr_step_end_vector *vector;
     const tr_mesh *divided;
     int64_t blocks, noise_blocks; /* of the norms that data ranks divide */
@@ -196,8 +196,7 @@ static tr_status measure_matrix(measure *sum, const tr_param *param,
         const tr_op_desc product = tr_muon_product(&muon, k);
         TR_TRY(measure_op(sum, &product));
     }
-    if (tr_muon_part_bytes(&muon) > sum->part) sum->part = tr_muon_part_bytes(&muon);
-    if (tr_muon_square_bytes(&muon) > sum->square) sum->square = tr_muon_square_bytes(&muon);
+    tr_muon_room_add(&sum->muon, &muon);
     return TR_OK;
 }
 
@@ -295,7 +294,7 @@ tr_status tr_step_end_bytes(const tr_step_end_desc *d, size_t *bytes) {
              tr_align_up((size_t)sum.noise_blocks * sizeof(double)) +
              2 * tr_align_up((size_t)sum.tensor_blocks * sizeof(double)) +
              tr_align_up((size_t)sum.sums * sizeof(double)) + sum.moments +
-             2 * (sum.part + sum.square);
+             tr_muon_room_bytes(&sum.muon);
 out:
     while (sum.ops > 0) tr_op_release(sum.op[--sum.ops]);
     free(sum.op);

@@ -223,11 +223,11 @@ static tr_traffic find_steps(const tr_config *c, const tr_layout *l, double rate
 
 static tr_traffic products_of(const tr_config *c, const tr_mesh *mesh, tr_optim_cost cost,
                               double rate) {
-    const double time = tr_optim_sum_time(c, mesh, cost, rate);
+    const tr_optim_sums sums = tr_optim_sums_of(c, mesh, cost, rate);
     return (tr_traffic){.count = (int64_t)cost.sums,
                         .bytes = cost.sum_bytes,
-                        .moving = time,
-                        .exposed = time,
+                        .moving = sums.moving,
+                        .exposed = sums.exposed,
                         .over = reach_of(tr_network_is_far(c, mesh, TR_AXIS_TP))};
 }
 

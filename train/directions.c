@@ -2,7 +2,7 @@
 
 #include "base/memory.h"
 #include "partition/adafactor.h"
-#include "partition/muon.h"
+#include "train/newton_schulz.h"
 #include "train/norms.h"
 
 #include <stdlib.h>
@@ -10,8 +10,6 @@
 /* The step of a slot. It has no norms if the slot is frozen or shares another one's value, and no
  * operators either if another rank owns all of the parameter. */
 typedef struct slot_step {
-    tr_muon muon;
-    tr_op *rescale, *product[TR_MUON_STEPS], *square, *sum, *apply; /* NULL: not muon's */
     tr_adafactor factor;
     tr_op *sums, *scale;         /* NULL: not adafactor's, or no matrix */
     double *row_sums, *col_sums; /* device: of the factor's rows and columns */
@@ -26,14 +24,12 @@ typedef struct lap_sums {
 
 struct tr_directions {
     const tr_store *store;
-    tr_group *tensor;   /* NULL: a single tensor rank */
-    slot_step *slot;    /* [store->slots] */
-    double *norms;      /* device: of all slots */
-    tr_norms *taken[2]; /* of parameters and of directions */
-    lap_sums *lap;      /* [store->laps] */
-    /* Muon's, device: two parts of a matrix and two products of it with itself, one after the
-     * other */
-    char *part[2], *square[2];
+    tr_group *tensor;       /* NULL: a single tensor rank */
+    slot_step *slot;        /* [store->slots] */
+    double *norms;          /* device: of all slots */
+    tr_norms *taken[2];     /* of parameters and of directions */
+    lap_sums *lap;          /* [store->laps] */
+    tr_newton_schulz *muon; /* its matrices */
     /* Adafactor's, device: sums of rows or columns, first those that the tensor ranks add */
     double *sums;
     char *moments; /* device: of a matrix, while the host has them; else NULL */
@@ -41,20 +37,6 @@ struct tr_directions {
 
 static bool steps_slot(const tr_store_slot *slot) {
     return slot->shares < 0 && !slot->param->frozen && tr_optim_row_of(slot->optimizer)->by_tensor;
-}
-
-static tr_status prepare_muon(const tr_store *store, const tr_store_slot *slot, size_t *scratch,
-                              slot_step *out) {
-    const tr_muon *m = &out->muon;
-    TR_TRY(tr_muon_make(slot->param, &slot->layout, &out->muon));
-    TR_TRY(tr_op_prepare_fixed(store->device, tr_muon_rescale(m, slot->layout.parts), scratch,
-                               &out->rescale));
-    for (int k = 0; k < TR_MUON_STEPS; k++)
-        TR_TRY(
-            tr_op_prepare_fixed(store->device, tr_muon_product(m, k), scratch, &out->product[k]));
-    TR_TRY(tr_op_prepare_fixed(store->device, tr_muon_square(m), scratch, &out->square));
-    TR_TRY(tr_op_prepare_fixed(store->device, tr_muon_sum(m), scratch, &out->sum));
-    return tr_op_prepare_fixed(store->device, tr_muon_apply(m), scratch, &out->apply);
 }
 
 static tr_status prepare_factor(const tr_store *store, const tr_optim_config *config, int i,
@@ -70,10 +52,11 @@ static tr_status prepare_factor(const tr_store *store, const tr_optim_config *co
 
 /* Prepares the step of a slot with the norms at `norms`. Only tensor ranks may hold different
  * parts, since only they sum norms; data ranks may have different portions of a part. */
-static tr_status prepare_slot(const tr_store *store, const tr_optim_config *config,
-                              const tr_mesh *mesh, int i, double *norms, size_t *scratch,
-                              slot_step *out) {
+static tr_status prepare_slot(tr_directions *d, const tr_optim_config *config, const tr_mesh *mesh,
+                              int i, double *norms, size_t *scratch) {
+    const tr_store *store = d->store;
     const tr_store_slot *slot = &store->slot[i];
+    slot_step *out = &d->slot[i];
     const tr_param *param = slot->param;
     const tr_param_layout *layout = &slot->layout;
     const bool cut = tr_optim_row_of(slot->optimizer)->whole && slot->portion.extent > 0 &&
@@ -84,7 +67,7 @@ static tr_status prepare_slot(const tr_store *store, const tr_optim_config *conf
     out->norms = norms;
     out->counted = layout->counted_in_tp;
     if (slot->portion.extent == 0) return TR_OK;
-    if (slot->optimizer == TR_OPTIM_MUON) TR_TRY(prepare_muon(store, slot, scratch, out));
+    if (slot->optimizer == TR_OPTIM_MUON) TR_TRY(tr_newton_schulz_add(d->muon, i, norms, scratch));
     if (slot->optimizer == TR_OPTIM_ADAFACTOR)
         TR_TRY(prepare_factor(store, config, i, scratch, out));
     return TR_OK;
@@ -116,25 +99,6 @@ static tr_status prepare_norms(tr_directions *d, size_t *scratch) {
     }
     free(entry);
     return status;
-}
-
-/* Allocates what the largest of muon's matrices needs. */
-static tr_status alloc_work(tr_directions *d) {
-    size_t part = 0, square = 0;
-    for (int i = 0; i < d->store->slots; i++) {
-        if (!d->slot[i].apply) continue;
-        const size_t p = tr_muon_part_bytes(&d->slot[i].muon);
-        const size_t q = tr_muon_square_bytes(&d->slot[i].muon);
-        if (p > part) part = p;
-        if (q > square) square = q;
-    }
-    if (part == 0) return TR_OK;
-    TR_TRY(tr_device_alloc(d->store->device, TR_MEMORY_DATA, 2 * (part + square),
-                           (void **)&d->part[0]));
-    d->part[1] = d->part[0] + part;
-    d->square[0] = d->part[1] + part;
-    d->square[1] = d->square[0] + square;
-    return TR_OK;
 }
 
 /* Allocates the sums of all matrices' rows and columns: first those that the tensor ranks add, lap
@@ -215,15 +179,16 @@ tr_status tr_directions_create(const tr_store *store, const tr_optim_config *con
     TR_TRY_OUT(tr_calloc((size_t)store->slots, sizeof *d->slot, &d->slot));
     TR_TRY_OUT(tr_calloc((size_t)store->laps, sizeof *d->lap, &d->lap));
     TR_TRY_OUT(alloc_norms(d));
+    TR_TRY_OUT(tr_newton_schulz_create(store, d->tensor, &d->muon));
     double *norms = d->norms;
     for (int i = 0; i < store->slots; i++) {
         if (!steps_slot(&store->slot[i])) continue;
-        TR_TRY_OUT(prepare_slot(store, config, mesh, i, norms, scratch, &d->slot[i]));
+        TR_TRY_OUT(prepare_slot(d, config, mesh, i, norms, scratch));
         norms += tr_step_end_tensor_norms(store->optimizer, store->slot[i].param,
                                           &store->slot[i].layout);
     }
     TR_TRY_OUT(prepare_norms(d, scratch));
-    TR_TRY_OUT(alloc_work(d));
+    TR_TRY_OUT(tr_newton_schulz_alloc(d->muon));
     TR_TRY_OUT(alloc_sums(d));
     TR_TRY_OUT(alloc_moments(d));
 out:
@@ -236,67 +201,17 @@ void tr_directions_destroy(tr_directions *d) {
     if (!d) return;
     for (int i = 0; d->slot && i < d->store->slots; i++) {
         slot_step *x = &d->slot[i];
-        tr_op *const once[] = {x->rescale, x->square, x->sum, x->apply, x->sums, x->scale};
-        for (size_t k = 0; k < sizeof once / sizeof *once; k++) tr_op_release(once[k]);
-        for (int k = 0; k < TR_MUON_STEPS; k++) tr_op_release(x->product[k]);
+        tr_op_release(x->sums);
+        tr_op_release(x->scale);
     }
     for (int k = 0; k < 2; k++) tr_norms_destroy(d->taken[k]);
     tr_device_free(d->store->device, d->norms);
     tr_device_free(d->store->device, d->sums);
     tr_device_free(d->store->device, d->moments);
-    tr_device_free(d->store->device, d->part[0]);
+    tr_newton_schulz_destroy(d->muon);
     free(d->lap);
     free(d->slot);
     free(d);
-}
-
-/* Takes step k of Newton and Schulz from `from` to `to`, parts of the matrix. */
-static tr_status muon_step(const tr_directions *d, int i, int k, tr_tensor from, tr_tensor to,
-                           tr_stream *stream, void *scratch) {
-    const slot_step *x = &d->slot[i];
-    const tr_muon *m = &x->muon;
-    const tr_tensor p = tr_tensor_matrix(d->square[0], m->dtype, m->side, m->side);
-    const tr_tensor q = tr_tensor_matrix(d->square[1], m->dtype, m->side, m->side);
-    const tr_op_args product = {
-        .t = {[TR_MATMUL_A] = from, [TR_MATMUL_B] = from, [TR_MATMUL_C] = p}, .scratch = scratch};
-    const tr_op_args square = {.t = {[TR_MATMUL_A] = p, [TR_MATMUL_B] = p, [TR_MATMUL_C] = q},
-                               .scratch = scratch};
-    const tr_op_args sum = {.t = {[TR_ADD_A] = q, [TR_ADD_B] = p, [TR_ADD_Y] = q},
-                            .scratch = scratch};
-    const tr_op_args apply = {.t = {[TR_MATMUL_A] = m->left ? q : from,
-                                    [TR_MATMUL_B] = m->left ? from : q,
-                                    [TR_MATMUL_C] = to,
-                                    [TR_MATMUL_RESIDUAL] = from},
-                              .scratch = scratch};
-    /* Of ranks with the same part one adds its product to those of the others. */
-    if (x->counted || !m->sums) TR_TRY(tr_op_run(x->product[k], stream, &product));
-    else TR_TRY(tr_stream_zero(stream, d->square[0], tr_tensor_bytes(&p)));
-    if (d->tensor && m->sums)
-        TR_TRY(tr_group_all_reduce(d->tensor, stream, d->square[0], m->side * m->side, m->dtype,
-                                   TR_REDUCE_SUM));
-    TR_TRY(tr_op_run(x->square, stream, &square));
-    TR_TRY(tr_op_run(x->sum, stream, &sum));
-    return tr_op_run(x->apply, stream, &apply);
-}
-
-/* Makes the direction of a matrix orthogonal, in its memory. */
-static tr_status make_orthogonal(const tr_directions *d, int i, tr_stream *stream, void *scratch) {
-    const tr_store_slot *slot = &d->store->slot[i];
-    const tr_muon *m = &d->slot[i].muon;
-    const size_t bytes = (size_t)slot->param->count * tr_dtype_size(m->dtype);
-    tr_tensor part[2];
-    for (int k = 0; k < 2; k++) part[k] = tr_tensor_matrix(d->part[k], m->dtype, m->rows, m->cols);
-    const tr_op_args rescale = {
-        .t = {[TR_RESCALE_X] = tr_tensor_vector(d->part[0], m->dtype, slot->param->count),
-              [TR_RESCALE_NORMS] =
-                  tr_tensor_matrix(d->slot[i].norms, TR_F64, slot->layout.parts, 2)},
-        .scratch = scratch};
-    /* Products need aligned memory; a direction that is joined to another one may be unaligned. */
-    TR_TRY(tr_stream_copy(stream, d->part[0], slot->direction, bytes));
-    TR_TRY(tr_op_run(d->slot[i].rescale, stream, &rescale));
-    for (int k = 0; k < TR_MUON_STEPS; k++)
-        TR_TRY(muon_step(d, i, k, part[k % 2], part[(k + 1) % 2], stream, scratch));
-    return tr_stream_copy(stream, slot->direction, d->part[TR_MUON_STEPS % 2], bytes);
 }
 
 /* Returns the matrix as DIRECTION leaves it, or without DIRECTION its gradient. */
@@ -382,10 +297,7 @@ tr_status tr_directions_complete(tr_directions *d, int lap, tr_stream *stream, t
     if (d->tensor)
         TR_TRY(tr_group_all_reduce(d->tensor, stream, norms, d->lap[lap].norms, TR_F64,
                                    TR_REDUCE_SUM));
-    for (int i = 0; i < d->store->slots; i++)
-        if (d->slot[i].apply && d->store->slot[i].lap == lap)
-            TR_TRY(make_orthogonal(d, i, stream, scratch));
-    return TR_OK;
+    return tr_newton_schulz_run(d->muon, lap, stream, scratch);
 }
 
 const double *tr_directions_norms(const tr_directions *d, int slot) {
