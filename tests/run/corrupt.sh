@@ -133,12 +133,14 @@ refused 65 "/COMMIT was written by format 2, this build reads up to 1: use a new
 [[ $(<refused.err) != *"start again"* ]] || fail "gone: two remedies: $(<refused.err)"
 unmarked gone
 
-# A rank that does not see rank 0's files blames no checkpoint: it has another folder, as on a host without the shared
-# file system, at first an empty one, then one with a run of its own.
+# A rank that does not see rank 0's files blames no checkpoint: its folder has rank 0's lock, but at first no run, then
+# another one.
 train 0 2 apart "${options[@]}"
 mkdir elsewhere
 for other in nothing another; do
-    [[ $other == nothing ]] || train 0 2 elsewhere/apart "${options[@]}" optim.lr=0.001
+    rm -rf elsewhere/apart
+    if [[ $other == nothing ]]; then mkdir elsewhere/apart; else train 0 2 elsewhere/apart "${options[@]}" optim.lr=0.001; fi
+    ln -sf ../../apart/lock elsewhere/apart/lock
     code=0
     plain_mpirun -n 1 -wdir "$scratch" "$trireme" train "$scratch/base.yaml" log.dir=apart "${options[@]}" --resume train.steps=30 : \
         -n 1 -wdir "$scratch/elsewhere" "$trireme" train "$scratch/base.yaml" log.dir=apart "${options[@]}" --resume train.steps=30 \
