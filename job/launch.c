@@ -5,6 +5,7 @@
 #include "job/hosts.h"
 #include "job/mpirun.h"
 #include "job/mpirun_log.h"
+#include "job/process.h"
 #include "job/signals.h"
 #include "job/sweep.h"
 #include "job/terminal.h"
@@ -54,6 +55,7 @@ typedef struct job {
     bool refreshes;      /* the ranks' progress line is refreshed on a terminal */
     int wait_status;
     bool stopping;     /* the ranks were asked to stop */
+    bool told;         /* mpirun passes the request on */
     int64_t urgent_ns; /* the first urgent signal; 0: none yet */
     int64_t ending_ns; /* when the job began to end */
     tr_watch watch;
@@ -108,6 +110,12 @@ static void begin_end(job *j, int code) {
     note_end(j);
 }
 
+/* Returns true when a rank of this host is on the board, or ranks have written output. */
+static bool has_begun(const job *j) {
+    return count_in(j, TR_RANK_ABSENT, NULL) < j->launch->ranks ||
+           tr_relay_has_copied(j->output[0]);
+}
+
 static void ask_to_stop(job *j) {
     if (j->stopping) return;
     j->stopping = true;
@@ -115,9 +123,17 @@ static void ask_to_stop(job *j) {
     j->watch.asked = !tr_board_stop_requested(j->board);
     tr_board_request_stop(j->board);
     tr_board_tell_ranks(j->board);
-    /* One rank is enough, since the ranks agree in every step. When no rank is on this host, mpirun
-     * passes the signal on. */
-    if (elsewhere(j) && count_in(j, TR_RANK_ALIVE, NULL) == 0) (void)kill(j->mpirun, SIGUSR1);
+}
+
+/* Lets mpirun pass a request to stop on when no rank is on this host: one rank is enough, since the
+ * ranks agree in every step. An mpirun without a handler would end by the signal, and ranks that
+ * have not begun would, too. */
+static void pass_on(job *j) {
+    const int away = count_in(j, TR_RANK_ABSENT, NULL) + count_in(j, TR_RANK_REMOTE, NULL);
+    if (j->told || !elsewhere(j) || away < j->launch->ranks || !has_begun(j)) return;
+    if (!(tr_process_handled(j->mpirun) >> (SIGUSR1 - 1) & 1)) return;
+    j->told = true;
+    (void)kill(j->mpirun, SIGUSR1);
 }
 
 static void on_stop_signal(job *j, int signal) {
@@ -178,12 +194,6 @@ static void end_ranks(job *j) {
         (void)kill(-j->mpirun, SIGKILL);
 }
 
-/* Returns true when a rank of this host is on the board, or ranks have written output. */
-static bool has_begun(const job *j) {
-    return count_in(j, TR_RANK_ABSENT, NULL) < j->launch->ranks ||
-           tr_relay_has_copied(j->output[0]);
-}
-
 /* Reports the rank that ended first, or the host that was lost, as mpirun named it in a job on
  * several hosts. The other ranks end because of that one. Open MPI 5 also names a host that it
  * could not reach at the start; that job has not begun, and mpirun ends by itself. */
@@ -227,6 +237,7 @@ static void look(job *j) {
         say_once(j, "%s", TR_STDOUT_LOST);
         begin_end(j, TR_ERR_IO);
     }
+    if (j->stopping && !j->ending_ns) pass_on(j);
     int failure = tr_board_first_failure(j->board, NULL, &failed_ns);
     if (failure && failed_ns && tr_since_s(failed_ns) > FAILED_GRACE_S) begin_end(j, failure);
     if (j->ending_ns) end_ranks(j);

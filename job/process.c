@@ -52,17 +52,25 @@ double tr_process_age_s(pid_t pid) {
     return age > 0 ? age : 0;
 }
 
-uint64_t tr_process_pending(pid_t pid) {
-    static const char name[] = "ShdPnd:";
+/* Returns the set of signals that /proc/PID/status has under this name. */
+static uint64_t signals_of(pid_t pid, const char *name) {
     char path[64], line[256];
-    uint64_t pending = 0;
+    const size_t length = strlen(name);
+    uint64_t set = 0;
     (void)snprintf(path, sizeof path, "/proc/%ld/status", (long)pid);
     FILE *file = fopen(path, "re");
     while (file && fgets(line, sizeof line, file))
-        if (!strncmp(line, name, sizeof name - 1))
-            pending = strtoull(line + sizeof name - 1, NULL, 16);
+        if (!strncmp(line, name, length)) set = strtoull(line + length, NULL, 16);
     if (file) (void)fclose(file);
-    return pending;
+    return set;
+}
+
+uint64_t tr_process_pending(pid_t pid) {
+    return signals_of(pid, "ShdPnd:");
+}
+
+uint64_t tr_process_handled(pid_t pid) {
+    return signals_of(pid, "SigCgt:");
 }
 
 /* Children are listed by the thread that made them. */

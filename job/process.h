@@ -23,9 +23,10 @@ uint64_t tr_process_space(void);
 int tr_process_children(pid_t pid, pid_t *out, int max);
 /* Returns the seconds since the process began; 0 when not known. */
 double tr_process_age_s(pid_t pid);
-/* Returns the signals that are pending in a process because it blocks them: bit n - 1 for signal
- * n. */
+/* Return the signals that are pending in a process because it blocks them, and those that it
+ * handles: bit n - 1 for signal n. */
 uint64_t tr_process_pending(pid_t pid);
+uint64_t tr_process_handled(pid_t pid);
 /* Copies the value that a variable of the process's environment had when its program began to
  * value[size]. Returns false when the variable is not set or the environment cannot be read. */
 bool tr_process_variable(pid_t pid, const char *name, char *value, size_t size);
