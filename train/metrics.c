@@ -112,7 +112,8 @@ tr_status tr_metrics_open(const tr_config *config, int64_t resume_step, tr_metri
     if (status == TR_OK)
         status = open_wanted(dir, "samples.jsonl", config->train.sample_every > 0, resume_step,
                              &m->samples);
-    if (status == TR_OK) status = tr_tb_open(dir, &m->events);
+    if (status == TR_OK)
+        status = tr_tb_open(dir, resume_step < 0 ? 1 : resume_step + 1, &m->events);
     if (status != TR_OK) {
         tr_metrics_close(m);
         TR_TRY(status);
@@ -129,6 +130,7 @@ tr_status tr_metrics_go_back(tr_metrics *m, int64_t step) {
         TR_TRY(kept_length(file[i]->path, step, &keep));
         TR_TRY(tr_append_cut(file[i], keep));
     }
+    if (tr_tb_start(&m->events, step + 1) != TR_OK) tr_error_clear(); /* a full disk */
     return TR_OK;
 }
 

@@ -28,11 +28,11 @@ tr_status tr_metrics_set_aside(const char *dir, bool *moved);
 /* Opens the records in the run directory, which must exist, and writes the resolved config to
  * config.yaml. resume_step < 0: a new run with an empty metrics.jsonl. resume_step >= 0: removes
  * records of later steps, and an incomplete last line, from metrics.jsonl, eval.jsonl and
- * samples.jsonl. Fails with TR_ERR_IO. */
+ * samples.jsonl. TensorBoard drops those of later steps, or all, too. Fails with TR_ERR_IO. */
 tr_status tr_metrics_open(const tr_config *config, int64_t resume_step, tr_metrics **out);
 
-/* Removes the records of later steps, except from the events. Needs no room on the disk. Fails with
- * TR_ERR_IO. */
+/* Removes the records of later steps; TensorBoard drops them, too, if there is room on the disk to
+ * say so. Fails with TR_ERR_IO. */
 tr_status tr_metrics_go_back(tr_metrics *metrics, int64_t step);
 
 /* Appends one line {"step":..,"loss":..,"grad_norm":..,"lr":..,"tokens_per_s":..[,"val_loss":..]

@@ -5,15 +5,19 @@
 #include <time.h>
 #include <unistd.h>
 
-/* Field keys of the messages Event, Summary and Summary.Value: number << 3 | wire type. */
+/* Field keys of the messages Event, Summary, Summary.Value and SessionLog: number << 3 | wire type,
+ * and a value of SessionLog's status. */
 enum {
     EVENT_WALL_TIME = 1 << 3 | 1,
     EVENT_STEP = 2 << 3 | 0,
     EVENT_FILE_VERSION = 3 << 3 | 2,
     EVENT_SUMMARY = 5 << 3 | 2,
+    EVENT_SESSION_LOG = 7 << 3 | 2,
     SUMMARY_VALUE = 1 << 3 | 2,
     VALUE_TAG = 1 << 3 | 2,
     VALUE_SIMPLE = 2 << 3 | 5,
+    SESSION_STATUS = 1 << 3 | 0,
+    SESSION_START = 1,
 };
 
 uint32_t tr_crc32c(const void *data, size_t bytes) {
@@ -88,13 +92,21 @@ size_t tr_tb_scalar_record(double wall_time, int64_t step, const char *tag, floa
     return frame(record, put_bytes(end, EVENT_SUMMARY, summary, summary_bytes));
 }
 
+size_t tr_tb_start_record(double wall_time, int64_t step, unsigned char record[TR_TB_RECORD]) {
+    static const unsigned char start[] = {SESSION_STATUS, SESSION_START};
+    unsigned char *end = put_wall_time(record + 12, wall_time);
+    *end++ = EVENT_STEP;
+    end = put_varint(end, (uint64_t)step);
+    return frame(record, put_bytes(end, EVENT_SESSION_LOG, start, sizeof start));
+}
+
 static double wall_clock(void) {
     struct timespec now;
     (void)clock_gettime(CLOCK_REALTIME, &now);
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
-tr_status tr_tb_open(const char *directory, tr_append *out) {
+tr_status tr_tb_open(const char *directory, int64_t step, tr_append *out) {
     char host[65] = "localhost", path[1200];
     double now = wall_clock();
     (void)gethostname(host, sizeof host - 1);
@@ -106,8 +118,14 @@ tr_status tr_tb_open(const char *directory, tr_append *out) {
     TR_TRY(tr_append_open(path, 0, out));
     unsigned char record[TR_TB_RECORD];
     tr_status status = tr_append_write(out, record, tr_tb_version_record(now, record));
+    if (status == TR_OK) status = tr_tb_start(out, step);
     if (status != TR_OK) tr_append_close(out);
     return status;
+}
+
+tr_status tr_tb_start(tr_append *file, int64_t step) {
+    unsigned char record[TR_TB_RECORD];
+    return tr_append_write(file, record, tr_tb_start_record(wall_clock(), step, record));
 }
 
 tr_status tr_tb_scalar(tr_append *file, int64_t step, const char *tag, double value) {

@@ -54,6 +54,8 @@ static void tensorboard_bytes_are_exact(void **state) {
     same_bytes(record, tr_tb_scalar_record(1.0, 7, "loss", 2.5f, record),
                "1a00000000000000129bd82d09000000000000f03f10072a0d0a0b0a046c6f737315000020408"
                "7ccc43d");
+    same_bytes(record, tr_tb_start_record(1.0, 301, record),
+               "100000000000000095fbfe1809000000000000f03f10ad023a020801f6e86c77");
     char longest[200];
     memset(longest, 'x', sizeof longest - 1);
     longest[sizeof longest - 1] = '\0';
@@ -166,6 +168,61 @@ static int count_events(void) {
     return n;
 }
 
+static int is_events(const struct dirent *e) {
+    return !strncmp(e->d_name, "events.out.tfevents.", 20);
+}
+
+/* Reads the bytes of the next event; returns 0 at the end of the file. */
+static size_t read_event(FILE *f, unsigned char event[TR_TB_RECORD]) {
+    uint64_t bytes;
+    uint32_t crc;
+    if (fread(&bytes, sizeof bytes, 1, f) != 1) return 0;
+    assert_int_equal(fread(&crc, sizeof crc, 1, f), 1);
+    assert_true(bytes <= TR_TB_RECORD);
+    assert_int_equal(fread(event, 1, bytes, f), bytes);
+    assert_int_equal(fread(&crc, sizeof crc, 1, f), 1);
+    return bytes;
+}
+
+/* Counts the losses of each step, as TensorBoard reads the event files: a start, except the first,
+ * drops those of its step and later ones. */
+static void count_losses(FILE *f, bool *started, int *losses, int64_t most) {
+    unsigned char event[TR_TB_RECORD];
+    for (size_t bytes; (bytes = read_event(f, event)) > 0;) {
+        int64_t step = event[9] == 0x10 ? event[10] & 0x7f : 0;
+        const unsigned char *what = event + 11;
+        if (event[10] & 0x80) step |= (int64_t)*what++ << 7; /* no step here is longer */
+        assert_true(step <= most);
+        if (event[9] == 0x10 && *what == 0x3a) {
+            for (int64_t k = step; k <= most && *started; k++) losses[k] = 0;
+            *started = true;
+        }
+        losses[step] += memmem(event, bytes, "\x0a\x04loss", 6) != NULL;
+    }
+}
+
+/* Fails unless TensorBoard shows steps 1..last, each once. */
+static void shows_steps(int64_t last) {
+    enum { MOST = 400 };
+    int losses[MOST + 1] = {0};
+    struct dirent **name;
+    bool started = false;
+    const int files = scandir(config.log.dir, &name, is_events, alphasort);
+    assert_true(files > 0);
+    for (int i = 0; i < files; i++) {
+        char path[2048];
+        (void)snprintf(path, sizeof path, "%s/%s", config.log.dir, name[i]->d_name);
+        FILE *f = fopen(path, "r");
+        assert_non_null(f);
+        count_losses(f, &started, losses, MOST);
+        (void)fclose(f);
+        free(name[i]);
+    }
+    free(name);
+    for (int64_t step = 0; step <= MOST; step++)
+        assert_int_equal(losses[step], step > 0 && step <= last);
+}
+
 static void lines_keep_bits_and_resume_cuts(void **state) {
     (void)state;
     tr_metrics *m;
@@ -196,6 +253,7 @@ static void lines_keep_bits_and_resume_cuts(void **state) {
     write_steps(m, 51, 60);
     tr_metrics_close(m);
     has_steps(60);
+    shows_steps(60);
     assert_int_equal(count_events(), 4);
 
     char path[1200];
@@ -277,6 +335,7 @@ static void going_back_cuts(void **state) {
     write_steps(m, 51, 60);
     tr_metrics_close(m);
     has_steps(60);
+    shows_steps(60);
     assert_int_equal(count_events(), 1);
 }
 
@@ -299,6 +358,7 @@ static void metrics_of_a_run_that_saved_nothing_are_kept(void **state) {
     assert_true(moved);
     assert_int_equal(tr_metrics_open(&config, -1, &m), TR_OK);
     has_steps(0);
+    shows_steps(0);
     tr_metrics_close(m);
     FILE *f = open_lines("r");
     assert_int_equal(fgetc(f), EOF);
