@@ -191,9 +191,12 @@ tr_status cli_unknown_option(const char *name, const char *word) {
     if (cli_is_help(option))
         return TR_FAIL(TR_ERR_USAGE, "%s goes right after the command: trireme %s --help", option,
                        f.command->name);
-    if (after_option(f.usage, option, strlen(option)))
-        return TR_FAIL(TR_ERR_USAGE, "%s takes no value: leave %s out", option,
-                       word + strlen(option));
+    const char *after = after_option(f.usage, option, strlen(option)),
+               *rest = word + strlen(option);
+    if (after && *after && *rest)
+        return TR_FAIL(TR_ERR_USAGE, "unknown option %s; did you mean %s %s?", word, option,
+                       rest + 1);
+    if (after) return TR_FAIL(TR_ERR_USAGE, "%s takes no value: leave %s out", option, rest);
     if (access(word, F_OK) == 0)
         return TR_FAIL(TR_ERR_USAGE, "unknown option %s; write ./%s for the file of this name",
                        word, word);

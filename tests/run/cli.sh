@@ -102,6 +102,8 @@ simulate --microbatches>-m M
 run --nnodes>--hostfile FILE
 run --np>-n RANKS
 run -n2>-n 2
+run -n=2>-n 2
+sample run -p=a=b>-p a=b
 schedule show gpipe -p2>-p 2
 schedule show gpipe --num-stages>-p P
 END
