@@ -105,7 +105,7 @@ tr_status tr_config_check_data(const tr_config *c) {
     REFUSE("data.path", "%s", why);
 }
 
-static tr_status check_precision(const tr_config *c) {
+tr_status tr_config_check_precision(const tr_config *c) {
     if (tr_config_dtype(c) == TR_F64 && strcmp(c->device.name, "ref"))
         REFUSE("train.precision",
                "train.precision fp64 needs device.name ref: %s computes in fp32, bf16 and fp16",
@@ -251,7 +251,7 @@ tr_status tr_config_check(const tr_config *c, int world_size) {
     TR_TRY(check_base(c));
     TR_TRY(check_model(c));
     TR_TRY(check_documents(c));
-    TR_TRY(check_precision(c));
+    TR_TRY(tr_config_check_precision(c));
     TR_TRY(check_stages(c));
     TR_TRY(tr_config_check_cut(c));
     TR_TRY(check_batch(c));

@@ -162,6 +162,8 @@ tr_status tr_config_check_data(const tr_config *config);
 /* Fails with TR_ERR_CONFIG when the vocabulary is too small for bytes as tokens, which they are
  * where there is no tokenizer. */
 tr_status tr_config_check_bytes(const tr_config *config);
+/* Fails with TR_ERR_CONFIG when device.name does not compute in train.precision. */
+tr_status tr_config_check_precision(const tr_config *config);
 
 /* Writes every key that has a value, as YAML that loads to an equal config. Fails with
  * TR_ERR_IO. */

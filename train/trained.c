@@ -137,6 +137,7 @@ tr_status tr_trained_config(const tr_trained *r, int ranks, bool data_ranks, tr_
                            : read_run(r, keys, count, config);
     free(keys);
     TR_TRY(status);
+    TR_TRY(tr_config_check_precision(config));
     return check_layout(config, ranks, data_ranks);
 }
 

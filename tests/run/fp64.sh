@@ -18,6 +18,13 @@ train 0 1 one "${options[@]}" --resume train.steps=8 optim.horizon=8
 says one "warning: the checkpoint is of a run with train.precision fp64: its parameters and moments were rounded to fp32 when"
 intact one 8
 "$trireme" sample "$scratch/one" -p A -n 4 >"$scratch/sample" 2>&1 || fail "sample: $(<"$scratch/sample")"
+for command in "sample one -p A" "eval one"; do
+    read -ra words <<<"$command"
+    code=0
+    (cd "$scratch" && "$trireme" "${words[@]}" device.name=cpu >refused 2>&1) || code=$?
+    [[ $code == 78 ]] && grep -q '^trireme: .*train.precision fp64 needs device.name ref' "$scratch/refused" ||
+        fail "$command: exit code $code: $(<"$scratch/refused")"
+done
 train 78 1 cpu train.precision=fp64
 says cpu '.*train.precision fp64 needs device.name ref: cpu computes in fp32, bf16 and fp16'
 finish
