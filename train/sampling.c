@@ -4,12 +4,42 @@
 
 #include <math.h>
 #include <stdbool.h>
-#include <stdlib.h>
 #include <string.h>
 
-static int descending(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x < y) - (x > y);
+/* The largest logits, taken from a heap as far as they are asked for: mostly a few of a large
+ * vocabulary. value[count - 1 - j] is the j-th largest for j < taken, and the others, in front of
+ * them, are a heap with the largest first. */
+typedef struct ranking {
+    double *value;
+    int64_t count, taken;
+} ranking;
+
+/* Moves the value at `at` down to its place in the heap of `count` values. */
+static void sift_down(double *heap, int64_t count, int64_t at) {
+    const double value = heap[at];
+    for (int64_t child; (child = 2 * at + 1) < count; at = child) {
+        if (child + 1 < count && heap[child + 1] > heap[child]) child++;
+        if (heap[child] <= value) break;
+        heap[at] = heap[child];
+    }
+    heap[at] = value;
+}
+
+static ranking begin_ranking(double *value, int64_t count) {
+    for (int64_t at = count / 2 - 1; at >= 0; at--) sift_down(value, count, at);
+    return (ranking){.value = value, .count = count};
+}
+
+/* Returns the j-th largest, from 0. */
+static double ranked(ranking *r, int64_t j) {
+    for (; r->taken <= j; r->taken++) {
+        const int64_t last = r->count - 1 - r->taken;
+        const double largest = r->value[0];
+        r->value[0] = r->value[last];
+        sift_down(r->value, last, 0);
+        r->value[last] = largest;
+    }
+    return r->value[r->count - 1 - j];
 }
 
 static int32_t most_probable(const double *logits, int64_t vocab) {
@@ -32,32 +62,33 @@ static void penalise(double penalty, double *logits, double *done, int64_t vocab
     }
 }
 
-/* Returns the smallest logit, already divided by the temperature, that all rules keep. sorted: the
- * logits in descending order. */
-static double threshold(const tr_sampling *o, const double *sorted, int64_t vocab) {
-    const double top = sorted[0];
+/* Returns the smallest logit that all rules keep. logits: divided by the temperature, the largest
+ * one 0; scratch[vocab] is used. */
+static double threshold(const tr_sampling *o, const double *logits, double *scratch,
+                        int64_t vocab) {
+    const bool by_count = o->top_k > 0 && o->top_k < vocab;
+    const bool by_mass = o->top_p > 0 && o->top_p < 1;
     double least = -INFINITY;
-    if (o->top_k > 0 && o->top_k < vocab) least = sorted[o->top_k - 1];
-    if (o->top_p > 0 && o->top_p < 1) {
+    ranking largest = {0};
+    if (by_count || by_mass) {
+        memcpy(scratch, logits, (size_t)vocab * sizeof *logits);
+        largest = begin_ranking(scratch, vocab);
+    }
+    if (by_count) least = ranked(&largest, o->top_k - 1);
+    if (by_mass) {
         double sum = 0, part = 0;
-        for (int64_t i = 0; i < vocab && sorted[i] >= least; i++) sum += exp(sorted[i] - top);
+        for (int64_t i = 0; i < vocab; i++)
+            if (logits[i] >= least) sum += exp(logits[i]);
         int64_t last = 0;
         for (; last < vocab - 1; last++) {
-            part += exp(sorted[last] - top);
+            part += exp(ranked(&largest, last));
             if (part >= o->top_p * sum) break;
         }
-        if (sorted[last] > least) least = sorted[last];
+        least = fmax(least, ranked(&largest, last));
     }
-    if (o->min_p > 0) {
-        /* min_p is of probabilities, and exp(x - top) is the share of the largest one. */
-        double share = top + log(o->min_p < 1 ? o->min_p : 1);
-        if (share > least) least = share;
-    }
+    /* min_p is of probabilities, and exp of a logit is the share of the largest one. */
+    if (o->min_p > 0) least = fmax(least, log(o->min_p < 1 ? o->min_p : 1));
     return least;
-}
-
-static bool narrows(const tr_sampling *o, int64_t vocab) {
-    return (o->top_k > 0 && o->top_k < vocab) || (o->top_p > 0 && o->top_p < 1) || o->min_p > 0;
 }
 
 int32_t tr_sampling_draw(const tr_sampling *o, double *logits, double *scratch, int64_t vocab,
@@ -69,12 +100,8 @@ int32_t tr_sampling_draw(const tr_sampling *o, double *logits, double *scratch, 
     if (o->temperature <= 0) return best;
     const double top = logits[best];
     for (int64_t i = 0; i < vocab; i++) logits[i] = (logits[i] - top) / o->temperature;
-    double least = -INFINITY, sum = 0;
-    if (narrows(o, vocab)) {
-        memcpy(scratch, logits, (size_t)vocab * sizeof *logits);
-        qsort(scratch, (size_t)vocab, sizeof *scratch, descending);
-        least = threshold(o, scratch, vocab);
-    }
+    const double least = threshold(o, logits, scratch, vocab);
+    double sum = 0;
     for (int64_t i = 0; i < vocab; i++)
         if (logits[i] >= least) sum += exp(logits[i]);
     const tr_philox random = tr_philox4x32(tr_mix64(o->seed), n, row);

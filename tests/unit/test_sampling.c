@@ -1,4 +1,5 @@
 /* Every rule of drawing against its definition, counted over many draws. */
+#include "base/philox.h"
 #include "train/sampling.h"
 
 #include <math.h>
@@ -6,6 +7,7 @@
 #include <stdarg.h>
 #include <stdbool.h>
 #include <stddef.h>
+#include <string.h>
 
 #include <cmocka.h>
 
@@ -78,6 +80,51 @@ static void keeps_what_the_rules_keep(void **state) {
     }
 }
 
+enum { MANY = 500 };
+
+/* Returns true when the definitions of the rules keep the token. logits[MANY]: above 0. */
+static bool is_kept(const tr_sampling *o, const double *logits, int token, const bool *among) {
+    double above = 0, sum = 0;
+    int greater = 0;
+    for (int i = 0; i < MANY; i++) {
+        const double mass = among && !among[i] ? 0 : exp(logits[i] / o->temperature);
+        greater += logits[i] > logits[token];
+        above += logits[i] > logits[token] ? mass : 0;
+        sum += mass;
+    }
+    if (!among) return o->top_k == 0 || greater < o->top_k;
+    return among[token] && (o->top_p >= 1 || above < o->top_p * sum);
+}
+
+/* In a vocabulary with many equal logits. */
+static void keeps_what_their_definitions_keep(void **state) {
+    (void)state;
+    const int64_t most[] = {0, 1, 2, 7, 60, 499, 500, 9000};
+    const double mass[] = {1e-9, 0.2, 0.77, 0.999, 1 - 1e-12, 1};
+    for (uint64_t k = 0; k < 8 * 6 * 4; k++) {
+        const tr_sampling o = {
+            .temperature = 0.5 + 0.5 * (double)(k % 4), .top_k = most[k % 8], .top_p = mass[k % 6]};
+        double given[MANY], logits[MANY], scratch[MANY];
+        bool by_count[MANY], drawn[MANY] = {false};
+        for (int i = 0; i < MANY; i++)
+            given[i] =
+                floor(1 + 20 * (double)tr_uniform(tr_philox4x32(k, 0, (uint64_t)i).v[0])) / 4;
+        for (int i = 0; i < MANY; i++) by_count[i] = is_kept(&o, given, i, NULL);
+        for (uint64_t n = 0; n < 600; n++) {
+            memcpy(logits, given, sizeof logits);
+            drawn[tr_sampling_draw(&o, logits, scratch, MANY, NULL, 0, k, n)] = true;
+        }
+        double sum = 0;
+        for (int i = 0; i < MANY; i++) sum += by_count[i] ? exp(given[i] / o.temperature) : 0;
+        for (int i = 0; i < MANY; i++) {
+            const bool kept = is_kept(&o, given, i, by_count);
+            const bool often = exp(given[i] / o.temperature) / sum > 0.06; /* of 600 draws */
+            if (drawn[i] && !kept) fail_msg("case %d: token %d is drawn", (int)k, i);
+            if (often && kept && !drawn[i]) fail_msg("case %d: token %d is not drawn", (int)k, i);
+        }
+    }
+}
+
 /* A penalty counts a token once; it divides positive logits and multiplies negative ones. */
 static void penalises_what_was_seen(void **state) {
     (void)state;
@@ -123,6 +170,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(draws_by_probability),
         cmocka_unit_test(keeps_what_the_rules_keep),
+        cmocka_unit_test(keeps_what_their_definitions_keep),
         cmocka_unit_test(penalises_what_was_seen),
         cmocka_unit_test(refuses_what_is_not_finite),
         cmocka_unit_test(is_a_function_of_seed_row_and_place),
