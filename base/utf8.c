@@ -78,3 +78,11 @@ size_t tr_utf8_valid(const uint8_t *text, size_t length) {
 bool tr_utf8_is_valid(const uint8_t *text, size_t length) {
     return tr_utf8_valid(text, length) == length;
 }
+
+void tr_utf8_repair(char *text) {
+    const size_t length = strlen(text);
+    for (size_t at = 0;; text[at] = '?') {
+        at += tr_utf8_valid((const uint8_t *)text + at, length - at);
+        if (at == length) return;
+    }
+}

@@ -3,6 +3,7 @@
  * folder of transformers. */
 #include "base/json.h"
 #include "base/memory.h"
+#include "base/utf8.h"
 #include "cli/ranks.h"
 #include "train/eval_session.h"
 
@@ -138,7 +139,8 @@ static tr_status report_choices(const request *r, const tr_eval_session *s,
 static tr_status report(const request *r, tr_eval_session *s, const tr_sequence_loss *loss) {
     cJSON *json = cJSON_CreateObject();
     if (!json) return TR_FAIL(TR_ERR_FIT, "out of host memory");
-    (void)cJSON_AddStringToObject(json, "data", data_name(r));
+    const cJSON *data = cJSON_AddStringToObject(json, "data", data_name(r));
+    if (data) tr_utf8_repair(data->valuestring);
     tr_status status =
         s->choices.questions > 0 ? report_choices(r, s, loss, json) : report_text(r, s, loss, json);
     cJSON_Delete(json);

@@ -4,6 +4,7 @@
 #include "base/json.h"
 #include "base/memory.h"
 #include "base/output.h"
+#include "base/utf8.h"
 #include "train/append.h"
 #include "train/tensorboard.h"
 
@@ -174,11 +175,14 @@ tr_status tr_metrics_write(tr_metrics *m, const tr_metrics_record *record) {
     return TR_OK;
 }
 
-/* Writes NAME/PATH, with the end of a path that is too long: files may differ only by folder. */
+/* Writes NAME/PATH, with the end of a path that is too long: files may differ only by folder. It is
+ * UTF-8, without which TensorBoard does not read the event file. */
 static void write_tag(char tag[TR_TB_TAG], const char *name, const char *path) {
     const size_t room = TR_TB_TAG - strlen(name) - 2, length = strlen(path);
     if (length > room) path += length - room;
+    while (length > room && ((unsigned char)*path & 0xC0) == 0x80) path++;
     (void)snprintf(tag, TR_TB_TAG, "%s/%s", name, path + strspn(path, "/"));
+    tr_utf8_repair(tag);
 }
 
 tr_status tr_metrics_write_answers(tr_metrics *m, int64_t step, const char *path,
@@ -186,7 +190,8 @@ tr_status tr_metrics_write_answers(tr_metrics *m, int64_t step, const char *path
     char tag[TR_TB_TAG];
     cJSON *record = cJSON_CreateObject();
     (void)cJSON_AddNumberToObject(record, "step", (double)step);
-    (void)cJSON_AddStringToObject(record, "eval", path);
+    const cJSON *shown = cJSON_AddStringToObject(record, "eval", path);
+    if (shown) tr_utf8_repair(shown->valuestring);
     (void)cJSON_AddNumberToObject(record, "acc", score->accuracy.share);
     (void)cJSON_AddNumberToObject(record, "acc_stderr", score->accuracy.error);
     (void)cJSON_AddNumberToObject(record, "acc_norm", score->normalised.share);

@@ -41,9 +41,9 @@ tr_status tr_metrics_go_back(tr_metrics *metrics, int64_t step);
  * events. After a failure (TR_ERR_IO) the files hold only whole records, and the next one may
  * succeed. */
 tr_status tr_metrics_write(tr_metrics *metrics, const tr_metrics_record *record);
-/* Appends one line {"step":..,"eval":"PATH","acc":..,"acc_stderr":..,"acc_norm":..,
- * "acc_norm_stderr":..} to eval.jsonl, and the shares to the events. Fails like
- * tr_metrics_write. */
+/* Appends one line {"step":..,"eval":"PATH" ('?' for what is not
+ * UTF-8),"acc":..,"acc_stderr":..,"acc_norm":.., "acc_norm_stderr":..} to eval.jsonl, and the
+ * shares to the events. Fails like tr_metrics_write. */
 tr_status tr_metrics_write_answers(tr_metrics *metrics, int64_t step, const char *path,
                                    const tr_choices_score *score);
 /* Appends the line of tr_texts_record to samples.jsonl. Fails like tr_metrics_write. */

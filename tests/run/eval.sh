@@ -69,6 +69,9 @@ for files in "'a 1.txt' b1.txt" "a*.txt b?.txt"; do
     [[ $(number parts loss) == "$(number both loss)" && $(number parts bytes) == "$(number both bytes)" ]] ||
         fail "$files: $(<parts), not $(<both)"
 done
+cp both.txt $'both\xff.txt'
+evaluate 1 named run --data $'both\xff.txt' --json
+grep -qaF '{"data":"both?.txt",' named || fail "a name that is not UTF-8: $(<named)"
 refuses 64 "--data takes files without weights" 1 run --data '0.5 both.txt 0.5 b1.txt'
 refuses 66 "no file" 1 run --data 'none-*.txt'
 

@@ -279,6 +279,59 @@ static ino_t inode_of(const char *name) {
     return info.st_ino;
 }
 
+/* Fails unless the event file has this tag. */
+static void has_tag(const char *tag) {
+    char path[2048];
+    struct dirent **name;
+    unsigned char event[TR_TB_RECORD];
+    bool found = false;
+    assert_int_equal(scandir(config.log.dir, &name, is_events, alphasort), 1);
+    (void)snprintf(path, sizeof path, "%s/%s", config.log.dir, name[0]->d_name);
+    free(name[0]);
+    free(name);
+    FILE *f = fopen(path, "r");
+    assert_non_null(f);
+    const size_t length = strlen(tag);
+    const unsigned char head[] = {0x0a, (unsigned char)length};
+    for (size_t bytes; (bytes = read_event(f, event)) > 0;) {
+        const unsigned char *at = memmem(event + 11, bytes - 11, head, sizeof head);
+        found = found || (at && memcmp(at + 2, tag, length) == 0);
+    }
+    (void)fclose(f);
+    if (!found) fail_msg("no tag %s", tag);
+}
+
+/* A path is cut in front of a character, and what is not UTF-8 becomes '?': otherwise no reader
+ * opens the files. */
+static void paths_become_utf8(void **state) {
+    (void)state;
+    tr_metrics *m;
+    char line[2048];
+    const tr_choices_score score = {.questions = 1};
+    use_directory("utf8");
+    (void)snprintf(config.train.eval, sizeof config.train.eval, "x");
+    assert_int_equal(tr_metrics_open(&config, -1, &m), TR_OK);
+    /* 31 characters of two bytes: 62 bytes, and a tag has 63 with "acc/" or "acc_norm/". */
+    static const char path[] =
+        "\u00e9\u00e9\u00e9\u00e9\u00e9\u00e9\u00e9\u00e9\u00e9\u00e9\u00e9\u00e9\u00e9\u00e9"
+        "\u00e9\u00e9\u00e9\u00e9\u00e9\u00e9\u00e9\u00e9\u00e9\u00e9\u00e9\u00e9\u00e9\u00e9"
+        "\u00e9\u00e9\u00e9";
+    assert_int_equal(tr_metrics_write_answers(m, 1, path, &score), TR_OK);
+    assert_int_equal(tr_metrics_write_answers(m, 1, "folder/x\xff\xc3.jsonl", &score), TR_OK);
+    tr_metrics_close(m);
+    (void)snprintf(line, sizeof line, "acc/%s", path + 4);
+    has_tag(line);
+    (void)snprintf(line, sizeof line, "acc_norm/%s", path + 8);
+    has_tag(line);
+    has_tag("acc/folder/x??.jsonl");
+    (void)snprintf(line, sizeof line, "%s/eval.jsonl", config.log.dir);
+    FILE *f = fopen(line, "r");
+    assert_non_null(f);
+    assert_true(fgets(line, sizeof line, f) && strstr(line, path));
+    assert_true(fgets(line, sizeof line, f) && strstr(line, "\"eval\":\"folder/x??.jsonl\""));
+    (void)fclose(f);
+}
+
 static void a_sync_reaches_each_file(void **state) {
     (void)state;
     static const char *const names[] = {"metrics.jsonl", "eval.jsonl", "samples.jsonl"};
@@ -414,6 +467,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(tensorboard_bytes_are_exact),
         cmocka_unit_test(lines_keep_bits_and_resume_cuts),
+        cmocka_unit_test(paths_become_utf8),
         cmocka_unit_test(a_sync_reaches_each_file),
         cmocka_unit_test(an_unreadable_file_is_not_cut),
         cmocka_unit_test(going_back_cuts),
