@@ -1,6 +1,7 @@
 #include "pipeline/draw/timeline.h"
 
 #include "base/memory.h"
+#include "base/utf8.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -11,6 +12,7 @@ tr_status tr_timeline_create(const char *title, int ranks, int stages, int micro
     tr_timeline *t = NULL;
     TR_TRY(tr_calloc(1, sizeof *t, &t));
     (void)snprintf(t->title, sizeof t->title, "%s", title);
+    tr_utf8_repair(t->title); /* a name that is cut within a character, or that is not UTF-8 */
     t->ranks = ranks;
     t->stages = stages;
     t->micro_batches = micro_batches;

@@ -69,8 +69,9 @@ typedef struct tr_timeline {
     tr_bar *bar;
 } tr_timeline;
 
-/* Creates a timeline without bars. seconds: of one unit of its times; 0: the unit is not seconds.
- * The caller releases *out with tr_timeline_destroy. */
+/* Creates a timeline without bars, with the beginning of the title, in which '?' stands for what is
+ * not UTF-8. seconds: of one unit of its times; 0: the unit is not seconds. The caller releases
+ * *out with tr_timeline_destroy. */
 tr_status tr_timeline_create(const char *title, int ranks, int stages, int micro_batches,
                              double seconds, tr_timeline **out);
 void tr_timeline_destroy(tr_timeline *timeline);

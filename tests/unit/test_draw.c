@@ -1,5 +1,6 @@
 /* Tests drawings: the text, an SVG that is well-formed XML, a trace that is JSON with arrows in
  * pairs and no overlaps on a track. */
+#include "base/utf8.h"
 #include "pipeline/draw/draw.h"
 #include "support/generate_order.h"
 #include "support/pipeline_cases.h"
@@ -270,11 +271,26 @@ static void test_trace_of_any_unit(void **state) {
     }
 }
 
+/* A trace is UTF-8, also with the name of a file that is long or is not UTF-8. */
+static void titles_are_utf8(void **state) {
+    (void)state;
+    char title[200] = "x\xff";
+    for (size_t k = 2; k + 2 < sizeof title; k += 2) memcpy(title + k, "\u00e9", 3);
+    for (int from = 0; from < 3; from++) {
+        tr_timeline *t;
+        assert_int_equal(tr_timeline_create(title + from, 1, 1, 1, 0, &t), TR_OK);
+        assert_true(tr_utf8_is_valid((const uint8_t *)t->title, strlen(t->title)));
+        assert_int_equal(strlen(t->title), sizeof t->title - 1);
+        tr_timeline_destroy(t);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_reductions), cmocka_unit_test(test_text),
         cmocka_unit_test(test_svg),        cmocka_unit_test(steps_fit_their_width),
         cmocka_unit_test(test_trace),      cmocka_unit_test(test_trace_of_any_unit),
+        cmocka_unit_test(titles_are_utf8),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
