@@ -186,9 +186,10 @@ static tr_status read_model(tr_tokenizer *t, const cJSON *model, const cJSON *ad
 
 /* --- added tokens ----------------------------------------------------------------------------- */
 
-/* Adds the text of a token to one of the two sets. */
+/* Adds the text of a token to the set of names, and to one of the two that are searched. */
 static tr_status place_added(tr_tokenizer *t, const char *text, size_t length, bool normalized,
                              const tr_added_token *token, tr_match_work *work) {
+    TR_TRY(tr_added_add(t->named, text, length, token));
     if (!normalized) return tr_added_add(t->added, text, length, token);
     if (!t->added_normalized) TR_TRY(tr_added_open(t->cp_table, &t->added_normalized));
     tr_byte_list spare = {0}, normal = {0};
@@ -250,6 +251,7 @@ static tr_status add_all_added(tr_tokenizer *t, const cJSON *added, bool byte_le
     tr_match_work work = {0};
     TR_TRY(tr_match_work_open(&work));
     tr_status status = tr_added_open(t->cp_table, &t->added);
+    if (status == TR_OK) status = tr_added_open(t->cp_table, &t->named);
     for (int special = 1; special >= 0 && status == TR_OK; special--) {
         const cJSON *item;
         size_t index = 0;

@@ -37,6 +37,7 @@ void tr_tokenizer_close(tr_tokenizer *t) {
         free(t->normal[i].text);
     }
     for (int i = 0; i < t->step_count; i++) tr_matcher_close(&t->step[i].matcher);
+    tr_added_close(t->named);
     tr_added_close(t->added);
     tr_added_close(t->added_normalized);
     tr_bpe_close(t->bpe);
@@ -196,9 +197,7 @@ size_t tr_tokenizer_prefix(const tr_tokenizer *t, const int32_t **id) {
 
 int32_t tr_tokenizer_find(const tr_tokenizer *t, const char *text) {
     size_t length = strlen(text);
-    int32_t id = length ? tr_added_find(t->added, text, length) : -1;
-    if (id < 0 && length && t->added_normalized)
-        id = tr_added_find(t->added_normalized, text, length);
+    const int32_t id = tr_added_find(t->named, text, length);
     return id < 0 ? tr_bpe_find(t->bpe, text, length) : id;
 }
 
@@ -282,7 +281,7 @@ tr_status tr_tokenizer_find_ends(tr_tokenizer *t) {
         "<|endoftext|>", "<|end_of_text|>",      "</s>", "<eos>", "[EOS]",
         "<|eos|>",       "<｜end▁of▁sentence｜>"};
     for (size_t i = 0; i < sizeof names / sizeof *names && t->document_end < 0; i++)
-        t->document_end = tr_added_find(t->added, names[i], strlen(names[i]));
+        t->document_end = tr_added_find(t->named, names[i], strlen(names[i]));
     if (t->document_end >= 0) TR_TRY(add_end(t, t->document_end));
     TR_TRY(add_ends_of(t, "tokenizer_config.json", "eos_token"));
     TR_TRY(add_ends_of(t, "generation_config.json", "eos_token_id"));

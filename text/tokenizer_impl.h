@@ -59,6 +59,7 @@ struct tr_tokenizer {
     int32_t size;
     uint8_t *cp_table;
     tr_bpe *bpe;
+    tr_added_set *named;            /* all added tokens, by their texts */
     tr_added_set *added;            /* searched in the text as it is */
     tr_added_set *added_normalized; /* searched in the normalized text; NULL: none */
     bool *is_special;               /* by id */

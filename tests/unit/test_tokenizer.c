@@ -219,6 +219,28 @@ static void test_folder(void **state) {
     tr_tokenizer_close(t);
 }
 
+/* The token that ends a document is found by its text, also where it is searched in normalized
+ * text, as in GPT-2's file, and the normalizer changes the text. */
+static void test_normalized_end(void **state) {
+    (void)state;
+    static const char *const normalizers[] = {"null",
+                                              "{\"type\": \"Prepend\", \"prepend\": \"\u2581\"}"};
+    for (int i = 0; i < 2; i++) {
+        char text[512];
+        tr_tokenizer *t;
+        const int length =
+            snprintf(text, sizeof text,
+                     "{\"added_tokens\": [{\"id\": 3, \"content\": \"<|endoftext|>\", \"special\": "
+                     "true, \"normalized\": true}], \"normalizer\": %s, \"model\": {\"type\": "
+                     "\"BPE\", \"vocab\": {\"a\": 0}, \"merges\": []}}",
+                     normalizers[i]);
+        must(tr_tokenizer_open(written("end.json", text, (size_t)length), &t));
+        assert_int_equal(tr_tokenizer_document_end(t), 3);
+        assert_int_equal(tr_tokenizer_find(t, "<|endoftext|>"), 3);
+        tr_tokenizer_close(t);
+    }
+}
+
 /* A long text without a place to cut it takes the heap; the result is that of the rule. */
 static void test_long_piece(void **state) {
     (void)state;
@@ -376,12 +398,12 @@ static void test_replaced(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_small),         cmocka_unit_test(test_ranks),
-        cmocka_unit_test(test_llama_ranks),   cmocka_unit_test(test_folder),
-        cmocka_unit_test(test_long_piece),    cmocka_unit_test(test_merged_bytes),
-        cmocka_unit_test(test_added_spaces),  cmocka_unit_test(test_no_byte),
-        cmocka_unit_test(test_unknown_waits), cmocka_unit_test(test_pieces),
-        cmocka_unit_test(test_replaced),
+        cmocka_unit_test(test_small),          cmocka_unit_test(test_ranks),
+        cmocka_unit_test(test_llama_ranks),    cmocka_unit_test(test_folder),
+        cmocka_unit_test(test_normalized_end), cmocka_unit_test(test_long_piece),
+        cmocka_unit_test(test_merged_bytes),   cmocka_unit_test(test_added_spaces),
+        cmocka_unit_test(test_no_byte),        cmocka_unit_test(test_unknown_waits),
+        cmocka_unit_test(test_pieces),         cmocka_unit_test(test_replaced),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }
