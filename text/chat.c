@@ -121,8 +121,10 @@ tr_status tr_chat_find(const tr_tokenizer *t, tr_chat *out) {
 
 /* --- turns ------------------------------------------------------------------------------------ */
 
+/* Appends a text of the template, which follows a token. */
 static tr_status add_text(tr_encoder *encoder, const char *text, tr_token_list *list) {
-    return tr_encoder_add(encoder, text, strlen(text), TR_ENCODE_NO_SPECIAL, list);
+    return tr_encoder_add(encoder, text, strlen(text), TR_ENCODE_NO_SPECIAL | TR_ENCODE_AFTER_TOKEN,
+                          list);
 }
 
 tr_status tr_chat_begin(const tr_chat *chat, tr_token_list *list) {
@@ -152,7 +154,7 @@ tr_status tr_chat_text(const tr_chat *chat, tr_encoder *encoder, const char *tex
         while (length > 0 && is_space(text[length - 1])) length--;
         while (length > 0 && is_space(*text)) text++, length--;
     }
-    TR_TRY(tr_encoder_add(encoder, text, length, flags, list));
+    TR_TRY(tr_encoder_add(encoder, text, length, flags | TR_ENCODE_CONTINUES, list));
     return tr_tokens_add(list, &chat->end, 1);
 }
 

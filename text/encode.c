@@ -145,13 +145,17 @@ static tr_status add_segment(tr_encoder *e, const char *text, size_t length,
     return TR_OK;
 }
 
+static tr_fragment_begin begin_of(unsigned flags) {
+    if (flags & TR_ENCODE_CONTINUES)
+        return flags & TR_ENCODE_NEXT_PIECE ? TR_NEXT_PIECE : TR_GOES_ON;
+    return flags & TR_ENCODE_AFTER_TOKEN ? TR_AFTER_TOKEN : TR_BEGINS_TEXT;
+}
+
 tr_status tr_encoder_add(tr_encoder *e, const char *text, size_t length, unsigned flags,
                          tr_token_list *out) {
     const tr_tokenizer *t = e->t;
     bool no_special = flags & TR_ENCODE_NO_SPECIAL, framed = flags & TR_ENCODE_TEMPLATE;
-    tr_fragment_begin begin = !(flags & TR_ENCODE_CONTINUES) ? TR_BEGINS_TEXT
-                              : flags & TR_ENCODE_NEXT_PIECE ? TR_NEXT_PIECE
-                                                             : TR_GOES_ON;
+    const tr_fragment_begin begin = begin_of(flags);
     if (framed) TR_TRY(tr_tokens_add(out, t->prefix.id, t->prefix.count));
     tr_added_search search = tr_added_start(t->added, (const uint8_t *)text, length, no_special);
     for (int32_t id = 0; id >= 0;) {

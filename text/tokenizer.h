@@ -87,6 +87,9 @@ enum {
     /* With the flag before: the text begins with another piece, so what is put in front of every
      * piece is put in front of it. */
     TR_ENCODE_NEXT_PIECE = 8,
+    /* The text follows a token that is not part of a text: a Metaspace of the scheme "first" puts
+     * nothing in front of it. */
+    TR_ENCODE_AFTER_TOKEN = 16,
 };
 
 /* Makes a thread's workspace for encoding, with a cache of at most 6 MiB. The tokenizer must

@@ -3,7 +3,7 @@
 
 usage: make_instruct.py [--out FOLDER]
 
-Needs the packages transformers and tokenizers (5.23.0 and 0.23.3 made the files in instruct/).
+Needs the packages transformers and tokenizers (5.24.0 and 0.23.3 made the files in instruct/).
 unit.test_instruct compares them: each line of FOLDER/KIND/ids has the tokens of one conversation of
 conversations.jsonl, those of answers with a + behind them.
 """
@@ -11,6 +11,7 @@ import argparse, json, os
 import tokenizers, transformers
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerFast
+import make_tokenizers as make
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 LLAMA3 = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -32,7 +33,11 @@ OWN = [
 ]
 
 
-def trained(texts, special, begin):
+def trained(kind, texts, special, begin):
+    if kind in ("metaspace", "prepend"):
+        t = make.sentencepiece(640, texts, kind == "metaspace")
+        t.add_special_tokens([AddedToken(text, special=True, normalized=False) for text in special])
+        return t
     t = Tokenizer(models.BPE())
     t.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(LLAMA3), "isolated"),
                                                pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
@@ -75,16 +80,18 @@ def main():
     texts = [m["content"] for line in lines for m in messages_of(line)] + [open(os.path.join(HERE, "../data/devil.txt"), encoding="ascii").read()]
     kinds = {"chatml": (["<|im_start|>", "<|im_end|>"], None, CHATML),
              "llama3": (["<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"], "<|begin_of_text|>", HEADERS),
+             "metaspace": (["<|im_start|>", "<|im_end|>"], None, CHATML),
+             "prepend": (["<|im_start|>", "<|im_end|>"], None, CHATML),
              "plain": (["<|begin_of_text|>"], "<|begin_of_text|>", None)}
     for kind, (special, begin, template) in kinds.items():
         folder = os.path.join(options.out, kind)
         os.makedirs(folder, exist_ok=True)
-        spec = json.dumps(json.loads(trained(texts, special, begin).to_str()), ensure_ascii=False, separators=(",", ":"))
+        spec = json.dumps(json.loads(trained(kind, texts, special, begin).to_str()), ensure_ascii=False, separators=(",", ":"))
         with open(os.path.join(folder, "tokenizer.json"), "w", encoding="utf-8") as file:
             file.write(spec)
-        t = PreTrainedTokenizerFast(tokenizer_object=Tokenizer.from_str(spec), bos_token=begin, eos_token="<|endoftext|>")
+        t = PreTrainedTokenizerFast(tokenizer_object=Tokenizer.from_str(spec), bos_token=begin, eos_token="<|endoftext|>" if "<|endoftext|>" in spec else "</s>")
         t.chat_template = template
-        if kind == "chatml":
+        if template == CHATML:
             with open(os.path.join(folder, "tokenizer_config.json"), "w", encoding="utf-8") as file:
                 json.dump({"chat_template": template, "eos_token": "<|im_end|>"}, file)
         elif template:

@@ -72,9 +72,9 @@ static int64_t read_ids(FILE *f, int32_t *id) {
 
 static void tokens_are_those_of_transformers(void **state) {
     (void)state;
-    static const char *const kinds[] = {"chatml", "llama3", "plain"};
-    static const int conversations[] = {17, 17, 4};
-    for (int k = 0; k < 3; k++) {
+    static const char *const kinds[] = {"chatml", "llama3", "metaspace", "prepend", "plain"};
+    static const int conversations[] = {17, 17, 17, 17, 4};
+    for (int k = 0; k < 5; k++) {
         tr_tokenizer *t = tokenizer_of(kinds[k]);
         tr_source s;
         must(open_file(in(kinds[k], "conversations.jsonl"), t, MOST, &s));
