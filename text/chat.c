@@ -2,6 +2,7 @@
 
 #include "base/input.h"
 #include "base/memory.h"
+#include "base/utf8.h"
 #include "text/setting.h"
 
 #include <stdio.h>
@@ -144,16 +145,33 @@ tr_status tr_chat_header(const tr_chat *chat, tr_encoder *encoder, const char *r
     return add_text(encoder, "\n\n", list);
 }
 
-static bool is_space(char c) {
-    return c == ' ' || (c >= '\t' && c <= '\r');
+/* Returns true for the white space of Python's str.strip(), which a template's trim calls. */
+static bool is_space(uint32_t cp) {
+    return (cp >= 9 && cp <= 13) || (cp >= 0x1C && cp <= 0x20) || cp == 0x85 || cp == 0xA0 ||
+           cp == 0x1680 || (cp >= 0x2000 && cp <= 0x200A) || cp == 0x2028 || cp == 0x2029 ||
+           cp == 0x202F || cp == 0x205F || cp == 0x3000;
+}
+
+/* Removes the white space around a text. */
+static void trim(const char **text, size_t *length) {
+    const uint8_t *p = (const uint8_t *)*text, *end = p + *length;
+    uint32_t cp;
+    for (size_t bytes; p < end; p += bytes) {
+        bytes = tr_utf8_next(p, end, &cp);
+        if (!is_space(cp)) break;
+    }
+    for (const uint8_t *last = end; last > p; end = last) {
+        do last--;
+        while (last > p && (*last & 0xC0) == 0x80);
+        if (last + tr_utf8_next(last, end, &cp) != end || !is_space(cp)) break;
+    }
+    *text = (const char *)p;
+    *length = (size_t)(end - p);
 }
 
 tr_status tr_chat_text(const tr_chat *chat, tr_encoder *encoder, const char *text, size_t length,
                        unsigned flags, tr_token_list *list) {
-    if (chat->form == TR_CHAT_LLAMA3) {
-        while (length > 0 && is_space(text[length - 1])) length--;
-        while (length > 0 && is_space(*text)) text++, length--;
-    }
+    if (chat->form == TR_CHAT_LLAMA3) trim(&text, &length);
     TR_TRY(tr_encoder_add(encoder, text, length, flags | TR_ENCODE_CONTINUES, list));
     return tr_tokens_add(list, &chat->end, 1);
 }

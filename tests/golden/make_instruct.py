@@ -30,6 +30,8 @@ OWN = [
     {"messages": [{"role": "assistant", "content": "I begin: \"x\\y\" {a: [1]} \u0007"}, {"role": "user", "content": "'s it's"},
                   {"role": "assistant", "content": "def f(x):\n    return x\r\n\r\n# end\n"}]},
     {"prompt": "2 + 2 =", "answer": " 4"},
+    {"messages": [{"role": "user", "content": "\u3000\u8239\u306f\uff1f\u00a0"},
+                  {"role": "assistant", "content": "\u2003\x1f\u6f15\u3050\x1c\u3000\u2028"}]},
 ]
 
 
