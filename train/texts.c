@@ -15,9 +15,10 @@ enum { PROMPT_FILE_MIB = 64 };
 
 /* --- prompts ---------------------------------------------------------------------------------- */
 
-/* Takes a line of the prompts' file, which it ends, if the line is not empty. */
+/* Takes a line of the prompts' file without its end, if it is not empty. */
 static tr_status take_prompt(const char *path, char *line, int number, tr_prompts *out) {
-    const size_t length = strcspn(line, "\r\n");
+    size_t length = strcspn(line, "\n");
+    if (length > 0 && line[length - 1] == '\r') length--;
     line[length] = '\0';
     if (!tr_utf8_is_valid((const uint8_t *)line, length))
         return TR_FAIL(TR_ERR_DATA, "%s:%d: the prompt is not UTF-8", path, number);

@@ -120,6 +120,10 @@ printf 'good\nbad \377\n' >bad
 refuses 65 "bad:2: the prompt is not UTF-8" 1 gpt2 --prompts bad
 refuses 64 "the prompt is not UTF-8" 1 gpt2 -p $'bad \377'
 
+# A CR within a line is part of the prompt.
+printf 'The \rand\r\n' >returns
+sample 1 returned gpt2 --prompts returns -n 0
+grep -q '"prompt":"The \\u000dand"' returned || fail "a CR within a line: $(<returned)"
 # Equal prompts get texts of their own, also beyond those that are made together; line ends of DOS.
 for ((i = 0; i < 17; i++)); do printf 'The \r\n'; done >same
 sample 1 many gpt2 --prompts same -n 20 --temperature 2 --seed 1
