@@ -219,6 +219,33 @@ static void test_folder(void **state) {
     tr_tokenizer_close(t);
 }
 
+/* Both files may begin with a byte-order mark; a fault in merges.txt is said with its name. */
+static void test_folder_texts(void **state) {
+    (void)state;
+    static const char vocab[] = "\xEF\xBB\xBF{\"a\": 0, \"b\": 1, \"ab\": 2}";
+    static const struct {
+        const char *merges, *message; /* NULL: none */
+    } cases[] = {
+        {"\xEF\xBB\xBF#version: 0.2\r\na b\r\n", NULL},
+        {"a b\nab\n", "merges.txt', line 2: a line is two tokens with a space between them"},
+        {"#version: 0.2\na b \n", "merges.txt', line 2: a line is two tokens"},
+        {"a b\n\xFF b\n", "merges.txt': byte 4 is not UTF-8"},
+    };
+    (void)written("vocab.json", vocab, sizeof vocab - 1);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        tr_tokenizer *t;
+        (void)written("merges.txt", cases[i].merges, strlen(cases[i].merges));
+        const tr_status status = tr_tokenizer_open(scratch, &t);
+        if (cases[i].message) {
+            refused(status, TR_ERR_DATA, cases[i].message);
+            continue;
+        }
+        must(status);
+        EXPECT(t, "abb", 0, 2, 1);
+        tr_tokenizer_close(t);
+    }
+}
+
 /* The token that ends a document is found by its text, also where it is searched in normalized
  * text, as in GPT-2's file, and the normalizer changes the text. */
 static void test_normalized_end(void **state) {
@@ -398,12 +425,13 @@ static void test_replaced(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_small),          cmocka_unit_test(test_ranks),
-        cmocka_unit_test(test_llama_ranks),    cmocka_unit_test(test_folder),
-        cmocka_unit_test(test_normalized_end), cmocka_unit_test(test_long_piece),
-        cmocka_unit_test(test_merged_bytes),   cmocka_unit_test(test_added_spaces),
-        cmocka_unit_test(test_no_byte),        cmocka_unit_test(test_unknown_waits),
-        cmocka_unit_test(test_pieces),         cmocka_unit_test(test_replaced),
+        cmocka_unit_test(test_small),         cmocka_unit_test(test_ranks),
+        cmocka_unit_test(test_llama_ranks),   cmocka_unit_test(test_folder),
+        cmocka_unit_test(test_folder_texts),  cmocka_unit_test(test_normalized_end),
+        cmocka_unit_test(test_long_piece),    cmocka_unit_test(test_merged_bytes),
+        cmocka_unit_test(test_added_spaces),  cmocka_unit_test(test_no_byte),
+        cmocka_unit_test(test_unknown_waits), cmocka_unit_test(test_pieces),
+        cmocka_unit_test(test_replaced),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }
