@@ -118,6 +118,17 @@ static tr_status translate_word(char letter, bool in_class, tr_byte_list *out) {
     return in_class ? TR_OK : tr_bytes_add(out, latin_1, sizeof latin_1 - 1);
 }
 
+/* Translates \b and \B outside of a class: places between a \w and what is not, and all others. */
+static tr_status translate_boundary(char letter, tr_byte_list *out) {
+    const bool is = letter == 'b';
+    const char *const parts[] = {"(?:(?<=", is ? ")(?!" : ")(?=", ")|(?<!", is ? ")(?=" : ")(?!"};
+    for (int i = 0; i < 4; i++) {
+        TR_TRY(tr_bytes_add(out, parts[i], strlen(parts[i])));
+        TR_TRY(translate_word('w', false, out));
+    }
+    return tr_bytes_add(out, "))", 2);
+}
+
 /* Translates an escape at p into PCRE2's dialect; *taken: its bytes. In tokenizer.json's
  * (Oniguruma) \s has no U+180E, \h is a hexadecimal digit. */
 static tr_status translate_escape(const char *p, bool in_class, tr_byte_list *out, size_t *taken) {
@@ -136,6 +147,7 @@ static tr_status translate_escape(const char *p, bool in_class, tr_byte_list *ou
     }
     *taken = 2;
     if (p[1] == 'w' || (p[1] == 'W' && !in_class)) return translate_word(p[1], in_class, out);
+    if ((p[1] == 'b' || p[1] == 'B') && !in_class) return translate_boundary(p[1], out);
     for (size_t i = 0; i < sizeof classes / sizeof *classes; i++) {
         const char *text = in_class ? classes[i].in_class : classes[i].outside;
         if (classes[i].letter == p[1] && text) return tr_bytes_add(out, text, strlen(text));

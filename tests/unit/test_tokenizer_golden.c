@@ -199,6 +199,8 @@ static void test_words(void **state) {
     compare_words(SPLIT("\\\\w+"), 0x49AD7117A0D4B961u);
     compare_words(SPLIT("[\\\\w]+"), 0x09DB88A652168843u);
     compare_words(SPLIT("\\\\W+"), 0x49AD7117A0D4B961u);
+    compare_words(SPLIT("\\\\b"), 0x49AD7117A0D4B961u);
+    compare_words(SPLIT("\\\\B"), 0x21BFC9EEDAF26A69u);
 }
 
 #define MARK "\xE2\x96\x81" /* U+2581 */
