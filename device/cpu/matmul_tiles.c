@@ -19,7 +19,8 @@ enum {
     COLUMNS = 16 * TR_PANEL,  /* and its columns */
     GROUP = 2 * ROWS,         /* rows of A that are multiplied with a block's columns in turn */
     LEAST = 64,               /* rows, columns and depth of the least product */
-    DEEPEST = 4096,           /* the depth of a block, and of a product that is rounded */
+    DEEPEST = 4096,           /* the depth of a block, and of a product that is rounded, or to which
+                                 a bias or a residual is added */
     BLOCK_BYTES = 3 << 18,    /* of a block of B; twice as many took up to a fifth longer */
     LEFT_BYTES = 1 << 22,     /* of rows of A that stay packed for the next block of B */
 };
@@ -240,7 +241,7 @@ tr_status tr_cpu_prepare_matmul_tiles(const tr_op_context *context, const tr_op_
     const tr_cpu_device *cpu = (const tr_cpu_device *)context->device;
     if (cpu->kernels != tr_cpu_kernels_for(TR_CPU_AMX) || d->a != TR_BF16 || d->b != TR_BF16 ||
         (d->c != TR_F32 && d->c != TR_BF16) || d->m < LEAST || d->n < LEAST || d->k < LEAST ||
-        (d->c == TR_BF16 && d->k > DEEPEST))
+        ((d->c == TR_BF16 || d->fused.bias || d->fused.residual) && d->k > DEEPEST))
         return TR_OK;
     TR_TRY(tr_host_op_create(context, desc, sizeof(tiled_matmul), 0, run_matmul_tiles, out));
     tiled_matmul *op = (tiled_matmul *)*out;

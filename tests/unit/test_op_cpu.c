@@ -201,7 +201,9 @@ static void test_blocks(void **state) {
         {.m = 1100, .n = 70, .k = 66, .trans_a = true, .accumulate = true},
         {.m = 1090, .n = 66, .k = 65},
         {.m = 600, .n = 140, .k = 4200, .trans_a = true, .accumulate = true},
-        {.m = 64, .n = 72, .k = 8224, .trans_b = true, .accumulate = true}};
+        {.m = 64, .n = 72, .k = 8224, .trans_b = true, .accumulate = true},
+        {.m = 70, .n = 80, .k = 4200, .fused = {.bias = true, .residual = true}},
+        {.m = 70, .n = 80, .k = 4200, .scale = 0.25}};
     for (size_t i = 0; i < sizeof long_ones / sizeof *long_ones; i++)
         check_case(&(tr_op_case){{.kind = TR_OP_MATMUL, .matmul = long_ones[i]}, TR_CASE_F32_OUT});
 }
