@@ -146,12 +146,13 @@ enum { TR_RESCALE_X, TR_RESCALE_NORMS };
  * has a part, X f32[rows, cols], or BF16, with all rows or all columns of the whole matrix. Sums
  * are FP64. G is X in FP32, or with `scales` X * gradient_factor of the state, rounded to FP32.
  * FACTOR_SUMS: ROWS f64[rows] and COLS f64[cols] are the sums of squares of each row and column of
- *   G, a row's in the order of SUMSQ, a column's in blocks of tr_factor_block(rows) rows.
+ *   G, a row's in the blocks of SUMSQ, a column's in blocks of tr_factor_block(rows) rows; the
+ *   blocks' sums are added in ascending order.
  * FACTOR: ROWS and COLS are those of the whole matrix. The states R f32[rows] and C f32[cols]
  * become R = (1 - b) R + b (ROWS + 1e-30 all_cols), C = (1 - b) C + b (COLS + 1e-30 all_rows), with
  * b = state->square_weight; U f32[rows, cols], which may be X if that is f32, becomes
  * G / sqrt(R C / total), where total is the sum of R, or of C; and NORM f64[1], which may be
- * absent, the sum of squares of U: each row's in the order of SUMSQ, and the rows' as SUMSQ adds
+ * absent, the sum of squares of U: each row's as FACTOR_SUMS adds it, and the rows' as SUMSQ adds
  * blocks. Does nothing if the state's skip is set. */
 typedef struct tr_factor_desc {
     int64_t rows, cols, all_rows, all_cols;
