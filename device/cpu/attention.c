@@ -181,13 +181,18 @@ static void head_forward(const tr_op *op, const head_queries *q, const forward_w
     }
 }
 
+/* Returns how many threads have a task, of which each has scratch. */
+static int threads_for(const tr_device *device, int64_t tasks) {
+    return (int)tr_min_i64(device->threads, tasks);
+}
+
 static tr_status run_attention(tr_op *op, const tr_op_args *args) {
     const tr_attention_desc *d = &op->desc.attention;
     const head_shape h = shape_of(op->context.device, d);
     const size_t bytes = forward_layout(&h, NULL, NULL);
     const void *qkv = args->t[TR_ATTENTION_QKV].data;
     const int64_t tasks = d->batch * d->heads;
-#pragma omp parallel num_threads(op->context.device->threads)
+#pragma omp parallel num_threads(threads_for(op->context.device, tasks))
     {
         forward_work work = {0};
         char *mine = (char *)args->scratch + (size_t)tr_cpu_thread() * bytes;
@@ -420,8 +425,9 @@ static tr_status run_attention_dgrad(tr_op *op, const tr_op_args *args) {
     const tr_attention_desc *d = &op->desc.attention;
     const head_shape h = shape_of(op->context.device, d);
     const size_t bytes = backward_layout(&h, NULL, NULL);
-#pragma omp parallel for schedule(static) num_threads(op->context.device->threads)
-    for (int64_t task = 0; task < d->batch * d->kv_heads; task++) {
+    const int64_t tasks = d->batch * d->kv_heads;
+#pragma omp parallel for schedule(static) num_threads(threads_for(op->context.device, tasks))
+    for (int64_t task = 0; task < tasks; task++) {
         backward_work w = {0};
         char *mine = (char *)args->scratch + (size_t)tr_cpu_thread() * bytes;
         backward_layout(&h, mine, &w);
@@ -522,7 +528,8 @@ static tr_status run_attention_decode(tr_op *op, const tr_op_args *args) {
     const int64_t work = d->heads * d->decode * seen * d->head_size;
     for (int64_t b = 0; b < d->batch; b++)
         for (int64_t i = 0; i < d->decode; i++) cache_token(op, args, b, i);
-#pragma omp parallel for schedule(static) num_threads(tr_cpu_threads(op, work))
+#pragma omp parallel for schedule(static)                                                          \
+    num_threads((int)tr_min_i64(tr_cpu_threads(op, work), tasks))
     for (int64_t task = 0; task < tasks; task++) {
         char *mine = (char *)args->scratch + (size_t)tr_cpu_thread() * bytes;
         forward_work w;
@@ -536,28 +543,31 @@ static tr_status run_attention_decode(tr_op *op, const tr_op_args *args) {
     return TR_OK;
 }
 
-static tr_status prepare(const tr_op_context *context, const tr_op_desc *desc,
+static tr_status prepare(const tr_op_context *context, const tr_op_desc *desc, int64_t heads,
                          size_t bytes_a_thread, tr_host_compute_fn compute, tr_op **out) {
     if (desc->attention.head_size > TR_BLOCK)
         return TR_FAIL(TR_ERR_DEVICE,
                        "the cpu device's attention takes heads of up to %d, not %lld", TR_BLOCK,
                        (long long)desc->attention.head_size);
-    size_t scratch = bytes_a_thread * (size_t)context->device->threads;
+    const int threads = threads_for(context->device, desc->attention.batch * heads);
+    const size_t scratch = bytes_a_thread * (size_t)threads;
     return tr_host_op_create(context, desc, 0, scratch, compute, out);
 }
 
 tr_status tr_cpu_prepare_attention(const tr_op_context *context, const tr_op_desc *desc,
                                    tr_op **out) {
     const head_shape h = shape_of(context->device, &desc->attention);
-    return prepare(context, desc, forward_layout(&h, NULL, NULL), run_attention, out);
+    return prepare(context, desc, desc->attention.heads, forward_layout(&h, NULL, NULL),
+                   run_attention, out);
 }
 tr_status tr_cpu_prepare_attention_dgrad(const tr_op_context *context, const tr_op_desc *desc,
                                          tr_op **out) {
     const head_shape h = shape_of(context->device, &desc->attention);
-    return prepare(context, desc, backward_layout(&h, NULL, NULL), run_attention_dgrad, out);
+    return prepare(context, desc, desc->attention.kv_heads, backward_layout(&h, NULL, NULL),
+                   run_attention_dgrad, out);
 }
 tr_status tr_cpu_prepare_attention_decode(const tr_op_context *context, const tr_op_desc *desc,
                                           tr_op **out) {
-    return prepare(context, desc, decode_bytes(context->device, &desc->attention),
-                   run_attention_decode, out);
+    return prepare(context, desc, desc->attention.heads,
+                   decode_bytes(context->device, &desc->attention), run_attention_decode, out);
 }

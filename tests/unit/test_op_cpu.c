@@ -582,6 +582,34 @@ static void test_tiles(void **state) {
             }
 }
 
+static size_t scratch_on(tr_device *device, const tr_op_desc *desc) {
+    tr_op *op;
+    must(tr_op_prepare(&(tr_op_context){.device = device}, desc, &op));
+    const size_t bytes = op->scratch_bytes;
+    tr_op_release(op);
+    return bytes;
+}
+
+/* Threads without a head have no scratch: forward there is a task for each query head, backward for
+ * each key head. */
+static void test_attention_scratch(void **state) {
+    (void)state;
+    for (int64_t batch = 1; batch <= 2; batch++)
+        for (tr_op_kind kind = TR_OP_ATTENTION; kind <= TR_OP_ATTENTION_DECODE; kind++) {
+            const tr_op_desc desc = {.kind = kind,
+                                     .attention = {.batch = batch,
+                                                   .seq = 90,
+                                                   .heads = 2,
+                                                   .kv_heads = 1,
+                                                   .head_size = 16,
+                                                   .decode = 5}};
+            const size_t tasks = (size_t)(kind == TR_OP_ATTENTION_DGRAD ? batch : 2 * batch);
+            const size_t of_3_threads = scratch_on(cpu3, &desc), of_1 = scratch_on(cpu1, &desc);
+            assert_int_equal(of_3_threads, (tasks < 3 ? tasks : 3) * of_1);
+            check_case(&(tr_op_case){desc, 0});
+        }
+}
+
 static int open_devices(void **state) {
     (void)state;
     seed = tr_test_seed(1);
@@ -657,6 +685,7 @@ int main(void) {
         cmocka_unit_test(test_rounding_kernels),
         cmocka_unit_test(test_tiles),
         cmocka_unit_test(test_residual_is_rounded_once),
+        cmocka_unit_test(test_attention_scratch),
     };
     if (chosen_names()) cmocka_set_test_filter("test_table");
     return cmocka_run_group_tests(tests, open_devices, close_devices);
