@@ -14,9 +14,9 @@ typedef struct tr_prompts {
     int count;
 } tr_prompts;
 
-/* Reads a file with a prompt a line; passes over empty lines. Fails with TR_ERR_NOFILE like
- * tr_input_load, and with TR_ERR_DATA when it is not UTF-8 text or has no prompt. The caller frees
- * *out with tr_prompts_free, also after a failure. */
+/* Reads a file with a prompt a line; passes over empty lines and a byte order mark. Fails with
+ * TR_ERR_NOFILE like tr_input_load, and with TR_ERR_DATA when it is not UTF-8 text or has no
+ * prompt. The caller frees *out with tr_prompts_free, also after a failure. */
 tr_status tr_prompts_read(const char *path, tr_prompts *out);
 void tr_prompts_free(tr_prompts *prompts);
 
