@@ -80,7 +80,8 @@ static tr_status split_piece(split_run *run, tr_fragment piece) {
 }
 
 /* Copies the pieces into a new text, each with `prefix` in front of it unless it begins with it,
- * and with every space replaced when `spaces` is not NULL. goes_on: the first piece gets none. */
+ * and with every space replaced when `spaces` is not NULL. only_first: only one at the beginning of
+ * the text, not behind one that was removed, gets it. goes_on: the first piece gets none. */
 static tr_status rewrite(const tr_byte_list *text, const tr_fragment_list *pieces,
                          const char *prefix, bool only_first, bool goes_on, const char *spaces,
                          tr_byte_list *out_text, tr_fragment_list *out_pieces) {
@@ -92,7 +93,7 @@ static tr_status rewrite(const tr_byte_list *text, const tr_fragment_list *piece
         size_t prefix_bytes = strlen(prefix);
         bool begins = length >= prefix_bytes && !memcmp(p, prefix, prefix_bytes);
         if (spaces && *p == ' ' && prefix_bytes) begins = true; /* it becomes the prefix */
-        if (prefix_bytes && !begins && !(only_first && i) && !(goes_on && !i))
+        if (prefix_bytes && !begins && !(only_first && pieces->piece[i].at > 0) && !(goes_on && !i))
             TR_TRY(tr_bytes_add(out_text, prefix, prefix_bytes));
         for (size_t j = 0; j < length; j++) {
             if (spaces && p[j] == ' ') TR_TRY(tr_bytes_add(out_text, spaces, space_bytes));

@@ -363,6 +363,20 @@ static void test_unknown_waits(void **state) {
     tr_tokenizer_close(t);
 }
 
+/* A Metaspace of the scheme "first" marks the beginning of the text only: not a first piece behind
+ * white space that was removed, as in tokenizers 0.23.3. */
+static void test_first_piece(void **state) {
+    (void)state;
+    tr_tokenizer *t = open_model(
+        "\"pre_tokenizer\": {\"type\": \"Sequence\", \"pretokenizers\": [{\"type\": "
+        "\"WhitespaceSplit\"}, {\"type\": \"Metaspace\", \"prepend_scheme\": \"first\"}]}, ",
+        "\"vocab\": {\"a\": 0, \"\u2581\": 1, \"\u2581a\": 2}, \"merges\": [\"\u2581 a\"]");
+    expect_repeated(t, "a", 1, (const int32_t[]){2}, 1);
+    expect_repeated(t, "a a", 1, (const int32_t[]){2, 0}, 2);
+    expect_repeated(t, " a a", 1, (const int32_t[]){0, 0}, 2);
+    tr_tokenizer_close(t);
+}
+
 /* Expects the pieces into which a Split cuts a text; each is a token. */
 static void expect_pieces(const char *regex, const char *behavior, const char *text,
                           const int32_t *id, size_t count) {
@@ -425,13 +439,13 @@ static void test_replaced(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_small),         cmocka_unit_test(test_ranks),
-        cmocka_unit_test(test_llama_ranks),   cmocka_unit_test(test_folder),
-        cmocka_unit_test(test_folder_texts),  cmocka_unit_test(test_normalized_end),
-        cmocka_unit_test(test_long_piece),    cmocka_unit_test(test_merged_bytes),
-        cmocka_unit_test(test_added_spaces),  cmocka_unit_test(test_no_byte),
-        cmocka_unit_test(test_unknown_waits), cmocka_unit_test(test_pieces),
-        cmocka_unit_test(test_replaced),
+        cmocka_unit_test(test_small),          cmocka_unit_test(test_ranks),
+        cmocka_unit_test(test_llama_ranks),    cmocka_unit_test(test_folder),
+        cmocka_unit_test(test_folder_texts),   cmocka_unit_test(test_first_piece),
+        cmocka_unit_test(test_normalized_end), cmocka_unit_test(test_long_piece),
+        cmocka_unit_test(test_merged_bytes),   cmocka_unit_test(test_added_spaces),
+        cmocka_unit_test(test_no_byte),        cmocka_unit_test(test_unknown_waits),
+        cmocka_unit_test(test_pieces),         cmocka_unit_test(test_replaced),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }
