@@ -234,6 +234,7 @@ tr_status tr_encoder_find_cut(tr_encoder *e, const char *text, size_t length, si
     int tries = 0;
     *cut = length;
     *rest = TR_ENCODE_CONTINUES;
+    if (why == BY_SPACES) *rest |= TR_ENCODE_NEXT_PIECE; /* later steps may put a space in front */
     /* A character at the end may be cut off; and tokens are tried on more than one. */
     const size_t margin = why == BY_TRYING ? NEAR : LONGEST_CHARACTER;
     for (size_t at = from > 0 ? from : 1; at + margin < length && tries < TRIES; at++) {

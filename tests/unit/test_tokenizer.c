@@ -377,6 +377,34 @@ static void test_first_piece(void **state) {
     tr_tokenizer_close(t);
 }
 
+/* A text that Metaspace cuts into pieces can be cut there also where a later step puts a space in
+ * front of every piece. */
+static void test_cut_before_space(void **state) {
+    (void)state;
+    static const char text[] = "a a a a a";
+    tr_tokenizer *t = open_model(
+        "\"pre_tokenizer\": {\"type\": \"Sequence\", \"pretokenizers\": [{\"type\": "
+        "\"Metaspace\", \"replacement\": \"_\", \"prepend_scheme\": \"never\"}, {\"type\": "
+        "\"ByteLevel\", \"use_regex\": false}]}, ",
+        "\"vocab\": {\"a\": 0, \"\u0120\": 1, \"_\": 2}, \"merges\": []");
+    tr_encoder *encoder;
+    tr_token_list whole = {0}, parts = {0};
+    size_t cut;
+    unsigned rest;
+    must(tr_encoder_open(t, &encoder));
+    must(tr_encoder_add(encoder, text, sizeof text - 1, 0, &whole));
+    must(tr_encoder_find_cut(encoder, text, sizeof text - 1, 2, 0, &cut, &rest));
+    assert_int_equal(cut, 3);
+    must(tr_encoder_add(encoder, text, cut, 0, &parts));
+    must(tr_encoder_add(encoder, text + cut, sizeof text - 1 - cut, rest, &parts));
+    assert_int_equal(parts.count, whole.count);
+    assert_memory_equal(parts.id, whole.id, whole.count * sizeof *whole.id);
+    tr_encoder_close(encoder);
+    tr_tokenizer_close(t);
+    free(whole.id);
+    free(parts.id);
+}
+
 /* Expects the pieces into which a Split cuts a text; each is a token. */
 static void expect_pieces(const char *regex, const char *behavior, const char *text,
                           const int32_t *id, size_t count) {
@@ -439,13 +467,21 @@ static void test_replaced(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_small),          cmocka_unit_test(test_ranks),
-        cmocka_unit_test(test_llama_ranks),    cmocka_unit_test(test_folder),
-        cmocka_unit_test(test_folder_texts),   cmocka_unit_test(test_first_piece),
-        cmocka_unit_test(test_normalized_end), cmocka_unit_test(test_long_piece),
-        cmocka_unit_test(test_merged_bytes),   cmocka_unit_test(test_added_spaces),
-        cmocka_unit_test(test_no_byte),        cmocka_unit_test(test_unknown_waits),
-        cmocka_unit_test(test_pieces),         cmocka_unit_test(test_replaced),
+        cmocka_unit_test(test_small),
+        cmocka_unit_test(test_ranks),
+        cmocka_unit_test(test_llama_ranks),
+        cmocka_unit_test(test_folder),
+        cmocka_unit_test(test_folder_texts),
+        cmocka_unit_test(test_first_piece),
+        cmocka_unit_test(test_cut_before_space),
+        cmocka_unit_test(test_normalized_end),
+        cmocka_unit_test(test_long_piece),
+        cmocka_unit_test(test_merged_bytes),
+        cmocka_unit_test(test_added_spaces),
+        cmocka_unit_test(test_no_byte),
+        cmocka_unit_test(test_unknown_waits),
+        cmocka_unit_test(test_pieces),
+        cmocka_unit_test(test_replaced),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }
