@@ -201,6 +201,21 @@ fi
 kill -TERM "$job"
 wait "$job" || true
 
+# A request to stop in mpirun's first moments, when it has no handler for a signal that it shall pass on.
+started() { [[ " $(descendants "$job" | xargs -I{} cat /proc/{}/comm 2>/dev/null | paste -sd' ') " == *" mpirun "* ]]; }
+for pause in 0 0 0.02 0.04 0.08 0.16; do
+    rm -rf early
+    timeout 120 "$trireme" run -n 2 --hostfile hosts train base.yaml parallel.dp=2 log.dir=early train.steps=100000 \
+        >early.out 2>early.err &
+    job=$!
+    for ((i = 0; i < 1000; i++)); do ! started || break; done
+    sleep $pause
+    kill -TERM "$job"
+    code=0
+    wait "$job" || code=$?
+    [[ $code == 75 ]] || fail "stopped early, after $pause s: ended with $code: $(<early.err)"
+done
+
 # A request to stop while the job starts again: its command alone would not continue the run.
 for ((i = 0; i < 10; i++)); do
     restarting base.yaml
