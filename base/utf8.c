@@ -79,6 +79,10 @@ bool tr_utf8_is_valid(const uint8_t *text, size_t length) {
     return tr_utf8_valid(text, length) == length;
 }
 
+size_t tr_utf8_mark(const char *text, size_t length) {
+    return length >= 3 && memcmp(text, "\xEF\xBB\xBF", 3) == 0 ? 3 : 0;
+}
+
 void tr_utf8_repair(char *text) {
     const size_t length = strlen(text);
     for (size_t at = 0;; text[at] = '?') {

@@ -63,5 +63,8 @@ bool tr_utf8_scan_add(tr_utf8_scan *scan, const uint8_t *text, size_t length);
 size_t tr_utf8_valid(const uint8_t *text, size_t length);
 /* Returns true when text[length] is valid UTF-8. */
 bool tr_utf8_is_valid(const uint8_t *text, size_t length);
+/* Returns the bytes of the byte order mark, 3 or 0, with which editors on Windows may begin a
+ * text. */
+size_t tr_utf8_mark(const char *text, size_t length);
 /* Replaces the bytes of a text that are not part of a valid character by '?'. */
 void tr_utf8_repair(char *text);

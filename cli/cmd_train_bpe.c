@@ -3,6 +3,7 @@
 #include "base/nearest.h"
 #include "base/output.h"
 #include "base/text.h"
+#include "base/utf8.h"
 #include "cli/cli.h"
 #include "data/json_line.h"
 #include "data/textfile.h"
@@ -152,7 +153,7 @@ typedef struct reader {
 /* Adds the text of each line of JSON in the first `length` bytes. */
 static tr_status add_lines(reader *r, size_t length) {
     TR_TRY(tr_grow(&r->text.byte, &r->text.capacity, length + 1, 1));
-    size_t at = r->line == 0 ? tr_jsonl_begin(r->rest.byte, length) : 0;
+    size_t at = r->line == 0 ? tr_utf8_mark(r->rest.byte, length) : 0;
     while (at < length) {
         const char *line = r->rest.byte + at, *end = memchr(line, '\n', length - at);
         const size_t bytes = end ? (size_t)(end - line) : length - at;

@@ -292,17 +292,16 @@ static tr_status read_stream(reader *r) {
     }
 }
 
-/* Skips a UTF-8 byte order mark, with which editors on Windows may begin a file, and refuses
- * UTF-16, for which libyaml would only complain about NUL characters. */
+/* Skips a UTF-8 byte order mark, and refuses UTF-16, for which libyaml would only complain about
+ * NUL characters. */
 static tr_status take_mark(const char **text, size_t *length, const char *source) {
     const unsigned char *byte = (const unsigned char *)*text;
     if (*length >= 2 &&
         ((byte[0] == 0xff && byte[1] == 0xfe) || (byte[0] == 0xfe && byte[1] == 0xff)))
         return fail_at(source, 1, 1, "the file is UTF-16: save it as UTF-8");
-    if (*length >= 3 && memcmp(byte, "\xef\xbb\xbf", 3) == 0) {
-        *text += 3;
-        *length -= 3;
-    }
+    const size_t mark = tr_utf8_mark(*text, *length);
+    *text += mark;
+    *length -= mark;
     return TR_OK;
 }
 

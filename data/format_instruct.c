@@ -6,6 +6,7 @@
  * within one row; the rest of a row is padding, a document of its own. So lines that are appended
  * to the file change no token that was there before. */
 #include "base/memory.h"
+#include "base/utf8.h"
 #include "data/conversation.h"
 #include "data/format_impl.h"
 #include "data/json_line.h"
@@ -149,7 +150,7 @@ static tr_status pack(reader *r) {
 /* --- the file --------------------------------------------------------------------------------- */
 
 static tr_status read_line(reader *r, const char *line, size_t length) {
-    const size_t mark = r->line == 1 ? tr_jsonl_begin(line, length) : 0;
+    const size_t mark = r->line == 1 ? tr_utf8_mark(line, length) : 0;
     line += mark;
     length -= mark;
     if (tr_jsonl_is_empty(line, length)) return TR_OK;

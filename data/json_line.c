@@ -45,10 +45,6 @@ bool tr_jsonl_read(const char *line, size_t length, const char *key, char *buffe
     return tr_scan_string(&s, buffer, &out->length);
 }
 
-size_t tr_jsonl_begin(const char *file, size_t length) {
-    return length >= 3 && memcmp(file, "\xEF\xBB\xBF", 3) == 0 ? 3 : 0;
-}
-
 bool tr_jsonl_is_empty(const char *line, size_t length) {
     for (size_t i = 0; i < length; i++)
         if (line[i] != ' ' && line[i] != '\t' && line[i] != '\r') return false;

@@ -12,8 +12,6 @@ typedef struct tr_jsonl {
     size_t at;         /* the byte of the line that is wrong */
 } tr_jsonl;
 
-/* Returns the bytes of a byte-order mark with which a file of lines begins: 3 or 0. */
-size_t tr_jsonl_begin(const char *file, size_t length);
 /* Returns true when the line has only white space. */
 bool tr_jsonl_is_empty(const char *line, size_t length);
 /* Finds the string that is the object's member `key` (the last one of that name) and writes it to

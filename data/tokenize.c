@@ -2,6 +2,7 @@
 
 #include "base/clock.h"
 #include "base/memory.h"
+#include "base/utf8.h"
 #include "data/conversation.h"
 #include "data/json_line.h"
 #include "data/textparts.h"
@@ -131,7 +132,7 @@ static const char *remedy(const char *line, size_t length) {
 static tr_status encode_line(work *w, int thread, item *it, const char *line, size_t length,
                              int64_t number) {
     tr_jsonl found;
-    const size_t mark = number == 0 ? tr_jsonl_begin(line, length) : 0;
+    const size_t mark = number == 0 ? tr_utf8_mark(line, length) : 0;
     line += mark;
     length -= mark;
     if (tr_jsonl_is_empty(line, length)) return TR_OK;

@@ -59,16 +59,12 @@ static tr_status add_merge_lines(const char *path, const char *text, size_t leng
     return TR_OK;
 }
 
-/* Returns the bytes of the byte-order mark that a text begins with, which some editors write. */
-static size_t mark_of(const char *text, size_t length) {
-    return length >= 3 && memcmp(text, "\xEF\xBB\xBF", 3) == 0 ? 3 : 0;
-}
-
 static tr_status join(tr_tokenizer *t, const char *vocab_path, const char *vocab, size_t length,
                       const char *merges_path, const char *merges, size_t merges_length) {
     cJSON *json;
     tr_byte_list out = {0};
-    const size_t mark = mark_of(vocab, length), merges_mark = mark_of(merges, merges_length);
+    const size_t mark = tr_utf8_mark(vocab, length);
+    const size_t merges_mark = tr_utf8_mark(merges, merges_length);
     TR_TRY(tr_setting_parse(vocab_path, vocab, length, &json));
     tr_status status;
     TR_TRY_OUT(add_words(&out, "{\"version\": \"1.0\", \"truncation\": null, \"padding\": null,\n"

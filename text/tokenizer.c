@@ -3,6 +3,7 @@
 #include "base/input.h"
 #include "base/memory.h"
 #include "base/output.h"
+#include "base/utf8.h"
 #include "text/setting.h"
 
 #include <stdio.h>
@@ -81,7 +82,7 @@ static tr_status open_pair(tr_tokenizer *t, const char *folder) {
 
 static tr_status open_file(tr_tokenizer *t) {
     TR_TRY(tr_input_load("the tokenizer", t->path, file_limit, &t->file, &t->file_length));
-    const char *p = t->file + (strncmp(t->file, "\xEF\xBB\xBF", 3) == 0 ? 3 : 0);
+    const char *p = t->file + tr_utf8_mark(t->file, t->file_length);
     p += strspn(p, " \t\r\n");
     if (*p == '{') return tr_tokenizer_read_json(t);
     char *ranks = t->file;

@@ -39,8 +39,7 @@ tr_status tr_prompts_read(const char *path, tr_prompts *out) {
     for (size_t i = 0; i < length; i++) lines += out->text[i] == '\n';
     TR_TRY(tr_calloc(lines, sizeof *out->line, (void *)&out->line));
     TR_TRY(tr_calloc(lines, sizeof *out->number, &out->number));
-    static const char mark[] = "\xEF\xBB\xBF"; /* editors on Windows may begin a file with it */
-    char *line = out->text + (strncmp(out->text, mark, 3) == 0 ? 3 : 0), *next;
+    char *line = out->text + tr_utf8_mark(out->text, length), *next;
     for (int number = 1; line; line = next, number++) {
         next = strchr(line, '\n');
         if (next) next++;

@@ -2,6 +2,7 @@
 
 #include "base/input.h"
 #include "base/memory.h"
+#include "base/utf8.h"
 #include "pipeline/orders/check.h"
 
 #include <stdarg.h>
@@ -281,7 +282,7 @@ tr_status tr_schedule_read(const char *text, size_t length, const char *source, 
     reader in = {.source = source};
     span whole = {text, text + length};
     const char *slash = strrchr(source, '/');
-    if (length >= 3 && memcmp(text, "\xef\xbb\xbf", 3) == 0)
+    if (tr_utf8_mark(text, length) > 0)
         return fail_at(source, 0, 1,
                        "the file begins with a byte order mark: save it as plain text");
     TR_TRY_OUT(measure_file(&in, whole));
