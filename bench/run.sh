@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs the measurements that bench/README.md lists, one after another, and prints one table.
+# Runs most measurements that bench/README.md lists, one after another, and prints one table.
 #   [PYTHON=DIR/bin/python] bench/run.sh [rounds]
 # PYTHON: an interpreter with PyTorch, for the rows that compare with it. Nothing else should run meanwhile;
 # the table states the load.

@@ -28,7 +28,7 @@ tr_status tr_metrics_set_aside(const char *dir, bool *moved);
 /* Opens the records in the run directory, which must exist, and writes the resolved config to
  * config.yaml. resume_step < 0: a new run with an empty metrics.jsonl. resume_step >= 0: removes
  * records of later steps, and an incomplete last line, from metrics.jsonl, eval.jsonl and
- * samples.jsonl. TensorBoard drops those of later steps, or all, too. Fails with TR_ERR_IO. */
+ * samples.jsonl. TensorBoard drops the same records. Fails with TR_ERR_IO. */
 tr_status tr_metrics_open(const tr_config *config, int64_t resume_step, tr_metrics **out);
 
 /* Removes the records of later steps; TensorBoard drops them, too, if there is room on the disk to
@@ -41,9 +41,9 @@ tr_status tr_metrics_go_back(tr_metrics *metrics, int64_t step);
  * events. After a failure (TR_ERR_IO) the files hold only whole records, and the next one may
  * succeed. */
 tr_status tr_metrics_write(tr_metrics *metrics, const tr_metrics_record *record);
-/* Appends one line {"step":..,"eval":"PATH" ('?' for what is not
- * UTF-8),"acc":..,"acc_stderr":..,"acc_norm":.., "acc_norm_stderr":..} to eval.jsonl, and the
- * shares to the events. Fails like tr_metrics_write. */
+/* Appends one line {"step":..,"eval":"PATH","acc":..,"acc_stderr":..,"acc_norm":..,
+ * "acc_norm_stderr":..} to eval.jsonl, and the shares to the events. In PATH '?' stands for what is
+ * not UTF-8. Fails like tr_metrics_write. */
 tr_status tr_metrics_write_answers(tr_metrics *metrics, int64_t step, const char *path,
                                    const tr_choices_score *score);
 /* Appends the line of tr_texts_record to samples.jsonl. Fails like tr_metrics_write. */

@@ -19,13 +19,13 @@ size_t tr_tb_scalar_record(double wall_time, int64_t step, const char *tag, floa
                            unsigned char record[TR_TB_RECORD]);
 
 /* Writes the record after which TensorBoard drops what it has read of `step` and later ones;
- * returns its bytes. It ignores the first such record of a directory. */
+ * returns its bytes. TensorBoard ignores the first such record of a directory. */
 size_t tr_tb_start_record(double wall_time, int64_t step, unsigned char record[TR_TB_RECORD]);
 
 /* Starts a new event file in the directory, for the steps from `step` on, and writes its first
  * records. */
 tr_status tr_tb_open(const char *directory, int64_t step, tr_append *out);
-/* Lets `step` and later ones begin again. */
+/* Appends the record of tr_tb_start_record. Fails with TR_ERR_IO. */
 tr_status tr_tb_start(tr_append *file, int64_t step);
 /* Adds one scalar with the present time. */
 tr_status tr_tb_scalar(tr_append *file, int64_t step, const char *tag, double value);

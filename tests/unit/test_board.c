@@ -282,11 +282,12 @@ static void a_killed_rank_is_reported_once(void **state) {
 
 /* A rank in a container of its own, for example, is process 1 there, and this one's is another. */
 static void a_rank_of_another_pid_namespace_shows_its_heartbeats(void **state) {
+    enum { REFUSED = 77 };
     const fixture *f = *state;
     const pid_t maker = fork();
     if (maker == 0) {
         (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
-        if (unshare(CLONE_NEWPID) && unshare(CLONE_NEWUSER | CLONE_NEWPID)) _exit(77);
+        if (unshare(CLONE_NEWPID) && unshare(CLONE_NEWUSER | CLONE_NEWPID)) _exit(REFUSED);
         (void)start_rank(f, 1, true);
         for (;;) (void)pause();
     }
@@ -297,6 +298,8 @@ static void a_rank_of_another_pid_namespace_shows_its_heartbeats(void **state) {
         pause_ms(5);
         tr_board_read(f->observer, 1, &v);
         if (waitpid(maker, &status, WNOHANG) == maker) {
+            assert_true(WIFEXITED(status));
+            assert_int_equal(WEXITSTATUS(status), REFUSED);
             print_message("a PID namespace cannot be made here\n");
             skip();
         }
