@@ -118,7 +118,8 @@ static tr_status translate_word(char letter, bool in_class, tr_byte_list *out) {
     return in_class ? TR_OK : tr_bytes_add(out, latin_1, sizeof latin_1 - 1);
 }
 
-/* Translates \b and \B outside of a class: places between a \w and what is not, and all others. */
+/* Translates \b and \B outside of a class. \b is a place with a \w on one side only, \B any other
+ * place. */
 static tr_status translate_boundary(char letter, tr_byte_list *out) {
     const bool is = letter == 'b';
     const char *const parts[] = {"(?:(?<=", is ? ")(?!" : ")(?=", ")|(?<!", is ? ")(?=" : ")(?!"};

@@ -80,8 +80,9 @@ static tr_status split_piece(split_run *run, tr_fragment piece) {
 }
 
 /* Copies the pieces into a new text, each with `prefix` in front of it unless it begins with it,
- * and with every space replaced when `spaces` is not NULL. only_first: only one at the beginning of
- * the text, not behind one that was removed, gets it. goes_on: the first piece gets none. */
+ * and with every space replaced when `spaces` is not NULL. only_first: only a piece at the
+ * beginning of the text gets the prefix; the first piece lies elsewhere when white space in front
+ * of it was removed. goes_on: the first piece gets none. */
 static tr_status rewrite(const tr_byte_list *text, const tr_fragment_list *pieces,
                          const char *prefix, bool only_first, bool goes_on, const char *spaces,
                          tr_byte_list *out_text, tr_fragment_list *out_pieces) {
