@@ -179,6 +179,9 @@ tr_status tr_ckpt_newest(const char *root, int64_t below, int64_t *step, tr_ckpt
 /* Marks a step that could not be loaded, for the cause `why`: from now on it is not valid. It can
  * still be loaded and verified by its number. Not collective. */
 tr_status tr_ckpt_mark_corrupt(const char *root, int64_t step, const char *why);
+/* Lets the next save of a step replace the one that is there, by marking it. Sets *marks to false
+ * when there is none, or it is marked already. Not collective. */
+tr_status tr_ckpt_let_replace(const char *root, int64_t step, const char *why, bool *marks);
 /* Reads only the logical state (with the config) of a committed step; -1: the newest valid one. Not
  * collective. */
 tr_status tr_ckpt_read_state(const char *root, int64_t step, tr_ckpt_state *state);

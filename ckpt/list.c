@@ -300,6 +300,16 @@ tr_status tr_ckpt_mark_corrupt(const char *root, int64_t step, const char *why) 
     return tr_file_store(path.text, text, (size_t)bytes, 0);
 }
 
+tr_status tr_ckpt_let_replace(const char *root, int64_t step, const char *why, bool *marks) {
+    tr_path dir, path;
+    *marks = false;
+    TR_TRY(step_path(root, step, &dir));
+    TR_TRY(tr_path_join(dir.text, mark, &path));
+    if (access(dir.text, F_OK) != 0 || access(path.text, F_OK) == 0) return TR_OK;
+    *marks = true;
+    return tr_ckpt_mark_corrupt(root, step, why);
+}
+
 tr_status tr_ckpt_read_state(const char *root, int64_t step, tr_ckpt_state *state) {
     tr_path dir;
     tr_commit commit;

@@ -51,16 +51,15 @@ static tr_status refuse_existing(const save *s, bool *invalid_exists) {
     *invalid_exists = false;
     if (lstat(s->step.text, &info) != 0)
         return errno == ENOENT ? TR_OK : tr_io_fail("examine", s->step.text, errno, 0);
-    tr_status status = tr_ckpt_step_check(s->step.text, s->manifest.state.step, &commit, &m);
-    if (status == TR_OK) {
-        tr_manifest_free(&m);
-        status = tr_ckpt_step_check_mark(s->step.text);
-    }
+    tr_status status = tr_ckpt_step_check_mark(s->step.text); /* first: files may be unreadable */
+    if (status == TR_OK)
+        status = tr_ckpt_step_check(s->step.text, s->manifest.state.step, &commit, &m);
     if (status == TR_ERR_DATA) {
         *invalid_exists = true;
         return TR_OK;
     }
     TR_TRY(status);
+    tr_manifest_free(&m);
     return TR_FAIL(TR_ERR_IO,
                    "cannot save %s: this step exists (uuid %s) and a checkpoint is never "
                    "overwritten; move it away or set another log.dir",

@@ -74,6 +74,20 @@ static tr_status end(tr_session *s, tr_status begun, bool last) {
     return TR_OK;
 }
 
+/* On rank 0: lets a save replace a step that the run has passed over when it was resumed: one that
+ * could not be read then may be whole again, or still not be readable. */
+static tr_status replace_passed_over(tr_session *s) {
+    const int64_t step = s->state->step;
+    bool marks;
+    if (!s->skipped.why[0] || step > s->skipped.step) return TR_OK;
+    TR_TRY(tr_ckpt_let_replace(s->root, step, s->skipped.why, &marks));
+    if (marks && s->skipped.unread) /* what was incomplete or corrupt is lost anyway */
+        tr_recorder_warn(&s->recorder,
+                         "step %lld, which was passed over when the run was resumed, is replaced",
+                         (long long)step);
+    return TR_OK;
+}
+
 tr_status tr_save_step(tr_session *s, bool last) {
     TR_TRY(tr_save_settle(s));
     const tr_ckpt_guard before = s->state->guard;
@@ -81,6 +95,7 @@ tr_status tr_save_step(tr_session *s, bool last) {
     s->saving.step = s->state->step;
     tr_session_begin(s, TR_ACTIVITY_SAVE, 0);
     tr_status status = tr_world_agree(s->world, tr_save_guard_directory(s));
+    if (status == TR_OK) status = tr_world_agree(s->world, replace_passed_over(s));
     /* So that a run that goes on from this step after a power cut has the records before it. */
     tr_recorder_sync(&s->recorder);
     if (status == TR_OK) status = tr_engine_complete(s->engine);

@@ -74,7 +74,9 @@ static tr_status add_unloaded(tr_session *s, const char *why) {
     tr_unloaded *u = &s->unloaded[s->unloaded_count++];
     u->step = s->state->step;
     (void)snprintf(u->why, sizeof u->why, "%s", why);
-    if (!s->skipped.why[0]) (void)snprintf(s->skipped.why, sizeof s->skipped.why, "%s", why);
+    if (s->skipped.why[0]) return TR_OK;
+    s->skipped.step = u->step;
+    (void)snprintf(s->skipped.why, sizeof s->skipped.why, "%s", why);
     return TR_OK;
 }
 

@@ -150,4 +150,25 @@ for other in nothing another; do
         fail "apart ($other): $(<apart.err)"
     unmarked apart
 done
+
+# A run that could not read the newest step, and reaches it again, replaces it, whether it is whole again by then
+# (after the four tries of the beginning) or still cannot be read.
+options=(optim.schedule=constant data.validation=0 train.validate_every=0)
+if strace -qq -o /dev/null true >/dev/null 2>&1; then
+    train 0 1 read "${options[@]}"
+    for when in 1..4 1+; do
+        run=unread-$when code=0
+        cp -r read "$run"
+        timeout 300 strace -qq -f -o /dev/null -P "$(step_dir "$run" 20)/COMMIT" -e trace=openat -e inject=openat:error=EIO:when="$when" \
+            "$trireme" train base.yaml log.dir="$scratch/$run" "${options[@]}" --resume >"$run.out" 2>"$run.err" || code=$?
+        [[ $code == 0 ]] || fail "$run: exit code $code: $(<"$run.err")"
+        once "$run" "^trireme: warning: resuming from step 10, because a newer one is not valid: .*/step-00000020/COMMIT: Input/output error"
+        once "$run" "^trireme: warning: step 20, which was passed over when the run was resumed, is replaced$"
+        [[ $(steps "$run") == "10 20" ]] || fail "$run: steps $(steps "$run")"
+        unmarked "$run"
+        same_tensors "$run" read 20
+    done
+else
+    echo "not run: strace cannot trace here"
+fi
 finish
