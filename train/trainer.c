@@ -68,18 +68,37 @@ static tr_status not_finite(tr_session *s, const char *what) {
                 tr_save_text(s, saved, sizeof saved)));
 }
 
+/* Says that a run which stops leaves out the answers or samples of its last step, and what makes
+ * them from the checkpoint. */
+static tr_status leave_out(tr_session *s, bool answers) {
+    const long long step = s->state->step;
+    const char *dir = s->config->log.dir;
+    if (!tr_session_leads(s)) return TR_OK;
+    if (answers)
+        tr_recorder_warn(&s->recorder,
+                         "the run stops without the answers of step %lld: `trireme eval %s --step "
+                         "%lld --data FILE` makes them",
+                         step, dir, step);
+    else
+        tr_recorder_warn(&s->recorder,
+                         "the run stops without the samples of step %lld: `trireme sample %s "
+                         "--step %lld --seed %lld --prompts FILE -n %lld` makes them",
+                         step, dir, step, step, (long long)s->config->train.sample_tokens);
+    return TR_OK;
+}
+
 /* Answers the questions of train.eval, unless the run is to stop. Collective. */
 static tr_status answer(tr_session *s, bool *stop) {
     tr_questions *q = &s->questions;
     const int64_t batches = (q->sequences + s->config->train.batch - 1) / s->config->train.batch;
-    if (*stop) return TR_OK;
+    if (*stop) return leave_out(s, true);
     tr_session_begin(s, TR_ACTIVITY_VALIDATE,
                      batches * tr_session_actions(s, s->config->train.batch, true));
     tr_status status = tr_questions_answer(q, s->engine, s->config);
     if (status == TR_ERR_STOPPED) { /* save first */
         tr_error_clear();
         *stop = true;
-        return TR_OK;
+        return leave_out(s, true);
     }
     if (is_not_finite(status)) return not_finite(s, "the losses of train.eval");
     TR_TRY(status);
@@ -159,13 +178,13 @@ static tr_status diverged(const tr_session *s, int64_t step, const tr_step_resul
 /* Makes the texts of train.sample_every, unless the run is to stop. Collective. */
 static tr_status sample(tr_session *s, bool *stop) {
     const int64_t step = s->state->step;
-    if (*stop) return TR_OK;
+    if (*stop) return leave_out(s, false);
     tr_session_begin(s, TR_ACTIVITY_SAMPLE, 0);
     tr_status status = tr_samples_make(&s->samples, s->world, s->engine, s->options->board, step);
     if (status == TR_ERR_STOPPED) { /* save first */
         tr_error_clear();
         *stop = true;
-        return TR_OK;
+        return leave_out(s, false);
     }
     if (is_not_finite(status)) return not_finite(s, "the logits of a sample");
     TR_TRY(status);
@@ -355,20 +374,21 @@ static tr_status ending(const tr_session *s, bool stop) {
     return TR_OK;
 }
 
-/* Writes the last records. Collective. */
-static tr_status finish(tr_session *s, bool stop) {
+/* Writes the last records. before: the saved step with which the run began. Collective. */
+static tr_status finish(tr_session *s, int64_t before, bool stop) {
     TR_TRY(write_trace(s));
     TR_TRY(tr_recorder_gather_memory(&s->recorder, s->device, s->engine));
     TR_TRY(tr_recorder_gather_waits(&s->recorder, &s->waits.sum));
     tr_recorder_write_report(&s->recorder);
     tr_recorder_finish(&s->recorder, s->device);
-    if (tr_session_leads(s) && s->saved_step == s->state->step)
+    if (tr_session_leads(s) && s->saved_step == s->state->step && s->saved_step != before)
         tr_recorder_say(&s->recorder, "saved    %s/step-%08lld", s->root, (long long)s->saved_step);
     return tr_world_agree(s->world, ending(s, stop));
 }
 
 static tr_status train_steps(tr_session *s) {
     const tr_config *c = s->config;
+    const int64_t before = s->saved_step;
     bool stop = false;
     while (s->state->step < c->train.steps && !stop) {
         const double begin = tr_now_s();
@@ -383,7 +403,7 @@ static tr_status train_steps(tr_session *s) {
             TR_TRY(tr_save_step(s, last));
         else TR_TRY(tr_save_look(s));
     }
-    return finish(s, stop);
+    return finish(s, before, stop);
 }
 
 /* Commits the save in progress of a run that all ranks end; the run's error stays. Collective. */

@@ -170,6 +170,18 @@ cp asked/eval.jsonl whole
 rm -r asked/ckpt/step-00000004
 train 0 2 asked "${asked[@]}" "${questions[@]}" parallel.dp=2 --resume
 cmp whole asked/eval.jsonl || fail "other records of a resumed run: $(<asked/eval.jsonl)"
+# A run that is asked to stop leaves out the answers of its last step, and says what makes them.
+code=0
+timeout 300 "$trireme" run -n 2 train base.yaml log.dir=stopped "${asked[@]}" train.eval=questions.jsonl train.validate_every=1 \
+    checkpoint.every=0 train.steps=1000000 parallel.pp=2 >stopped.out 2>stopped.err &
+job=$!
+until_true 120 past stopped 1 || fail "no step"
+kill -TERM $job
+wait $job || code=$?
+last=$(field stopped step | tail -n 1)
+[[ $code == 75 && $(tail -n 1 stopped/eval.jsonl) != *"\"step\":$last,"* ]] || fail "stopped: exit code $code, $(tail -n 1 stopped/eval.jsonl)"
+grep -Eq "^trireme: warning: the run stops without the answers of step $last: .trireme eval stopped --step $last --data FILE. makes them$" \
+    stopped.err || fail "stopped: $(<stopped.err)"
 # Parameters that overflow end the run, which names the step.
 train 65 2 beyond "${asked[@]}" "${questions[@]}" train.validate_every=1 train.precision=fp16 optim.lr=1000 optim.warmup=0 parallel.pp=2
 says beyond 'training has diverged: after step 1 the losses of train.eval are not finite; lower optim.lr, .*'

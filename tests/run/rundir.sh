@@ -91,6 +91,7 @@ same_tensors auto whole 40
 train 0 1 auto "${options[@]}" --resume=auto train.steps=40
 same_curve auto whole
 grep -q "^resumed  after step 40 of 40: no step is left; to continue, set train.steps above 40$" auto.out || fail "auto: $(grep ^resumed auto.out)"
+! grep '^saved' auto.out || fail "auto: a step was saved without one that was taken"
 train 64 1 auto --resume=yes
 says auto "--resume takes =auto or nothing, not '=yes'; usage: "
 # Where every checkpoint is damaged, --resume=auto does not start the run again.

@@ -76,6 +76,8 @@ until_true 120 past stopped 1 || fail "no step"
 kill -TERM $job
 wait $job || code=$?
 [[ $code == 75 && -d $(step_dir stopped 1) && ! -s stopped/samples.jsonl ]] || fail "stopped: exit code $code: $(<stopped.err)"
+grep -Eq "^trireme: warning: the run stops without the samples of step 1: .trireme sample .*stopped --step 1 --seed 1 --prompts FILE -n 1000000000. makes them$" \
+    stopped.err || fail "stopped: $(<stopped.err)"
 
 # Parameters that overflow end the run, which names the step.
 train 65 2 beyond train.sample_every=1 train.precision=fp16 optim.lr=1000 optim.warmup=0 parallel.pp=2
