@@ -341,6 +341,9 @@ tr_status tr_config_check_model(const tr_config *config, const tr_config *saved,
         if (!strcmp(key->name, "model.lora.targets") &&
             tr_lora_same_targets(&config->model, &saved->model))
             continue;
+        if (!strcmp(key->name, "model.lora.alpha") &&
+            tr_lora_factor(&config->model.lora) == tr_lora_factor(&saved->model.lora))
+            continue;
         if (!tr_config_same_value(key, config, saved))
             return other_model(key, config, saved, where);
     }

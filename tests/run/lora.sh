@@ -54,7 +54,7 @@ near one pp
 "$tools/ckpt_compare" exact pp/ckpt/step-00000006 one/ckpt/step-00000006 >/dev/null || fail "resumed: other parameters"
 refused 65 "its model.lora.rank is 3" train lora.yaml log.dir=one --resume model.lora.rank=2
 
-# The default targets, and targets in another order, are those of the saved run.
+# The default targets, and targets in another order, are those of the saved run; and alpha 0 is the rank.
 echo "{model.init_from: base, data.path: $text, train: {steps: 1, batch: 4, threads: 1}}" >short.yaml
 for targets in '' 'v_proj q_proj'; do
     more=(model.lora.rank=2 log.dir=order)
@@ -64,6 +64,10 @@ for targets in '' 'v_proj q_proj'; do
     "$trireme" train short.yaml "${more[@]}" ${targets:+"model.lora.targets=$targets"} --resume train.steps=2 >out 2>err ||
         fail "targets '$targets' do not go on: $(<err)"
 done
+"$trireme" train short.yaml "${more[@]}" "model.lora.targets=$targets" model.lora.alpha=2 --resume train.steps=3 >out 2>err ||
+    fail "alpha, which is the rank, does not go on: $(<err)"
+refused 65 "its model.lora.alpha is 2, and this config's is 3" train short.yaml "${more[@]}" "model.lora.targets=$targets" \
+    model.lora.alpha=3 --resume train.steps=4
 refused 78 "model.lora.targets is set, but model.lora.rank is not" plan short.yaml model.lora.targets=q_proj
 
 # Decoding of the run, of the merged model and of the adapter; both exports do not depend on the ranks.
