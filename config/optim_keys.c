@@ -116,9 +116,10 @@ tr_status tr_config_check_optim(const tr_config *c) {
     if (restarts > 0 && point[restarts - 1] >= tr_config_horizon(c))
         REFUSE("optim.restarts",
                "optim.restarts has step %" PRId64 ", but the schedule ends at step %" PRId64
-               " (optim.horizon, which is train.steps unless it is set): raise optim.horizon, or "
-               "leave that step out",
-               point[restarts - 1], tr_config_horizon(c));
+               " (optim.horizon, which is %s unless it is set): raise optim.horizon, or leave that "
+               "step out",
+               point[restarts - 1], tr_config_horizon(c),
+               c->optim.horizon ? "that of the run that is continued" : "train.steps");
     TR_TRY(check_own_keys(c));
     TR_TRY(check_moments(c));
     TR_TRY(check_master(c));

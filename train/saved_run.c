@@ -10,10 +10,13 @@
 #include <string.h>
 
 /* Keeps the horizon of the saved run's learning rate, unless this run sets one: more steps alone do
- * not move the curve. goes_on: steps are left, which the horizon concerns. */
+ * not move the curve. There is none to keep when the saved run set none and its schedule reads
+ * none. goes_on: steps are left, which the horizon concerns. */
 static void keep_horizon(tr_config *config, const tr_config *then, bool goes_on,
                          tr_saved_run *out) {
     const int64_t horizon = tr_config_horizon(then);
+    const tr_lr before = tr_lr_of(then);
+    if (then->optim.horizon == 0 && !tr_lr_has_horizon(&before)) return;
     if (config->optim.horizon != 0 || horizon == config->train.steps) return;
     config->optim.horizon = horizon;
     const tr_lr lr = tr_lr_of(config);

@@ -32,6 +32,14 @@ train 0 1 more "${linear[@]}" train.steps=6 --resume
 [[ ! -s more.err ]] || fail "no step left: said '$(<more.err)'"
 grep -q "^resumed  after step 8 of 6: no step is left; to continue, set train.steps above 8$" more.out ||
     fail "no step left: $(grep ^resumed more.out)"
+# A schedule without a horizon leaves none to the schedule with which the run is continued.
+train 0 1 flat "${options[@]}" optim.schedule=constant train.steps=4
+train 0 1 flat "${linear[@]}" train.steps=6 --resume
+rates flat 0.002 0.004 0.004 0.004 0.001 0
+[[ ! -s flat.err ]] || fail "no horizon: said '$(<flat.err)'"
+# Steps of restarts are below the horizon, also below one that is kept.
+train 78 1 flat "${linear[@]}" optim.restarts=6 train.steps=8 --resume
+says flat ".*optim.restarts has step 6, but the schedule ends at step 6 \(optim.horizon, which is that of the run that is continued unless it is set\): .*"
 
 train 0 1 again "${options[@]}" optim.schedule=constant optim.restarts='3' train.steps=6
 rates again 0.002 0.004 0.004 0.002 0.004 0.004
