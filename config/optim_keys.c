@@ -124,6 +124,11 @@ tr_status tr_config_check_optim(const tr_config *c) {
     TR_TRY(check_moments(c));
     TR_TRY(check_master(c));
     TR_TRY(check_gradients(c));
+    if (c->optim.nesterov && c->optim.momentum == 0 && !tr_config_is_set(c, "optim.nesterov"))
+        REFUSE("optim.momentum",
+               "optim.name %s has optim.nesterov true, which needs optim.momentum above 0: raise "
+               "optim.momentum, or set optim.nesterov to false",
+               c->optim.name);
     if (c->optim.nesterov && c->optim.momentum == 0)
         REFUSE("optim.nesterov",
                "optim.nesterov needs optim.momentum above 0: set it, or leave optim.nesterov out");

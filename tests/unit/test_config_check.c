@@ -64,6 +64,10 @@ static void checks_name_place_and_remedy(void **state) {
         {"optim: {name: sgd, nesterov: true, momentum: 0}\n", 1,
          "x.yaml:2:30: optim.nesterov needs optim.momentum above 0: set it, or leave "
          "optim.nesterov out"},
+        {"optim: {name: muon, momentum: 0}\n", 1,
+         "x.yaml:2:31: optim.name muon has optim.nesterov true, which needs optim.momentum above "
+         "0: "
+         "raise optim.momentum, or set optim.nesterov to false"},
         {"optim: {name: sgd, beta1: 0.8}\n", 1,
          "x.yaml:2:27: optim.name sgd does not read optim.beta1: leave optim.beta1 out, or set "
          "optim.name to one of: adamw adam lion lamb muon"},
