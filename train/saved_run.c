@@ -65,6 +65,14 @@ static void note_narrowed(const tr_config *config, const tr_config *then, tr_sav
     out->rounded = tr_config_dtype(then) == TR_F64;
 }
 
+/* Notes a key that only chooses the parameters of a new run, if this run sets it and the saved one
+ * had another value. */
+static void note_unused(const tr_config *config, const tr_config *then, tr_saved_run *out) {
+    if (strcmp(config->model.init, then->model.init) != 0) out->unused = "model.init";
+    if (config->init_from[0] && strcmp(config->init_from, then->init_from) != 0)
+        out->unused = "model.init_from";
+}
+
 /* A walk through the tensors of a model's parameters. */
 typedef struct walk {
     const tr_model *model;
@@ -133,6 +141,7 @@ static tr_status compare(tr_ckpt_state *state, const char *root, const tr_config
     if (state->step == 0) return TR_OK;
     keep_horizon(config, then, state->step < config->train.steps, out);
     note_narrowed(config, then, out);
+    note_unused(config, then, out);
     TR_TRY(compare_blocks(config, then, &out->reblocked));
     out->narrowed_frozen = narrows_frozen(config, then, more);
     const tr_optim_kind kind = tr_optim_of(config).kind, before = tr_optim_of(then).kind;
@@ -177,10 +186,15 @@ void tr_saved_run_say(const tr_saved_run *saved, const tr_config *config, tr_rec
                          "continued (%g from there on); optim.horizon=%lld makes it end with the "
                          "run",
                          horizon, tr_lr_at(&lr, horizon), steps);
+    if (saved->unused)
+        tr_recorder_warn(recorder,
+                         "%s is not that of the checkpoint, and chooses only the parameters of a "
+                         "new run: this one continues with those of the checkpoint",
+                         saved->unused);
     if (saved->new_states[0])
         tr_recorder_warn(recorder,
-                         "the checkpoint is of another optimizer than %s: the optimizer's state "
-                         "(%s) begins at zero",
+                         "the checkpoint does not have the state of optim.name %s (%s), which "
+                         "begins at zero",
                          config->optim.name, saved->new_states);
     if (saved->narrowed[0])
         tr_recorder_warn(recorder,

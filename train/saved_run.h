@@ -11,6 +11,7 @@ typedef struct tr_saved_run {
     bool unfrozen;                   /* parameters are trained that the saved run froze */
     bool kept_horizon;               /* the continued run keeps the saved one's horizon */
     char new_states[TR_OPTIM_NAMES]; /* states of the optimizer that begin at zero, or "" */
+    const char *unused;              /* a key of new runs alone that differs, or NULL */
     const char *reblocked;           /* the key that puts 8-bit moments in other blocks, or NULL */
     char narrowed[8];                /* the saved optim.moments, if it has more bits, or "" */
     bool unmastered;                 /* the masters, which this run rounds to BF16 */

@@ -25,4 +25,6 @@ for rule in truncated orthogonal; do
     "$tools/ckpt_compare" weights "$(step_dir $rule-grid 1)" "$(step_dir $rule 1)" || fail "$rule: other values on a grid"
 done
 train 0 1 normal "${options[@]}" train.steps=2 model.init=xavier --resume # only a new run draws
+grep -q "^trireme: warning: model.init is not that of the checkpoint, and chooses only the parameters of a new run: this one continues with those of the checkpoint$" \
+    normal.err || fail "normal: $(<normal.err)"
 finish

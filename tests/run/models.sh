@@ -55,9 +55,15 @@ diff <(field from-pp=1 loss) <(field imported loss) >/dev/null || fail "imported
 "$trireme" plan from.yaml >out || fail "plan with init_from"
 mv folder gone
 "$trireme" train from-pp=1/config.yaml --resume train.steps=3 >out 2>err || fail "resume without the folder: $(<err)"
+! grep "model.init_from" err || fail "resume without the folder warns of it"
 refused 66 "'folder' cannot be opened" train from.yaml log.dir=new
 [[ ! -e new ]] || fail "a run without weights left $(ls new)"
 mv gone folder
+# Another folder does not replace the parameters of a run that is continued, which is said.
+cp -r from-pp=1 from-two
+"$trireme" train from.yaml log.dir=from-two model.init_from=two --resume train.steps=4 >out 2>err || fail "resume with another folder: $(<err)"
+grep -q "^trireme: warning: model.init_from is not that of the checkpoint, and chooses only the parameters of a new run: " err ||
+    fail "resume with another folder: $(<err)"
 
 # Targets of an export: the current folder is refused before anything is written; a link to an empty folder, and
 # a path with slashes at its end, are taken.

@@ -72,9 +72,12 @@ done
 # Another optimizer: what it shares with the saved one goes on, the rest begins at zero.
 cp -r plain plain-on
 train 0 1 plain-on "${options[@]}" optim.name=lion train.steps=4 --resume
-says plain-on "warning: the checkpoint is of another optimizer than lion: the optimizer's state \(lion_m\) begins at zero"
+says plain-on "warning: the checkpoint does not have the state of optim.name lion \(lion_m\), which begins at zero"
 train 0 1 plain-on "${options[@]}" optim.name=lion train.steps=5 --resume
 [[ ! -s plain-on.err ]] || fail "the same optimizer again: said '$(<plain-on.err)'"
+cp -r plain plain-momentum
+train 0 1 plain-momentum "${options[@]}" optim.name=sgd train.steps=4 --resume
+says plain-momentum "warning: the checkpoint does not have the state of optim.name sgd \(momentum\), which begins at zero"
 train 0 1 adam "${options[@]}" optim.name=adamw train.steps=7 --resume
 [[ ! -s adam.err ]] || fail "adamw goes on with adam's state: said '$(<adam.err)'"
 # The bias correction counts from where the states were zero: as if no step had been taken before.
@@ -87,9 +90,9 @@ train 0 1 counted "${options[@]}" optim.name=adamw train.steps=6 --resume
 train 0 1 fresh "${options[@]}" optim.name=adamw train.steps=6 --resume
 same_tensors counted fresh 6
 train 0 1 lamb "${options[@]}" optim.name=muon train.steps=7 --resume
-says lamb "warning: the checkpoint is of another optimizer than muon: the optimizer's state \(muon_m\) begins at zero"
+says lamb "warning: the checkpoint does not have the state of optim.name muon \(muon_m\), which begins at zero"
 train 0 1 muon "${options[@]}" optim.name=adamw train.steps=7 --resume
-says muon "warning: the checkpoint is of another optimizer than adamw: the optimizer's state \(adam_m and adam_v of matrices\) begins at zero"
+says muon "warning: the checkpoint does not have the state of optim.name adamw \(adam_m and adam_v of matrices\), which begins at zero"
 # Adafactor's states are of a tensor's axes, whatever the layout; it reads no decay rates, and counts its own steps.
 train 0 1 adafactor-long "${options[@]}" optim.name=adafactor train.steps=9
 train 0 4 factors "${options[@]}" optim.name=adafactor train.steps=3 parallel.tp=2 parallel.pp=2
@@ -98,7 +101,7 @@ train 0 4 factors "${options[@]}" optim.name=adafactor train.steps=9 parallel.tp
 near factors adafactor-long
 cp -r plain factored
 train 0 1 factored "${options[@]}" optim.name=adafactor train.steps=4 --resume
-says factored "warning: the checkpoint is of another optimizer than adafactor: the optimizer's state \(factor_r, factor_c, factor_v\) begins at zero"
+says factored "warning: the checkpoint does not have the state of optim.name adafactor \(factor_r, factor_c, factor_v\), which begins at zero"
 train 78 1 rates "${options[@]}" optim.name=adafactor optim.beta2=0.9 train.steps=2
 says rates "optim.name adafactor does not read optim.beta2: leave optim.beta2 out, or set optim.name to one of: "
 train 78 1 ahead "${options[@]}" optim.nesterov=true train.steps=2
