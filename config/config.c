@@ -84,6 +84,13 @@ static tr_status set_entry(const tr_yaml *yaml, int at, const char *source, tr_c
     int index = tr_schema_find(e->key);
     if (index < 0 && !e->value && tr_schema_is_section(e->key))
         return check_section(yaml, at, source);
+    if (index < 0 && e->value && strchr(e->value, ':') && tr_schema_is_section(e->key)) {
+        (void)TR_FAIL(TR_ERR_CONFIG,
+                      "%s is a section, and '%.40s' is not a key with a value: write a blank after "
+                      "the colon",
+                      e->key, e->value);
+        return at_place(source, e->line, e->column);
+    }
     if (has_keys(yaml, at)) return TR_OK; /* no section: the first of its keys is refused */
     if (index < 0 || e->kind == TR_YAML_SECTION) {
         (void)(index < 0 ? unknown_key(e->key) : not_section(&tr_schema[index]));

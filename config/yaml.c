@@ -40,6 +40,16 @@ static yaml_mark_t place_of(const reader *r, size_t offset) {
     return mark;
 }
 
+static const char quote_star[] = "put text that begins with * in quotes, like '*.bias'";
+
+/* Fails because an alias, `*name`, stands where a value is expected. */
+static tr_status no_alias(const reader *r, yaml_mark_t mark) {
+    char sentence[128];
+    (void)snprintf(sentence, sizeof sentence,
+                   "an alias cannot be used here: write the value, or %s", quote_star);
+    return FAIL_AT(r, mark, sentence);
+}
+
 static tr_status parser_error(const reader *r) {
     const yaml_parser_t *p = &r->parser;
     yaml_mark_t mark = p->problem_mark;
@@ -55,6 +65,8 @@ static tr_status parser_error(const reader *r) {
     if (p->error == YAML_SCANNER_ERROR && p->buffer.pointer < p->buffer.last &&
         *p->buffer.pointer == '\t')
         return FAIL_AT(r, mark, "this is not valid YAML: indent with blanks instead of a tab");
+    if (p->context && strcmp(p->context, "while scanning an alias") == 0)
+        return FAIL_AT(r, p->context_mark, quote_star);
     return TR_FAIL(TR_ERR_CONFIG, "%s:%d:%d: this is not valid YAML: %s%s%s", r->source,
                    (int)mark.line + 1, (int)mark.column + 1,
                    p->problem ? p->problem : "unreadable text", p->context ? ", " : "",
@@ -208,8 +220,14 @@ static tr_status read_list(reader *r, yaml_mark_t key, yaml_mark_t start) {
         if (item.type == YAML_SCALAR_EVENT) {
             kind = TR_YAML_LIST;
             status = list_word(r, &item, list);
+        } else if (item.type == YAML_MAPPING_START_EVENT && !strchr(r->path, '.')) {
+            status = FAIL_AT(r, item.start_mark,
+                             "only keys of a section have lists: write the section's keys below it "
+                             "without dashes");
         } else if (item.type == YAML_MAPPING_START_EVENT) {
             status = list_item(r, item.start_mark, list, &kind);
+        } else if (item.type == YAML_ALIAS_EVENT) {
+            status = no_alias(r, item.start_mark);
         } else if (!end) {
             status = FAIL_AT(r, item.start_mark, "an item of a list must be text");
         }
@@ -250,7 +268,7 @@ static tr_status read_pair(reader *r, const yaml_event_t *key) {
         status = read_list(r, key->start_mark, value.start_mark);
         r->path[before] = '\0';
     } else {
-        status = FAIL_AT(r, value.start_mark, "an alias cannot be used here: write the value");
+        status = no_alias(r, value.start_mark);
     }
     yaml_event_delete(&value);
     return status;

@@ -248,7 +248,22 @@ static void a_wrong_form_has_its_place(void **state) {
                                          "below it: write it like train.steps=\"1000\"");
     refused("train:\n  steps: [5]\n", "x.yaml:2:10: a list is not allowed here: give one value");
     refused("train:\n  steps: &a 5\n  batch: *a\n",
-            "x.yaml:3:10: an alias cannot be used here: write the value");
+            "x.yaml:3:10: an alias cannot be used here: write the value, or put text that begins "
+            "with * in quotes, like '*.bias'");
+    refused("train.freeze: *wte*\n",
+            "x.yaml:1:15: put text that begins with * in quotes, like '*.bias'");
+    refused("train.freeze: ['a', *.bias]\n",
+            "x.yaml:1:21: put text that begins with * in quotes, like '*.bias'");
+    refused("train.freeze: [*bias]\n",
+            "x.yaml:1:16: an alias cannot be used here: write the value, or put text that begins "
+            "with * in quotes, like '*.bias'");
+    refused("train:\n  - steps: 4\n",
+            "x.yaml:2:5: only keys of a section have lists: write the section's keys below it "
+            "without dashes");
+    refused(
+        "train:\n  steps:4\n",
+        "x.yaml:2:3: train is a section, and 'steps:4' is not a key with a value: write a blank "
+        "after the colon");
     refused("- 5\n", "x.yaml:1:1: expected a key and a value, like train.steps: 100");
     refused("just text\n", "x.yaml:1:1: expected a key and a value, like train.steps: 100");
     refused("data.path: a\n---\ndata.path: b\n",
