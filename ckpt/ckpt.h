@@ -14,6 +14,8 @@
 #include "comm/comm.h"
 #include "layers/param.h"
 
+#include <limits.h>
+
 /* The part of a global tensor that this rank holds: boxes in one dense range of host or device
  * memory. Its name is <group>/<name>; a rank lists a name once. The boxes of all ranks with `write`
  * set together hold every element of every listed tensor exactly once. */
@@ -168,6 +170,10 @@ tr_status tr_ckpt_any(const char *root, bool *any);
 /* Fails because there is no step under root, RUN/ckpt: with TR_ERR_NOFILE when RUN does not exist,
  * else with TR_ERR_DATA. */
 tr_status tr_ckpt_none(const char *root);
+
+/* Returns true when `path` is the folder of a run's checkpoints, or of one of them, and sets run to
+ * the run's folder. Not collective. */
+bool tr_ckpt_is_inside(const char *path, char run[PATH_MAX]);
 
 /* Lists the steps under root in ascending order in *out (malloc'd). Not collective. */
 tr_status tr_ckpt_list(const char *root, tr_ckpt_info **out, int *count);

@@ -231,11 +231,40 @@ tr_status tr_ckpt_any(const char *root, bool *any) {
     return TR_OK;
 }
 
+/* Cuts the last name off a path, "." if there is no other. Returns the name, "" for the root. */
+static void cut_name(char path[PATH_MAX], char name[NAME_MAX + 1]) {
+    size_t length = strlen(path);
+    while (length > 1 && path[length - 1] == '/') path[--length] = '\0';
+    char *slash = strrchr(path, '/');
+    (void)snprintf(name, NAME_MAX + 1, "%.*s", NAME_MAX, slash ? slash + 1 : path);
+    if (!slash) (void)snprintf(path, PATH_MAX, ".");
+    else slash[slash == path] = '\0';
+}
+
+bool tr_ckpt_is_inside(const char *path, char run[PATH_MAX]) {
+    char root[PATH_MAX], name[NAME_MAX + 1];
+    int64_t step;
+    bool any = false;
+    (void)snprintf(run, PATH_MAX, "%s", path);
+    (void)snprintf(root, PATH_MAX, "%s", path);
+    cut_name(run, name);
+    if (tr_ckpt_step_parse(name, &step)) {
+        memcpy(root, run, PATH_MAX);
+        cut_name(run, name);
+    }
+    if (strcmp(name, "ckpt") != 0) return false;
+    if (tr_ckpt_any(root, &any) != TR_OK) tr_error_clear();
+    return any;
+}
+
 tr_status tr_ckpt_none(const char *root) {
-    char run[PATH_MAX];
+    char run[PATH_MAX], whole[PATH_MAX];
     (void)snprintf(run, sizeof run, "%s", root);
     char *slash = strrchr(run, '/');
     if (slash) *slash = '\0';
+    if (tr_ckpt_is_inside(run, whole))
+        return TR_FAIL(TR_ERR_DATA, "there is no checkpoint under %s: did you mean the run '%s'?",
+                       root, whole);
     return TR_FAIL(slash && access(run, F_OK) == 0 ? TR_ERR_DATA : TR_ERR_NOFILE,
                    "there is no checkpoint under %s: name the log.dir of a run that has saved one",
                    root);

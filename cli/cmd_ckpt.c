@@ -20,7 +20,7 @@ static tr_status root_of(const char *run, char *root, size_t size) {
 static tr_status list(const char *run) {
     char root[4096];
     tr_ckpt_info *info = NULL;
-    int count = 0;
+    int count = 0, unread = 0;
     TR_TRY(root_of(run, root, sizeof root));
     TR_TRY(tr_ckpt_list(root, &info, &count));
     if (count == 0) {
@@ -28,12 +28,17 @@ static tr_status list(const char *run) {
         return tr_ckpt_none(root);
     }
     printf("%-10s  %10s  %6s  %s\n", "step", "MiB", "shards", "state");
-    for (int i = 0; i < count; i++)
+    for (int i = 0; i < count; i++) {
+        unread += info[i].unread;
         printf("%-10lld  %10.1f  %6d  %s\n", (long long)info[i].step,
                (double)info[i].bytes / (1 << 20), info[i].shards,
                info[i].valid ? "complete" : info[i].why);
+    }
     free(info);
-    return TR_OK;
+    if (unread == 0) return TR_OK;
+    return TR_FAIL(TR_ERR_IO,
+                   "%d of %d steps could not be read: look after the file system, and try again",
+                   unread, count);
 }
 
 /* Sets *valid when runs would continue from the step. */

@@ -31,7 +31,11 @@ static void checkpoints_of(const char *path, char root[TR_CONFIG_PATH + 8]) {
 /* Fails when the path is a file, or a folder of something else. */
 static tr_status check_path(const char *path, const char *root) {
     struct stat info;
+    char run[PATH_MAX];
     if (stat(path, &info) != 0 || access(root, F_OK) == 0) return TR_OK;
+    if (tr_ckpt_is_inside(path, run))
+        return TR_FAIL(TR_ERR_DATA, "'%s' has no checkpoints (%s): did you mean the run '%s'?",
+                       path, root, run);
     if (S_ISDIR(info.st_mode))
         return TR_FAIL(TR_ERR_DATA,
                        "'%s' has neither checkpoints (%s) nor a config.json: name the log.dir of a "

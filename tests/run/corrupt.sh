@@ -151,11 +151,19 @@ for other in nothing another; do
     unmarked apart
 done
 
+options=(optim.schedule=constant data.validation=0 train.validate_every=0)
+train 0 1 read "${options[@]}"
+# A folder in a run is not the run, which is named.
+for inside in read/ckpt read/ckpt/ read/ckpt/step-00000020; do
+    refused 65 "there is no checkpoint under $inside/ckpt: did you mean the run 'read'?" ckpt ls $inside
+    refused 65 "'$inside' has no checkpoints ($inside/ckpt): did you mean the run 'read'?" sample $inside
+done
+cd read
+refused 65 "did you mean the run '.'?" eval ckpt
+cd ..
 # A run that could not read the newest step, and reaches it again, replaces it, whether it is whole again by then
 # (after the four tries of the beginning) or still cannot be read.
-options=(optim.schedule=constant data.validation=0 train.validate_every=0)
 if strace -qq -o /dev/null true >/dev/null 2>&1; then
-    train 0 1 read "${options[@]}"
     for when in 1..4 1+; do
         run=unread-$when code=0
         cp -r read "$run"
@@ -168,6 +176,11 @@ if strace -qq -o /dev/null true >/dev/null 2>&1; then
         unmarked "$run"
         same_tensors "$run" read 20
     done
+    code=0
+    strace -qq -o /dev/null -P "$(step_dir read 20)/COMMIT" -e trace=openat -e inject=openat:error=EIO:when=1+ \
+        "$trireme" ckpt ls "$scratch/read" >ls.out 2>ls.err || code=$?
+    [[ $code == 74 ]] && grep -q "^20 .*Input/output error$" ls.out || fail "ckpt ls: exit code $code: $(<ls.out)"
+    grep -q "^trireme: 1 of 2 steps could not be read: look after the file system, and try again$" ls.err || fail "ckpt ls: $(<ls.err)"
 else
     echo "not run: strace cannot trace here"
 fi
