@@ -213,9 +213,10 @@ const tr_key tr_schema[] = {
          "the gradient), sgd (with optim.momentum and optim.nesterov; weight decay is part of "
          "the gradient), lion (the sign of a mean gradient), lamb (adamw's direction, with a "
          "step as long as the tensor's norm allows), muon (for the matrices of linear layers a "
-         "momentum that is made orthogonal, with steps about as long as adamw's; adamw for the "
-         "others) or adafactor (the mean squared gradient of a matrix by row and column, without "
-         "momentum; optim.lr is relative to the size of each tensor's elements)."},
+         "momentum that is made orthogonal, in bf16 where train.precision is bf16 or fp16, with "
+         "steps about as long as adamw's; adamw for the others) or adafactor (the mean squared "
+         "gradient of a matrix by row and column, without momentum; optim.lr is relative to the "
+         "size of each tensor's elements)."},
     {"optim.schedule", TR_KEY_CHOICE, AT(optim.schedule), .fallback = "cosine",
      .choices = "constant linear cosine inverse-root steps wsd cycles",
      .help = "Learning rate after the warm-up: constant; linear or cosine (falls to optim.min_lr "

@@ -15,13 +15,15 @@ tr_status tr_muon_make(const tr_param *param, const tr_param_layout *layout, tr_
     TR_TRY(tr_param_matrix_make(param, &m));
     const bool left = m.rows_whole && m.cols_whole ? m.rows <= m.cols : m.rows_whole;
     const double longer = (double)(m.rows > m.cols ? m.rows : m.cols);
+    const bool narrow = param->dtype == TR_BF16 || param->dtype == TR_F16;
     *out = (tr_muon){.rows = param->local[0],
                      .cols = param->local[1],
                      .side = left ? param->local[0] : param->local[1],
                      .left = left,
                      .sums = layout->parts > 1,
                      .length = pow(A, TR_MUON_STEPS) * RMS * sqrt(longer),
-                     .dtype = tr_dtype_acc(param->dtype)};
+                     .direction = tr_dtype_acc(param->dtype),
+                     .dtype = narrow ? TR_BF16 : tr_dtype_acc(param->dtype)};
     return TR_OK;
 }
 
@@ -47,8 +49,22 @@ static tr_op_desc product(const tr_muon *m, tr_matmul_desc desc) {
 }
 
 tr_op_desc tr_muon_rescale(const tr_muon *m, int parts) {
-    return (tr_op_desc){.kind = TR_OP_RESCALE,
-                        .rescale = {.count = m->rows * m->cols, .parts = parts, .dtype = m->dtype}};
+    return (tr_op_desc){
+        .kind = TR_OP_RESCALE,
+        .rescale = {.count = m->rows * m->cols, .parts = parts, .dtype = m->direction}};
+}
+
+static tr_op_desc cast(const tr_muon *m, tr_dtype from, tr_dtype to) {
+    return (tr_op_desc){.kind = TR_OP_CAST,
+                        .rows = {.rows = m->rows, .width = m->cols, .dtype = from, .to = to}};
+}
+
+tr_op_desc tr_muon_take(const tr_muon *m) {
+    return cast(m, m->direction, m->dtype);
+}
+
+tr_op_desc tr_muon_give(const tr_muon *m) {
+    return cast(m, m->dtype, m->direction);
 }
 
 tr_op_desc tr_muon_product(const tr_muon *m, int k) {

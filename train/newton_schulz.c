@@ -9,7 +9,7 @@ typedef struct matrix {
     int slot;
     const double *norms; /* device: [parts][2], of the parameter and of its direction */
     tr_muon muon;
-    tr_op *rescale, *product[TR_MUON_STEPS], *square, *sum, *apply;
+    tr_op *rescale, *take, *product[TR_MUON_STEPS], *square, *sum, *apply, *give;
 } matrix;
 
 /* A matrix on its way, of which step `step` has begun: its product with itself is in `square`, and
@@ -43,7 +43,7 @@ void tr_newton_schulz_destroy(tr_newton_schulz *o) {
     if (!o) return;
     for (size_t i = 0; i < o->count; i++) {
         const matrix *m = &o->matrix[i];
-        tr_op *const once[] = {m->rescale, m->square, m->sum, m->apply};
+        tr_op *const once[] = {m->rescale, m->take, m->square, m->sum, m->apply, m->give};
         for (size_t k = 0; k < sizeof once / sizeof *once; k++) tr_op_release(once[k]);
         for (int k = 0; k < TR_MUON_STEPS; k++) tr_op_release(m->product[k]);
     }
@@ -63,11 +63,13 @@ tr_status tr_newton_schulz_add(tr_newton_schulz *o, int i, const double *norms, 
     const tr_muon *u = &m->muon;
     TR_TRY(
         tr_op_prepare_fixed(device, tr_muon_rescale(u, slot->layout.parts), scratch, &m->rescale));
+    TR_TRY(tr_op_prepare_fixed(device, tr_muon_take(u), scratch, &m->take));
     for (int k = 0; k < TR_MUON_STEPS; k++)
         TR_TRY(tr_op_prepare_fixed(device, tr_muon_product(u, k), scratch, &m->product[k]));
     TR_TRY(tr_op_prepare_fixed(device, tr_muon_square(u), scratch, &m->square));
     TR_TRY(tr_op_prepare_fixed(device, tr_muon_sum(u), scratch, &m->sum));
-    return tr_op_prepare_fixed(device, tr_muon_apply(u), scratch, &m->apply);
+    TR_TRY(tr_op_prepare_fixed(device, tr_muon_apply(u), scratch, &m->apply));
+    return tr_op_prepare_fixed(device, tr_muon_give(u), scratch, &m->give);
 }
 
 tr_status tr_newton_schulz_alloc(tr_newton_schulz *o) {
@@ -93,8 +95,9 @@ static tr_tensor square_of(const matrix *m, void *data) {
     return tr_tensor_matrix(data, m->muon.dtype, m->muon.side, m->muon.side);
 }
 
-static size_t bytes_of(const tr_newton_schulz *o, const matrix *m) {
-    return (size_t)o->store->slot[m->slot].param->count * tr_dtype_size(m->muon.dtype);
+static tr_tensor direction_of(const tr_newton_schulz *o, const matrix *m) {
+    return tr_tensor_matrix(o->store->slot[m->slot].direction, m->muon.direction, m->muon.rows,
+                            m->muon.cols);
 }
 
 /* Begins a step of Newton and Schulz. Of ranks with the same part one adds its product to those of
@@ -147,13 +150,16 @@ static tr_status begin(const tr_newton_schulz *o, int lap, size_t *next, turn *t
     if (*next == o->count) return TR_OK;
     const matrix *m = &o->matrix[(*next)++];
     const tr_store_slot *slot = &o->store->slot[m->slot];
-    const tr_op_args rescale = {
-        .t = {[TR_RESCALE_X] = tr_tensor_vector(t->part, m->muon.dtype, slot->param->count),
-              [TR_RESCALE_NORMS] =
-                  tr_tensor_matrix((void *)m->norms, TR_F64, slot->layout.parts, 2)},
+    const tr_op_args rescale = {.t = {[TR_RESCALE_X] = tr_tensor_vector(
+                                          slot->direction, m->muon.direction, slot->param->count),
+                                      [TR_RESCALE_NORMS] = tr_tensor_matrix(
+                                          (void *)m->norms, TR_F64, slot->layout.parts, 2)},
+                                .scratch = scratch};
+    const tr_op_args take = {
+        .t = {[TR_CAST_X] = direction_of(o, m), [TR_CAST_Y] = part_of(m, t->part)},
         .scratch = scratch};
-    TR_TRY(tr_stream_copy(stream, t->part, slot->direction, bytes_of(o, m)));
     TR_TRY(tr_op_run(m->rescale, stream, &rescale));
+    TR_TRY(tr_op_run(m->take, stream, &take));
     t->m = m;
     t->step = 0;
     return begin_step(o, t, stream, scratch);
@@ -164,8 +170,10 @@ static tr_status advance(tr_newton_schulz *o, int lap, size_t *next, turn *t, tr
                          void *scratch) {
     TR_TRY(end_step(o, t, stream, scratch));
     if (t->step < TR_MUON_STEPS) return begin_step(o, t, stream, scratch);
-    TR_TRY(
-        tr_stream_copy(stream, o->store->slot[t->m->slot].direction, t->part, bytes_of(o, t->m)));
+    const tr_op_args give = {
+        .t = {[TR_CAST_X] = part_of(t->m, t->part), [TR_CAST_Y] = direction_of(o, t->m)},
+        .scratch = scratch};
+    TR_TRY(tr_op_run(t->m->give, stream, &give));
     return begin(o, lap, next, t, stream, scratch);
 }
 
