@@ -443,14 +443,9 @@ static void write_remedies(const tr_layout *l, const tr_device *device, const tr
 }
 
 tr_status tr_layout_check_fit(const tr_layout *l, tr_device *device, int pp_rank,
-                              const tr_memory_plan *plan, size_t limit) {
-    char parts[TR_MEMORY_TEXT], may_use[32], less[32], remedies[320];
+                              const tr_memory_plan *plan, size_t limit, bool is_free) {
+    char remedies[320];
     if (!limit || plan->total <= limit) return TR_OK;
-    tr_memory_text(plan, parts);
     write_remedies(l, device, plan, remedies, sizeof remedies);
-    return TR_FAIL(TR_ERR_FIT,
-                   "rank %d of the pipeline needs %s and a rank may use %s (device.memory), %s "
-                   "less: %s",
-                   pp_rank, parts, tr_text_memory(limit, may_use, sizeof may_use),
-                   tr_text_memory(plan->total - limit, less, sizeof less), remedies);
+    return tr_memory_refuse(plan, pp_rank, limit, is_free, remedies);
 }

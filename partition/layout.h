@@ -116,9 +116,9 @@ void tr_layout_memory_known(const tr_layout *layout, int pp_rank, int dp_rank, t
 tr_status tr_layout_memory(const tr_layout *layout, tr_device *device, const tr_mesh *mesh,
                            tr_memory_plan *out);
 /* Fails with TR_ERR_FIT when the plan of a rank exceeds the limit (0: none), and lists its parts
- * and what makes it smaller. device: of the run. */
+ * and what makes it smaller. device: of the run. is_free: as in tr_memory_refuse. */
 tr_status tr_layout_check_fit(const tr_layout *layout, tr_device *device, int pp_rank,
-                              const tr_memory_plan *plan, size_t limit);
+                              const tr_memory_plan *plan, size_t limit, bool is_free);
 /* Returns the bytes in which a pipeline rank's programs keep activations in the host's memory. */
 size_t tr_layout_host(const tr_layout *layout, int pp_rank);
 /* Returns the bytes of a pipeline rank's arena, which training with every batch, validation and

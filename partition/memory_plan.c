@@ -68,6 +68,17 @@ static const char *before(const tr_memory_plan *plan, int kind, const char *betw
     return first ? "; in host memory:" : ",";
 }
 
+tr_status tr_memory_refuse(const tr_memory_plan *plan, int pp_rank, size_t limit, bool is_free,
+                           const char *remedies) {
+    char parts[TR_MEMORY_TEXT], may_use[32], less[32];
+    tr_memory_text(plan, parts);
+    return TR_FAIL(TR_ERR_FIT,
+                   "rank %d of the pipeline needs %s and a rank may use %s (%s), %s less: %s",
+                   pp_rank, parts, tr_text_memory(limit, may_use, sizeof may_use),
+                   is_free ? "free memory" : "device.memory",
+                   tr_text_memory(plan->total - limit, less, sizeof less), remedies);
+}
+
 void tr_memory_print_plan(const tr_memory_plan *p, FILE *out) {
     (void)fprintf(out, "memory   rank 0: %.1f MiB planned =", mib(p->total));
     for (int k = 0; k < TR_MEMORY_CLASSES; k++) {

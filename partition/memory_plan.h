@@ -34,6 +34,10 @@ tr_memory_rank tr_memory_measure(const tr_device *device, const tr_memory_plan *
  * it begins with "more than" and leaves them out. */
 enum { TR_MEMORY_TEXT = 224 };
 void tr_memory_text(const tr_memory_plan *plan, char text[TR_MEMORY_TEXT]);
+/* Fails with TR_ERR_FIT, because the plan of a pipeline rank is above the limit. is_free: the limit
+ * is the device's free memory, and not device.memory. remedies: what makes the plan smaller. */
+tr_status tr_memory_refuse(const tr_memory_plan *plan, int pp_rank, size_t limit, bool is_free,
+                           const char *remedies);
 /* Prints "memory   rank 0: 14.6 MiB planned = parameters 1.3 + ...". */
 void tr_memory_print_plan(const tr_memory_plan *plan, FILE *out);
 /* Prints "memory   rank 0: took 14.6 MiB, as planned: parameters 1.3, ..." if the bytes are exactly

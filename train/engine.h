@@ -39,7 +39,8 @@ typedef struct tr_engine_desc {
     /* As in tr_layout_desc. The caller allocates the copy that `background` plans. */
     int64_t offload_first, offload_stages;
     bool background;
-    size_t memory; /* bytes that this rank may plan; 0: no limit */
+    size_t memory;       /* bytes that this rank may plan; 0: no limit */
+    bool memory_is_free; /* that is the device's free memory, and not device.memory */
     /* As in tr_layout_desc; used while the engine is created. */
     const double *room;
     const char *cut;

@@ -192,7 +192,7 @@ static tr_status make_runners(tr_engine *e) {
 /* Refuses a plan that does not fit. */
 static tr_status check_fit(const tr_engine *e) {
     return tr_layout_check_fit(e->layout, e->desc.device, e->desc.mesh.index[TR_AXIS_PP], &e->plan,
-                               e->desc.memory);
+                               e->desc.memory, e->desc.memory_is_free);
 }
 
 /* Makes the layout of this rank, and refuses a model that is too large by its parameters alone

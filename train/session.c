@@ -205,6 +205,7 @@ static tr_status make_engine(tr_session *s) {
                            .offload_first = offload.first,
                            .offload_stages = offload.stages,
                            .background = c->checkpoint.background,
+                           .memory_is_free = c->device.memory == 0,
                            .fetch = fetch,
                            .fetch_context = s->data,
                            .observe = observe,
