@@ -253,6 +253,8 @@ static tr_status make_engine(tr_eval_session *s) {
                            .deterministic = true, /* the plans of the library's heuristic */
                            .documents = tr_config_packed(c),
                            .seq = s->sequences.seq,
+                           .optimizer.no_master = true, /* parameters are only read */
+                           .memory_is_free = c->device.memory == 0,
                            .forward_only = true};
     TR_TRY(tr_world_agree(
         s->world, tr_request_memory(c, s->device, tr_world_sharers(s->world), &desc.memory)));
