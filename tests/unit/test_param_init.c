@@ -116,7 +116,7 @@ static void matrices_follow_their_rules(void **state) {
 /* Rows, or with more rows than columns columns, have length init_std and no part along others. */
 static void orthogonal_matrices_are(void **state) {
     (void)state;
-    static const int64_t shapes[][2] = {{64, 64}, {40, 100}, {100, 40}, {1, 9}};
+    static const int64_t shapes[][2] = {{64, 64}, {40, 100}, {100, 40}, {1, 9}, {150, 131}};
     for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++) {
         const int64_t rows = shapes[s][0], columns = shapes[s][1];
         const bool wide = rows <= columns;
@@ -132,6 +132,9 @@ static void orthogonal_matrices_are(void **state) {
                            (double)value[wide ? b * n + j : j * columns + b];
                 assert_true(fabs(sum - (a == b ? 0.25 : 0)) < 1e-6);
             }
+        float *again = draw(&param, 5, 3);
+        assert_memory_equal(again, value, (size_t)param.count * sizeof *value);
+        free(again);
         free(value);
         tr_params_release(&param, 1);
     }
