@@ -55,6 +55,12 @@ static tr_status parse_option(const char *option, const char *value, request *r)
         return TR_OK;
     }
     int64_t seed = 0;
+    if ((strcmp(option, "-p") == 0 && r->prompt) ||
+        (strcmp(option, "--prompts") == 0 && r->prompts_file))
+        return cli_usage("sample",
+                         "%s is given twice: write several prompts to a file, each on a "
+                         "line, and name it with --prompts",
+                         option);
     if (strcmp(option, "-p") == 0) r->prompt = value;
     else if (strcmp(option, "--prompts") == 0) r->prompts_file = value;
     else if (strcmp(option, "--system") == 0) r->system = value;

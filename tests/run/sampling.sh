@@ -97,6 +97,8 @@ refuses 78 "parallel.pp is 5, but the model has only 4 layers: use fewer ranks, 
 refuses 78 "parallel.pp * parallel.tp is 2, but there are 3 ranks" 3 gpt2 parallel.tp=2
 refuses 64 "more than one run: The (give a prompt with -p)" 1 gpt2 The
 refuses 64 "-p and --prompts both give prompts" 1 gpt2 -p x --prompts prompts
+refuses 64 "-p is given twice: write several prompts to a file" 1 gpt2 -p x -p y
+refuses 64 "--prompts is given twice: " 1 gpt2 --prompts prompts --prompts=prompts
 refuses 64 "--top-p must be above 0: 1 draws from all tokens" 1 gpt2 --top-p 0
 refuses 64 "a stop string is empty" 1 gpt2 --stop ''
 refuses 66 "the file of prompts 'none' cannot be opened" 1 gpt2 --prompts none
