@@ -84,7 +84,8 @@ static tr_status set_entry(const tr_yaml *yaml, int at, const char *source, tr_c
     int index = tr_schema_find(e->key);
     if (index < 0 && !e->value && tr_schema_is_section(e->key))
         return check_section(yaml, at, source);
-    if (index < 0 && e->value && strchr(e->value, ':') && tr_schema_is_section(e->key)) {
+    const char *colon = e->value ? strchr(e->value, ':') : NULL;
+    if (index < 0 && colon && colon[1] && colon[1] != ' ' && tr_schema_is_section(e->key)) {
         (void)TR_FAIL(TR_ERR_CONFIG,
                       "%s is a section, and '%.40s' is not a key with a value: write a blank after "
                       "the colon",

@@ -264,6 +264,8 @@ static void a_wrong_form_has_its_place(void **state) {
         "train:\n  steps:4\n",
         "x.yaml:2:3: train is a section, and 'steps:4' is not a key with a value: write a blank "
         "after the colon");
+    refused("train: 'steps: 4'\n",
+            "x.yaml:1:1: train is a section: write its keys below it, or as train.KEY");
     refused("- 5\n", "x.yaml:1:1: expected a key and a value, like train.steps: 100");
     refused("just text\n", "x.yaml:1:1: expected a key and a value, like train.steps: 100");
     refused("data.path: a\n---\ndata.path: b\n",
