@@ -113,13 +113,15 @@ static tr_status check_gradients(const tr_config *c) {
 tr_status tr_config_check_optim(const tr_config *c) {
     int64_t point[TR_CONFIG_POINTS];
     const int restarts = tr_config_points(c->optim.restarts, point);
+    const bool set = c->optim.horizon != 0 && tr_config_is_set(c, "optim.horizon");
     if (restarts > 0 && point[restarts - 1] >= tr_config_horizon(c))
         REFUSE("optim.restarts",
                "optim.restarts has step %" PRId64 ", but the schedule ends at step %" PRId64
-               " (optim.horizon, which is %s unless it is set): raise optim.horizon, or leave that "
-               "step out",
+               " (optim.horizon%s): raise optim.horizon, or leave that step out",
                point[restarts - 1], tr_config_horizon(c),
-               c->optim.horizon ? "that of the run that is continued" : "train.steps");
+               set                ? ""
+               : c->optim.horizon ? ", which is that of the run that is continued unless it is set"
+                                  : ", which is train.steps unless it is set");
     TR_TRY(check_own_keys(c));
     TR_TRY(check_moments(c));
     TR_TRY(check_master(c));

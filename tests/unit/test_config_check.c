@@ -145,6 +145,9 @@ static void checks_name_place_and_remedy(void **state) {
          "x.yaml:2:17: optim.restarts has step 900, but the schedule ends at step 900 "
          "(optim.horizon, which is train.steps unless it is set): raise optim.horizon, or leave "
          "that step out"},
+        {"optim: {restarts: 10 900, horizon: 800}\n", 1,
+         "x.yaml:2:19: optim.restarts has step 900, but the schedule ends at step 800 "
+         "(optim.horizon): raise optim.horizon, or leave that step out"},
     };
     tr_config c;
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
