@@ -205,21 +205,24 @@ bool tr_key_share(const char *text, double *share) {
     return tr_number_is(text, share);
 }
 
-/* Copies a list without the quotes that a file may have around its items. Returns false if it is
- * too long. */
-static bool copy_bare(const char *value, char *bare, size_t size) {
-    if (strlen(value) >= size) return false;
-    memcpy(bare, value, strlen(value) + 1);
-    for (char *c = bare; (c = strchr(c, '"'));) *c = ' ';
-    return true;
+/* Copies a list without the quotes that a file may have around its items. Returns the copy, or NULL
+ * if it is too long. */
+static const char *copy_bare(const char *value, char *bare, size_t size) {
+    size_t length = 0;
+    if (strlen(value) >= size) return NULL;
+    for (; *value; value++)
+        if (*value != '"') bare[length++] = *value;
+    bare[length] = '\0';
+    return bare;
 }
 
 /* Stores the steps with one space between them. */
 static tr_status set_points(const tr_key *key, const char *value, tr_config *config) {
     int64_t point[TR_CONFIG_POINTS];
     char bare[TR_CONFIG_POINTS * 24], *text = field(key, config);
-    const int count = copy_bare(value, bare, sizeof bare) ? tr_config_points(bare, point) : -1;
-    if (count < 0) return wrong_type(key, value);
+    const char *list = copy_bare(value, bare, sizeof bare);
+    const int count = list ? tr_config_points(list, point) : -1;
+    if (count < 0) return wrong_type(key, list ? list : value);
     text[0] = '\0';
     for (int i = 0; i < count; i++)
         tr_text_add(text, key->size, "%s%" PRId64, i ? " " : "", point[i]);
@@ -230,8 +233,9 @@ static tr_status set_points(const tr_key *key, const char *value, tr_config *con
 static tr_status set_batches(const tr_key *key, const char *value, tr_config *config) {
     tr_batch_size batch[TR_CONFIG_WARMUPS];
     char bare[TR_CONFIG_WARMUPS * 48], *text = field(key, config);
-    const int count = copy_bare(value, bare, sizeof bare) ? tr_config_warmup(bare, batch) : -1;
-    if (count < 0) return wrong_type(key, value);
+    const char *list = copy_bare(value, bare, sizeof bare);
+    const int count = list ? tr_config_warmup(list, batch) : -1;
+    if (count < 0) return wrong_type(key, list ? list : value);
     text[0] = '\0';
     for (int i = 0; i < count; i++)
         tr_text_add(text, key->size, "%s%" PRId64 " %" PRId64, i ? " " : "", batch[i].batch,

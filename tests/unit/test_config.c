@@ -220,6 +220,9 @@ static void paths_may_be_lists(void **state) {
                        *wrong);
         refused(text, sentence);
     }
+    refused("optim.restarts: [7, 5]\n",
+            "x.yaml:1:17: optim.restarts must be ascending steps above 0 (for example 1000 3000), "
+            "not '7 5'");
     refused("data.validation: 0.95\n",
             "x.yaml:1:18: data.validation must be between 0 and 0.9, not 0.95");
     refused("data.validation: [a]\n", "x.yaml:1:18: a list is not allowed here: give one value");
