@@ -118,6 +118,18 @@ static tr_status check_memory(const tr_model_config *c, const tr_model_shape *sh
     const int64_t qkv = (c->heads + 2 * c->kv_heads) * c->head_size;
     const int64_t widest =
         tr_max_i64(tr_max_i64(c->width, c->vocab), tr_max_i64(2 * c->mlp_width, qkv));
+    /* oneDNN counts the rows and columns of a product in 32 bits. */
+    if (shape->batch > INT32_MAX / shape->seq)
+        return TR_FAIL(TR_ERR_CONFIG,
+                       "a micro-batch of %lld x %lld tokens is larger than %d: make "
+                       "train.micro_batch or model.context smaller",
+                       (long long)shape->batch, (long long)shape->seq, INT32_MAX);
+    if (qkv > INT32_MAX)
+        return TR_FAIL(TR_ERR_CONFIG,
+                       "%lld heads and 2 x %lld key and value heads of %lld elements make vectors "
+                       "longer than %d: make model.heads or model.head_size smaller",
+                       (long long)c->heads, (long long)c->kv_heads, (long long)c->head_size,
+                       INT32_MAX);
     if (elements_fit(shape->batch, shape->seq, widest) && elements_fit(c->width, widest, 1) &&
         elements_fit(c->context, c->width, 1))
         return TR_OK;

@@ -36,7 +36,9 @@ static const char *fusion_fault(const tr_matmul_desc *d) {
 
 static const char *fault(const tr_op_desc *desc) {
     const tr_matmul_desc *d = &desc->matmul;
-    if (!tr_op_sizes_fit(1, d->m, d->n, d->k)) return "m, n and k must be positive";
+    if (!tr_op_sizes_fit(1, d->m, d->n, 1) || !tr_op_sizes_fit(1, d->m, d->k, 1) ||
+        !tr_op_sizes_fit(1, d->n, d->k, 1))
+        return "m, n and k must be positive";
     if (d->lda && d->lda < (d->trans_a ? d->m : d->k)) return "lda is shorter than a row of A";
     if (d->ldb && d->ldb < (d->trans_b ? d->k : d->n)) return "ldb is shorter than a row of B";
     if (d->ldc && d->ldc < d->n) return "ldc is shorter than a row of C";

@@ -424,22 +424,31 @@ static void test_what_does_not_go_together_is_refused(void **state) {
     }
 }
 
-/* The width alone makes tensors of 2^62 elements. */
+/* The width makes tensors of 2^58 elements; a micro-batch of 2^32 tokens and 2^32 elements of
+ * queries are more than a product of oneDNN counts. */
 static void test_tensors_larger_than_memory_are_refused(void **state) {
     (void)state;
-    const tr_model_config config = {.family = "llama",
-                                    .layers = 1,
-                                    .width = 1 << 20,
-                                    .heads = 1,
-                                    .head_size = 2,
-                                    .mlp_width = 1,
-                                    .context = 1 << 24,
-                                    .vocab = 2};
-    tr_model_shape shape = {.batch = 1 << 18, .seq = 1 << 24, .dtype = TR_F32, .tp_size = 1};
+    tr_model_config config = {.family = "llama",
+                              .layers = 1,
+                              .width = 1 << 20,
+                              .heads = 1,
+                              .head_size = 2,
+                              .mlp_width = 1,
+                              .context = 1 << 24,
+                              .vocab = INT32_MAX};
+    tr_model_shape shape = {.batch = 1 << 6, .seq = 1 << 24, .dtype = TR_F32, .tp_size = 1};
     assert_int_equal(tr_model_check(&config, &shape), TR_ERR_CONFIG);
     assert_non_null(strstr(tr_error_message(), "larger than any memory"));
-    shape.batch = 1;
+    config.vocab = 2;
     assert_int_equal(tr_model_check(&config, &shape), TR_OK);
+    shape.batch = 1 << 8;
+    assert_int_equal(tr_model_check(&config, &shape), TR_ERR_CONFIG);
+    assert_non_null(strstr(tr_error_message(), "a micro-batch of 256 x 16777216 tokens is larger"));
+    shape.batch = 1;
+    config.heads = 1 << 16;
+    config.head_size = 1 << 16;
+    assert_int_equal(tr_model_check(&config, &shape), TR_ERR_CONFIG);
+    assert_non_null(strstr(tr_error_message(), "make model.heads or model.head_size smaller"));
 }
 
 /* YaRN's further numbers; 0 where they are not given. */

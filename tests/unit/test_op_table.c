@@ -112,6 +112,16 @@ static void test_descriptions(void **state) {
     desc.rows.rows = 0;
     assert_refused(tr_op_prepare(&(tr_op_context){.device = *state}, &desc, &op),
                    "operator activation: rows and width must be positive");
+    /* Each operand of a product fits the address space, which its m n k multiplications exceed. */
+    const int64_t m = 1 << 24, n = 1 << 22, k = 1 << 20;
+    const tr_op_row *row = tr_op_row_of(TR_OP_MATMUL);
+    assert_null(row->fault(&(tr_op_desc){.matmul = {.m = m, .n = n, .k = k}}));
+    for (int i = 0; i < 3; i++) {
+        const int64_t huge = INT64_C(1) << 40;
+        const tr_op_desc wide = {
+            .matmul = {.m = i == 0 ? 1 : huge, .n = i == 1 ? 1 : huge, .k = i == 2 ? 1 : huge}};
+        assert_non_null(row->fault(&wide));
+    }
 }
 
 /* UPDATE and DIRECTION accept the codes of states that an optimizer has, and no others. */
