@@ -14,9 +14,10 @@
     "  -N GROUP                 micro-batches that interleaved schedules take at a time (P)\n"     \
     "  --costs F=1,I=1,W=1,c=0  times of a micro-batch on all stages of a rank: forward, input\n"  \
     "                           gradient, weight gradient; and of a transfer\n"                    \
-    "  --memory mB=1,mW=0,cap=P what a micro-batch holds on a rank until its input gradient, "     \
+    "  --memory mB=1,mW=0,cap=0 what a micro-batch holds on a rank until its input gradient, "     \
     "and\n"                                                                                        \
-    "                           until its weight gradient; and the most that a rank may hold\n"
+    "                           until its weight gradient; and the most that a rank may hold\n"    \
+    "                           (0: any amount)\n"
 
 const cli_command cli_commands[] = {
     {"ckpt",
@@ -129,9 +130,9 @@ const cli_command cli_commands[] = {
      "sample RUN -p TEXT parallel.pp=2 parallel.tp=2`. Without parallel keys every rank is a\n"
      "pipeline stage.\n" WITHOUT_TOKENIZER},
     {"schedule",
-     "NAME|FILE [-p P -m M -v V -N GROUP] [--costs F=1,I=1,W=1,c=0] [--memory mB=1,mW=0,cap=P] "
+     "NAME|FILE [-p P -m M -v V -N GROUP] [--costs F=1,I=1,W=1,c=0] [--memory mB=1,mW=0,cap=0] "
      "[--comms] [-o FILE.csv] | check FILE.csv | show FILE|NAME... [-p P -m M -v V -N GROUP] "
-     "[--costs F=1,I=1,W=1,c=0] [--memory mB=1,mW=0,cap=P] [--svg FILE] [--trace FILE]",
+     "[--costs F=1,I=1,W=1,c=0] [--memory mB=1,mW=0,cap=0] [--svg FILE] [--trace FILE]",
      "makes, checks or draws a pipeline schedule", cli_schedule,
      SCHEDULE_OPTIONS
      "  --comms                  adds every SEND and RECV\n"
@@ -142,7 +143,7 @@ const cli_command cli_commands[] = {
      "form of files.\n"},
     {"simulate",
      "--schedule FILE|NAME [-p P -m M -v V -N GROUP] [--costs F=1,I=1,W=1,c=0] "
-     "[--memory mB=1,mW=0,cap=P] [--json]",
+     "[--memory mB=1,mW=0,cap=0] [--json]",
      "computes times, bubbles and memory of a pipeline schedule", cli_simulate,
      "  --schedule FILE|NAME     a CSV file, or a name (`trireme help "
      "parallel.schedule`)\n" SCHEDULE_OPTIONS "  --json                   writes one JSON object\n"

@@ -33,6 +33,11 @@ refused 64 "check does not write an order" schedule check 1f1b.csv --comms
 json='{"makespan": 12, "span": [12, 9], "bubble_makespan": 0.25, "bubble_span": 0.25, "peak": [2, 1]}'
 prints "$json" simulate --schedule 1f1b -p 2 -m 3 --json
 prints "$json" simulate --schedule 1f1b.csv --json
+# The help's costs and memory are the defaults, also for `auto`, which then holds any amount.
+"$trireme" simulate --schedule auto -p 3 -m 8 --json >plain
+# shellcheck disable=SC2046 # words
+"$trireme" simulate --schedule auto -p 3 -m 8 --json $("$trireme" help simulate | grep -oE -- '--(costs|memory) [A-Za-z]+=[^] ]+' | head -n 2) >out || true
+cmp plain out || fail "auto with the help's defaults: $(<out), not $(<plain)"
 # With transfers of 0.5: four of them on the path through F0, B0, F2 and B2.
 prints '{"makespan": 74, "span": [74, 55], "bubble_makespan": 0.27027027027, "bubble_span": 0.27027027027, "peak": [4, 2]}' \
     simulate --schedule 1f1b.csv -p 2 -m 3 --costs F=5,I=6,W=7,c=.5 --memory mB=2,mW=1 --json
