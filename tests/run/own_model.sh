@@ -87,7 +87,7 @@ build() {
     fi
     cxx=$(cached CMAKE_CXX_COMPILER)
     cmake -S "$tree" -B "$tree/build" -G "$(cached CMAKE_GENERATOR)" -DCMAKE_BUILD_TYPE=None -DCMAKE_C_FLAGS=-O1 \
-        -DTRIREME_CUDA=OFF -DCMAKE_C_COMPILER="$(cached CMAKE_C_COMPILER)" ${cxx:+-DCMAKE_CXX_COMPILER="$cxx"} \
+        -DTRIREME_WIDE_KERNELS=OFF -DTRIREME_CUDA=OFF -DCMAKE_C_COMPILER="$(cached CMAKE_C_COMPILER)" ${cxx:+-DCMAKE_CXX_COMPILER="$cxx"} \
         ${launcher:+-DCMAKE_C_COMPILER_LAUNCHER="$launcher" -DCMAKE_CXX_COMPILER_LAUNCHER="$launcher"} \
         >"$scratch/cmake.out" 2>&1 || { fail "cmake: $(tail -n 5 "$scratch/cmake.out")"; finish; }
     CCACHE_BASEDIR=$tree CCACHE_NOHASHDIR=1 cmake --build "$tree/build" --parallel 2 \
