@@ -112,8 +112,8 @@ until_true 60 alone || fail "a process was left"
 # Ctrl-C also ends the build in the background.
 rm called
 echo stuck >broken
-set -m # so that the script does not ignore Ctrl-C
-PATH=$PWD/bin:$PATH bash tests/run.sh >out 2>&1 </dev/null &
+set -m # a process group, and with env the script does not ignore Ctrl-C, even if this test does
+PATH=$PWD/bin:$PATH env --default-signal=INT bash tests/run.sh >out 2>&1 </dev/null &
 script=$!
 set +m
 until_true 60 grep -qs '^cmake --build build/tsan' called || fail "the build in the background has not begun: $(<out)"
