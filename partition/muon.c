@@ -59,11 +59,11 @@ static tr_op_desc cast(const tr_muon *m, tr_dtype from, tr_dtype to) {
                         .rows = {.rows = m->rows, .width = m->cols, .dtype = from, .to = to}};
 }
 
-tr_op_desc tr_muon_take(const tr_muon *m) {
+tr_op_desc tr_muon_load(const tr_muon *m) {
     return cast(m, m->direction, m->dtype);
 }
 
-tr_op_desc tr_muon_give(const tr_muon *m) {
+tr_op_desc tr_muon_store(const tr_muon *m) {
     return cast(m, m->dtype, m->direction);
 }
 

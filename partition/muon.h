@@ -15,8 +15,8 @@ typedef struct tr_muon {
     bool left;          /* of rows */
     bool sums;          /* the tensor ranks sum them */
     double length;      /* of the step: the direction's factor */
-    tr_dtype direction; /* f32, of f64 f64 */
-    tr_dtype dtype;     /* of the steps: bf16 where the storage has 16 bits, else the direction's */
+    tr_dtype direction; /* its type: f32, in f64 models f64 */
+    tr_dtype dtype;     /* of the steps: bf16 in models of 16 bits, else the direction's */
 } tr_muon;
 
 /* Fails like tr_param_matrix_make. */
@@ -35,11 +35,11 @@ int tr_muon_room_turns(const tr_muon_room *room);
 /* Returns the bytes of a part and a product for each turn, and of those with which a step ends. */
 size_t tr_muon_room_bytes(const tr_muon_room *room);
 
-/* Describe the division of the part by the norm of the whole matrix, in the direction's memory; the
- * cast of the direction to the steps' type; and the cast back. */
+/* Describe the division of the direction by the norm of the whole matrix, in its memory; its cast
+ * to the steps' type and memory; and the cast back. */
 tr_op_desc tr_muon_rescale(const tr_muon *muon, int parts);
-tr_op_desc tr_muon_take(const tr_muon *muon);
-tr_op_desc tr_muon_give(const tr_muon *muon);
+tr_op_desc tr_muon_load(const tr_muon *muon);
+tr_op_desc tr_muon_store(const tr_muon *muon);
 /* With X = a^k Z, the step X = a X + (b A + c A^2) X, A = X X', is Z = Z + (P + S) Z. Describe P,
  * the product of Z and itself in step k from 0; S, that of P and itself; P + S; and the new Z. From
  * the right, A is X' X, and X comes first in each product. */

@@ -190,11 +190,11 @@ static tr_status measure_matrix(measure *sum, const tr_param *param,
     tr_muon muon;
     TR_TRY(tr_muon_make(param, layout, &muon));
     const tr_op_desc once[] = {tr_muon_rescale(&muon, layout->parts),
-                               tr_muon_take(&muon),
+                               tr_muon_load(&muon),
                                tr_muon_square(&muon),
                                tr_muon_sum(&muon),
                                tr_muon_apply(&muon),
-                               tr_muon_give(&muon)};
+                               tr_muon_store(&muon)};
     for (size_t i = 0; i < sizeof once / sizeof *once; i++) TR_TRY(measure_op(sum, &once[i]));
     for (int k = 0; k < TR_MUON_STEPS; k++) {
         const tr_op_desc product = tr_muon_product(&muon, k);

@@ -9,7 +9,7 @@ typedef struct matrix {
     int slot;
     const double *norms; /* device: [parts][2], of the parameter and of its direction */
     tr_muon muon;
-    tr_op *rescale, *take, *product[TR_MUON_STEPS], *square, *sum, *apply, *give;
+    tr_op *rescale, *load, *product[TR_MUON_STEPS], *square, *sum, *apply, *store_back;
 } matrix;
 
 /* A matrix on its way, of which step `step` has begun: its product with itself is in `square`, and
@@ -43,7 +43,7 @@ void tr_newton_schulz_destroy(tr_newton_schulz *o) {
     if (!o) return;
     for (size_t i = 0; i < o->count; i++) {
         const matrix *m = &o->matrix[i];
-        tr_op *const once[] = {m->rescale, m->take, m->square, m->sum, m->apply, m->give};
+        tr_op *const once[] = {m->rescale, m->load, m->square, m->sum, m->apply, m->store_back};
         for (size_t k = 0; k < sizeof once / sizeof *once; k++) tr_op_release(once[k]);
         for (int k = 0; k < TR_MUON_STEPS; k++) tr_op_release(m->product[k]);
     }
@@ -63,13 +63,13 @@ tr_status tr_newton_schulz_add(tr_newton_schulz *o, int i, const double *norms, 
     const tr_muon *u = &m->muon;
     TR_TRY(
         tr_op_prepare_fixed(device, tr_muon_rescale(u, slot->layout.parts), scratch, &m->rescale));
-    TR_TRY(tr_op_prepare_fixed(device, tr_muon_take(u), scratch, &m->take));
+    TR_TRY(tr_op_prepare_fixed(device, tr_muon_load(u), scratch, &m->load));
     for (int k = 0; k < TR_MUON_STEPS; k++)
         TR_TRY(tr_op_prepare_fixed(device, tr_muon_product(u, k), scratch, &m->product[k]));
     TR_TRY(tr_op_prepare_fixed(device, tr_muon_square(u), scratch, &m->square));
     TR_TRY(tr_op_prepare_fixed(device, tr_muon_sum(u), scratch, &m->sum));
     TR_TRY(tr_op_prepare_fixed(device, tr_muon_apply(u), scratch, &m->apply));
-    return tr_op_prepare_fixed(device, tr_muon_give(u), scratch, &m->give);
+    return tr_op_prepare_fixed(device, tr_muon_store(u), scratch, &m->store_back);
 }
 
 tr_status tr_newton_schulz_alloc(tr_newton_schulz *o) {
@@ -155,11 +155,11 @@ static tr_status begin(const tr_newton_schulz *o, int lap, size_t *next, turn *t
                                       [TR_RESCALE_NORMS] = tr_tensor_matrix(
                                           (void *)m->norms, TR_F64, slot->layout.parts, 2)},
                                 .scratch = scratch};
-    const tr_op_args take = {
+    const tr_op_args load = {
         .t = {[TR_CAST_X] = direction_of(o, m), [TR_CAST_Y] = part_of(m, t->part)},
         .scratch = scratch};
     TR_TRY(tr_op_run(m->rescale, stream, &rescale));
-    TR_TRY(tr_op_run(m->take, stream, &take));
+    TR_TRY(tr_op_run(m->load, stream, &load));
     t->m = m;
     t->step = 0;
     return begin_step(o, t, stream, scratch);
@@ -170,10 +170,10 @@ static tr_status advance(tr_newton_schulz *o, int lap, size_t *next, turn *t, tr
                          void *scratch) {
     TR_TRY(end_step(o, t, stream, scratch));
     if (t->step < TR_MUON_STEPS) return begin_step(o, t, stream, scratch);
-    const tr_op_args give = {
+    const tr_op_args store_back = {
         .t = {[TR_CAST_X] = part_of(t->m, t->part), [TR_CAST_Y] = direction_of(o, t->m)},
         .scratch = scratch};
-    TR_TRY(tr_op_run(t->m->give, stream, &give));
+    TR_TRY(tr_op_run(t->m->store_back, stream, &store_back));
     return begin(o, lap, next, t, stream, scratch);
 }
 

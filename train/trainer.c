@@ -70,10 +70,10 @@ static tr_status not_finite(tr_session *s, const char *what) {
 
 /* Says that a run which stops leaves out the answers or samples of its last step, and what makes
  * them from the checkpoint. */
-static tr_status leave_out(tr_session *s, bool answers) {
+static void leave_out(tr_session *s, bool answers) {
     const long long step = s->state->step;
     const char *dir = s->config->log.dir;
-    if (!tr_session_leads(s)) return TR_OK;
+    if (!tr_session_leads(s)) return;
     if (answers)
         tr_recorder_warn(&s->recorder,
                          "the run stops without the answers of step %lld: `trireme eval %s --step "
@@ -84,21 +84,24 @@ static tr_status leave_out(tr_session *s, bool answers) {
                          "the run stops without the samples of step %lld: `trireme sample %s "
                          "--step %lld --seed %lld --prompts FILE -n %lld` makes them",
                          step, dir, step, step, (long long)s->config->train.sample_tokens);
-    return TR_OK;
 }
 
 /* Answers the questions of train.eval, unless the run is to stop. Collective. */
 static tr_status answer(tr_session *s, bool *stop) {
     tr_questions *q = &s->questions;
     const int64_t batches = (q->sequences + s->config->train.batch - 1) / s->config->train.batch;
-    if (*stop) return leave_out(s, true);
+    if (*stop) {
+        leave_out(s, true);
+        return TR_OK;
+    }
     tr_session_begin(s, TR_ACTIVITY_VALIDATE,
                      batches * tr_session_actions(s, s->config->train.batch, true));
     tr_status status = tr_questions_answer(q, s->engine, s->config);
     if (status == TR_ERR_STOPPED) { /* save first */
         tr_error_clear();
         *stop = true;
-        return leave_out(s, true);
+        leave_out(s, true);
+        return TR_OK;
     }
     if (is_not_finite(status)) return not_finite(s, "the losses of train.eval");
     TR_TRY(status);
@@ -178,13 +181,17 @@ static tr_status diverged(const tr_session *s, int64_t step, const tr_step_resul
 /* Makes the texts of train.sample_every, unless the run is to stop. Collective. */
 static tr_status sample(tr_session *s, bool *stop) {
     const int64_t step = s->state->step;
-    if (*stop) return leave_out(s, false);
+    if (*stop) {
+        leave_out(s, false);
+        return TR_OK;
+    }
     tr_session_begin(s, TR_ACTIVITY_SAMPLE, 0);
     tr_status status = tr_samples_make(&s->samples, s->world, s->engine, s->options->board, step);
     if (status == TR_ERR_STOPPED) { /* save first */
         tr_error_clear();
         *stop = true;
-        return leave_out(s, false);
+        leave_out(s, false);
+        return TR_OK;
     }
     if (is_not_finite(status)) return not_finite(s, "the logits of a sample");
     TR_TRY(status);
