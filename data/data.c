@@ -28,10 +28,13 @@ struct tr_data {
     bool packed;
     int32_t document_end;
     int64_t since; /* the global sample with which the mixture's sequence begins */
-    /* Places in the sequence: of samples, of held-out samples, and of the trainer, which asks while
-     * another thread reads samples. */
-    tr_mixture order, held_order;
-    tr_mixture settled;
+    /* Places in the sequence: of samples, and of the trainer, which asks while another thread reads
+     * samples. */
+    tr_mixture order, settled;
+    /* The place in the held-out windows: the turns of the corpora that have windows left, and what
+     * each corpus has given. */
+    tr_mixture held_order;
+    int64_t held_at, held_taken[TR_DATA_PARTS];
     int32_t *window; /* (context + 1): the sample being read */
     bool *last;      /* (context + 1): whether a document ends behind the token */
 };
@@ -87,7 +90,8 @@ static tr_status open_parts(const tr_data_paths *paths, const tr_source_options 
         TR_TRY(tr_data_use(data, k, &extent));
     }
     TR_TRY(tr_mixture_begin(weight, data->parts, &data->order));
-    data->held_order = data->settled = data->order;
+    data->settled = data->order;
+    data->held_at = INT64_MAX; /* no place: the first held-out window that is read begins one */
     return TR_OK;
 }
 
@@ -260,6 +264,34 @@ static tr_data_window window_of(tr_data *data, int64_t index, int *chosen) {
     return tr_data_windows_get(&p->windows, p->before + data->order.taken[k]);
 }
 
+/* Lets the corpora that have held-out windows left take turns from here on. */
+static tr_status share_held(tr_data *data) {
+    int64_t weight[TR_DATA_PARTS];
+    for (int k = 0; k < data->parts; k++) {
+        const part *p = &data->part[k];
+        weight[k] = data->held_taken[k] < p->windows.held ? p->weight : 0;
+    }
+    return tr_mixture_begin(weight, data->parts, &data->held_order);
+}
+
+/* Finds held-out window `index` of a mixture, and its corpus. Each window has one place. */
+static tr_status held_window_of(tr_data *data, int64_t index, int *chosen, tr_data_window *out) {
+    if (index < data->held_at) {
+        data->held_at = 0;
+        memset(data->held_taken, 0, sizeof data->held_taken);
+        TR_TRY(share_held(data));
+    }
+    int k = tr_mixture_part(&data->held_order);
+    for (; data->held_at < index; data->held_at++) {
+        tr_mixture_seek(&data->held_order, data->held_order.at + 1);
+        if (++data->held_taken[k] == data->part[k].windows.held) TR_TRY(share_held(data));
+        k = tr_mixture_part(&data->held_order);
+    }
+    *chosen = k;
+    *out = tr_data_windows_get_held(&data->part[k].windows, data->held_taken[k]);
+    return TR_OK;
+}
+
 int64_t tr_data_window_start(tr_data *data, int64_t index, int *chosen) {
     int k;
     return window_of(data, index, chosen ? chosen : &k).start;
@@ -353,12 +385,10 @@ tr_status tr_data_validation_sample(tr_data *data, int64_t index, const tr_fetch
     if (data->held)
         return read_window(data, data->held, tr_data_windows_get_held(&data->held_windows, index),
                            wanted, count);
-    tr_mixture_seek(&data->held_order, index);
-    const int k = tr_mixture_part(&data->held_order);
-    const part *p = &data->part[k];
-    return read_window(data, p->corpus,
-                       tr_data_windows_get_held(&p->windows, data->held_order.taken[k]), wanted,
-                       count);
+    int k = 0;
+    tr_data_window window;
+    TR_TRY(held_window_of(data, index, &k, &window));
+    return read_window(data, data->part[k].corpus, window, wanted, count);
 }
 
 const tr_corpus *tr_data_corpus(const tr_data *data, int index) {

@@ -80,7 +80,8 @@ int64_t tr_data_window_start(tr_data *data, int64_t index, int *part);
  * time. */
 tr_status tr_data_sample(tr_data *data, int64_t index, const tr_fetch *wanted, int count);
 /* Reads held-out window `index`, like tr_data_sample: of one corpus in its order; of a mixture, the
- * corpora take turns as in training. Windows after the last one have no label that counts. */
+ * corpora that have windows left take turns as in training, so that each window has one place.
+ * Windows after the last one have no label that counts. */
 tr_status tr_data_validation_sample(tr_data *data, int64_t index, const tr_fetch *wanted,
                                     int count);
 /* Returns a corpus, and the token that ends documents (-1: none), for tr_data_examine. */

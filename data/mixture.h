@@ -23,8 +23,9 @@ typedef struct tr_mixture {
 /* The longest sequence without a repetition: it is walked to find a place in it. */
 enum { TR_MIXTURE_PERIOD = 10000000 };
 
-/* Begins a sequence with these weights (> 0; one corpus may have any). Fails with TR_ERR_CONFIG
- * when it repeats after more than TR_MIXTURE_PERIOD samples. */
+/* Begins a sequence with these weights (>= 0, and one of them above 0; one corpus may have any). A
+ * corpus of several with weight 0 has no samples. Fails with TR_ERR_CONFIG when the sequence
+ * repeats after more than TR_MIXTURE_PERIOD samples. */
 tr_status tr_mixture_begin(const int64_t *weight, int parts, tr_mixture *out);
 /* Moves to a place; forward it takes as many steps as places, at most a period. */
 void tr_mixture_seek(tr_mixture *mixture, int64_t place);

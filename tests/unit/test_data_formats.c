@@ -523,6 +523,64 @@ static void mixtures_take_turns(void **state) {
     tr_data_close(again);
 }
 
+/* Returns the corpus and the number of a held-out window of two corpora, by its first token. */
+static int64_t held_window(tr_data *data, int64_t index, int *part) {
+    int32_t tokens[16];
+    const tr_flow flow = {.name = TR_STEP_INPUT_TOKENS};
+    const tr_fetch wanted = {&flow, tokens};
+    assert_int_equal(tr_data_validation_sample(data, index, &wanted, 1), TR_OK);
+    for (*part = 0; *part < 2; ++*part)
+        for (int64_t w = 0; w < tr_data_held_windows(data, *part); w++) {
+            const int64_t start = tr_data_train_tokens(data, *part) + 16 * w;
+            int t = 0;
+            while (t < 16 && tokens[t] == token(600 * *part + start + t)) t++;
+            if (t == 16) return w;
+        }
+    fail_msg("window %d is not a held-out one", (int)index);
+    return -1;
+}
+
+/* The held-out windows of a mixture: in the proportions of the weights until a corpus has no more;
+ * each once, in its corpus's order, whatever was read before. */
+static void each_held_window_of_a_mixture_is_read_once(void **state) {
+    (void)state;
+    static image file;
+    char text[200];
+    tr_data *data;
+    file.size = 0;
+    put_tokens(&file, 0, 600, 2);
+    write_image("a", &file);
+    file.size = 0;
+    put_tokens(&file, 600, 400, 2);
+    write_image("b", &file);
+    (void)snprintf(text, sizeof text, "0.25 %s 0.75 %s", path_of("a"), path_of("b"));
+    const tr_data_options options = {.path = text,
+                                     .format = "u16",
+                                     .document_end = -1,
+                                     .validation = 0.5,
+                                     .context = 16,
+                                     .seed = 5,
+                                     .vocab = VOCAB};
+    assert_int_equal(tr_data_open(&options, &data), TR_OK);
+    const int64_t all = tr_data_validation_windows(data), of_b = tr_data_held_windows(data, 1);
+    assert_true(all == 18 + 12 && of_b == 12);
+    int64_t count[2] = {0, 0}, window[30];
+    int part[30];
+    for (int64_t i = 0; i < all; i++) {
+        window[i] = held_window(data, i, &part[i]);
+        assert_int_equal(window[i], count[part[i]]++);
+        if (count[1] < of_b) assert_true(llabs(4 * count[1] - 3 * (i + 1)) < 4);
+    }
+    assert_true(count[0] == 18 && count[1] == 12);
+    for (int64_t i = 0; i < all; i++) { /* in another order */
+        const int64_t other = (i * 7) % all;
+        int k;
+        assert_int_equal(held_window(data, other, &k), window[other]);
+        assert_int_equal(k, part[other]);
+    }
+    tr_data_close(data);
+}
+
 /* Validation from a file of its own: all of it, in order, and training reads the whole corpus. */
 static void validation_may_be_a_file(void **state) {
     (void)state;
@@ -571,6 +629,7 @@ int main(void) {
         cmocka_unit_test(an_index_cut_anywhere_is_refused),
         cmocka_unit_test(damaged_files_never_crash),
         cmocka_unit_test(mixtures_take_turns),
+        cmocka_unit_test(each_held_window_of_a_mixture_is_read_once),
         cmocka_unit_test(validation_may_be_a_file),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
