@@ -87,7 +87,8 @@ const tr_key tr_schema[] = {
          "How the matrices of the blocks are drawn: normal (deviation 0.02), truncated (the same "
          "within two deviations), xavier (uniform), he (normal) or orthogonal, which makes every "
          "matrix whole on each rank that has a part of it. Those that are added to the residual "
-         "stream are scaled by the root of 1 / (2 model.layers). Embeddings are normal."},
+         "stream are scaled by the root of 1 / (2 model.layers). Embeddings and an untied head are "
+         "normal (deviation 0.02), learned positions with deviation 0.01."},
 
     {"model.lora.rank", INT(model.lora.rank, 0, 65536), .fallback = "0", .example = "8",
      .help = "Rank of low-rank updates (LoRA): with a rank above 0 the model's own parameters are "
@@ -259,10 +260,10 @@ const tr_key tr_schema[] = {
              "and adafactor, 0.01 for lamb, 0.1 for the others."},
     {"optim.l1", FLOAT(optim.l1, 0, 1e3), .fallback = "0",
      .help = "Weight of L1 regularization: its gradient is added to that of matrices and "
-             "embeddings."},
+             "embeddings, after clipping."},
     {"optim.l2", FLOAT(optim.l2, 0, 1e3), .fallback = "0",
      .help = "Weight of L2 regularization: l2 times the parameter is added to the gradient of "
-             "matrices and embeddings."},
+             "matrices and embeddings, after clipping."},
     {"optim.momentum", FLOAT(optim.momentum, 0, 0.999999), .fallback = "0.9",
      .help = "For optim.name sgd and muon: factor of the sum of earlier gradients; with 0 sgd "
              "keeps no state. Default: 0.95 for muon."},
