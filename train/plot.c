@@ -1,6 +1,7 @@
 #include "train/plot.h"
 
 #include "base/memory.h"
+#include "base/xml.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -22,15 +23,6 @@ typedef struct axis {
     double from, to;  /* pixels */
     double step;      /* between ticks */
 } axis;
-
-void tr_plot_text(const char *text, FILE *out) {
-    for (const unsigned char *c = (const unsigned char *)text; *c; c++) switch (*c) {
-        case '&': (void)fputs("&amp;", out); break;
-        case '<': (void)fputs("&lt;", out); break;
-        case '>': (void)fputs("&gt;", out); break;
-        default: (void)fputc(*c < 0x20 || *c >= 0x7f ? '?' : *c, out); break;
-        }
-}
 
 /* Clamps a value, so that an axis' differences and ratios can be computed. */
 static double tame(double v) {
@@ -132,7 +124,7 @@ static void draw_axes(const tr_plot *plot, const axis *x, const axis *y, FILE *o
                   "<text x=\"%d\" y=\"%d\" text-anchor=\"middle\">",
                   LEFT, HEIGHT - BOTTOM, WIDTH - RIGHT, HEIGHT - BOTTOM, (LEFT + WIDTH - RIGHT) / 2,
                   HEIGHT - 8);
-    tr_plot_text(plot->x_label, out);
+    tr_xml_text(plot->x_label, out);
     (void)fputs("</text>\n", out);
 }
 
@@ -145,7 +137,7 @@ static void draw_legend(const tr_plot *plot, FILE *out) {
                       "<line x1=\"%.1f\" y1=\"17\" x2=\"%.1f\" y2=\"17\" stroke=\"%s\" "
                       "stroke-width=\"3\"/><text x=\"%.1f\" y=\"21\">",
                       x - 20, x - 4, colours[s % COLOURS], x);
-        tr_plot_text(plot->series[s].label, out);
+        tr_xml_text(plot->series[s].label, out);
         (void)fputs("</text>\n", out);
         x -= 30;
     }
@@ -208,7 +200,7 @@ tr_status tr_plot_svg(const tr_plot *plot, FILE *out) {
                   "<svg xmlns=\"http://www.w3.org/2000/svg\" class=\"plot\" width=\"%d\" "
                   "height=\"%d\" viewBox=\"0 0 %d %d\">\n%s<text class=\"title\" x=\"8\" y=\"21\">",
                   WIDTH, HEIGHT, WIDTH, HEIGHT, style);
-    tr_plot_text(plot->title, out);
+    tr_xml_text(plot->title, out);
     (void)fputs("</text>\n", out);
     if (find_axes(plot, &x, &y)) {
         draw_axes(plot, &x, &y, out);

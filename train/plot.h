@@ -32,7 +32,3 @@ typedef struct tr_plot {
  * or more series. Without a finite value it shows "no values". Fails with TR_ERR_FIT; a write error
  * stays in `out`. */
 tr_status tr_plot_svg(const tr_plot *plot, FILE *out);
-
-/* Writes text with XML's special characters escaped, and '?' for characters that are not printable
- * ASCII. */
-void tr_plot_text(const char *text, FILE *out);

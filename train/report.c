@@ -3,6 +3,7 @@
 #include "base/input.h"
 #include "base/memory.h"
 #include "base/output.h"
+#include "base/xml.h"
 #include "config/batches.h"
 #include "pipeline/draw/draw.h"
 #include "train/plot.h"
@@ -150,7 +151,7 @@ static tr_status median(const double *value, size_t count, double *out) {
 
 static void write_row(FILE *out, const char *name, const char *text) {
     (void)fprintf(out, "<tr><th>%s</th><td>", name);
-    tr_plot_text(text, out);
+    tr_xml_text(text, out);
     (void)fputs("</td></tr>\n", out);
 }
 
@@ -399,7 +400,7 @@ static void write_bubbles(const tr_timeline *t, FILE *out) {
     int rows = t->ranks < MOST_ROWS ? t->ranks : MOST_ROWS;
     double part = t->span > 0 ? 100 / t->span : 0;
     (void)fputs("<div class=\"scroll\"><table>\n<tr><th>", out);
-    tr_plot_text(t->title, out);
+    tr_xml_text(t->title, out);
     (void)fputs("</th><th class=\"number\">busy</th><th class=\"number\">bubble</th>"
                 "<th class=\"number\">fill</th><th class=\"number\">drain</th>"
                 "<th class=\"number\">waiting</th><th class=\"number\">imbalance</th>"
@@ -463,9 +464,9 @@ static tr_status write_timelines(const tr_report *r, FILE *out) {
 
 static tr_status write_page(const tr_report *r, const curves *c, FILE *out) {
     (void)fputs(head, out);
-    tr_plot_text(r->config->log.dir, out);
+    tr_xml_text(r->config->log.dir, out);
     (void)fputs("</title>\n</head>\n<body>\n<h1>Run ", out);
-    tr_plot_text(r->config->log.dir, out);
+    tr_xml_text(r->config->log.dir, out);
     (void)fputs("</h1>\n", out);
     TR_TRY(write_summary(r, c, out));
     TR_TRY(write_curves(c, out));

@@ -1,5 +1,7 @@
 #include "pipeline/draw/draw.h"
 
+#include "base/xml.h"
+
 #include <math.h>
 
 /* In pixels. */
@@ -22,16 +24,6 @@ typedef struct view {
     int steps;
     double end, scale, plot; /* pixels of a unit; of `end` */
 } view;
-
-static void write_text(FILE *out, const char *text) {
-    for (const unsigned char *c = (const unsigned char *)text; *c; c++) switch (*c) {
-        case '&': (void)fputs("&amp;", out); break;
-        case '<': (void)fputs("&lt;", out); break;
-        case '>': (void)fputs("&gt;", out); break;
-        /* XML allows neither control characters nor invalid UTF-8. */
-        default: (void)fputc(*c < 0x20 || *c >= 0x7f ? '?' : *c, out); break;
-        }
-}
 
 /* --- what fits -------------------------------------------------------------------------------- */
 
@@ -137,7 +129,7 @@ static void draw_title(const tr_timeline *t, double y, FILE *out) {
     double busy = 0, whole = t->span * t->ranks;
     for (int r = 0; r < t->ranks; r++) busy += t->time[r].busy;
     (void)fprintf(out, "<text class=\"t\" x=\"%.0f\" y=\"%.1f\">", LEFT, y + 14);
-    write_text(out, t->title);
+    tr_xml_text(t->title, out);
     (void)fprintf(out, ": makespan %.*g%s%s, bubble %.1f%%</text>\n", t->seconds > 0 ? 3 : 6,
                   t->span / t->steps, t->seconds > 0 ? " s" : "", t->steps > 1 ? " a step" : "",
                   whole > 0 ? 100 * fmax(1 - busy / whole, 0) : 0);

@@ -112,7 +112,8 @@ static void ticks_are_round(void **state) {
     (void)state;
     const double x[] = {1, 100}, y[] = {0, 4.1}, rate[] = {0, 6e-4}, speed[] = {0, 2.4e6};
     const tr_series two[] = {{"a <b>", x, y, 2, false}, {"dots & all", x, y, 2, true}};
-    char *text = draw(&(tr_plot){"<title>", "step & more", two, 2, true, true});
+    char *text = draw(
+        &(tr_plot){"<title\u00e9\xc2\x9f\xff\t\xef\xbf\xbf>", "step & more", two, 2, true, true});
     const char *const words[] = {">0<",
                                  ">1<",
                                  ">2<",
@@ -122,7 +123,7 @@ static void ticks_are_round(void **state) {
                                  ">100<",
                                  ">a &lt;b&gt;<",
                                  ">dots &amp; all<",
-                                 "&lt;title&gt;",
+                                 ">&lt;title\u00e9\x3f\x3f\x3f\x3f&gt;<",
                                  ">step &amp; more<"};
     for (size_t k = 0; k < sizeof words / sizeof *words; k++) has(text, words[k]);
     assert_int_equal(test_count(text, "<circle"), 2);
@@ -225,7 +226,7 @@ static void numbers_are_there(void **state) {
          .taken_total = 60 * mib}};
     tr_timeline *timeline = make_timeline(0);
     const tr_timeline *const timelines[] = {timeline};
-    use_directory("num <b> & bers");
+    use_directory("num <b> & bers \u00e9\u65e5");
     write_lines("{\"step\":1,\"loss\":5.5,\"grad_norm\":2.5,\"lr\":0.001,\"tokens_per_s\":1000}\n"
                 "what is not a record\n\n[1]\n{\"loss\":9}\n"
                 "{\"step\":2,\"loss\":null,\"grad_norm\":null,\"lr\":0.002,\"tokens_per_s\":4000}\n"
@@ -249,7 +250,7 @@ static void numbers_are_there(void **state) {
     const char *const words[] = {("the host and back</th><td class=\"number\">12</td><td "
                                   "class=\"number\">3.25</td><td class=\"number\">25.0%</td><td "
                                   "class=\"number\">12.5%</td></tr>\n<tr><th>the optimizer on"),
-                                 "num &lt;b&gt; &amp; bers",
+                                 "num &lt;b&gt; &amp; bers \u00e9\u65e5<",
                                  "3.2500 nats a token",
                                  "3.1250 nats a token after step 3",
                                  "3000 tokens/s",

@@ -1,6 +1,9 @@
 #include "support/xml_check.h"
 
+#include "base/utf8.h"
+
 bool test_is_xml(const char *text) {
+    if (!tr_utf8_is_valid((const uint8_t *)text, strlen(text))) return false;
     char open[64][32];
     int depth = 0, roots = 0;
     for (const char *c = text; *c;) {
@@ -11,7 +14,7 @@ bool test_is_xml(const char *text) {
             c++;
         } else if (*c != '<') {
             if (depth == 0 && !isspace((unsigned char)*c)) return false;
-            if ((unsigned char)*c >= 0x7f || ((unsigned char)*c < 0x20 && *c != '\n')) return false;
+            if ((unsigned char)*c == 0x7f || ((unsigned char)*c < 0x20 && *c != '\n')) return false;
             c++;
         } else {
             bool closing = c[1] == '/';
