@@ -8,7 +8,6 @@
  * their number. Exit code 1: an operator ran without the library that the device has for it.
  *
  * Usage: bench_op [threads [part of an operator's name [device]]] */
-#include "base/memory.h"
 #include "bench/gpt2_products.h"
 #include "bench/measure.h"
 #include "device/cpu/cpu.h"

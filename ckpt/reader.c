@@ -5,7 +5,6 @@
 #include "ckpt/ckpt_impl.h"
 #include "ckpt/drain.h"
 
-#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>

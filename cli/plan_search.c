@@ -1,6 +1,5 @@
 #include "cli/plan_search.h"
 
-#include "cli/cli.h"
 #include "cli/plan_host.h"
 #include "cli/plan_traffic.h"
 

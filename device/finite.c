@@ -1,7 +1,6 @@
 #include "device/finite.h"
 
 #include "base/minmax.h"
-#include "device/device_impl.h"
 #include "device/op_table.h"
 
 #include <math.h>

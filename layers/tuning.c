@@ -1,7 +1,6 @@
 #include "layers/tuning.h"
 
 #include "base/digits.h"
-#include "base/memory.h"
 #include "base/text.h"
 #include "layers/lora_config.h"
 

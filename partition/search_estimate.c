@@ -6,7 +6,6 @@
 #include "partition/network.h"
 #include "partition/offload.h"
 #include "partition/optim_cost.h"
-#include "partition/recompute_choice.h"
 #include "partition/request.h"
 #include "partition/tensor_sums.h"
 #include "partition/whole.h"

@@ -1,6 +1,5 @@
 /* GPT-2's first form: vocab.json and merges.txt, made into one tokenizer.json. */
 #include "base/input.h"
-#include "base/memory.h"
 #include "base/utf8.h"
 #include "text/setting.h"
 #include "text/tokenizer_impl.h"

@@ -1,7 +1,6 @@
 #include "base/memory.h"
 #include "layers/layer_stage.h"
 #include "partition/rank_groups.h"
-#include "pipeline/orders/schedule.h"
 #include "train/engine_impl.h"
 
 #include <stdlib.h>

@@ -2,7 +2,6 @@
 
 #include "base/folders.h"
 #include "base/input.h"
-#include "base/memory.h"
 #include "base/output.h"
 #include "layers/lora_config.h"
 

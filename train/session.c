@@ -1,7 +1,6 @@
 #include "train/session.h"
 
 #include "base/clock.h"
-#include "base/memory.h"
 #include "base/output.h"
 #include "config/batches.h"
 #include "config/hf.h"

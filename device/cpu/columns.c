@@ -1,6 +1,5 @@
 #include "device/cpu/columns.h"
 
-#include "device/cpu/vec.h"
 
 enum { CHUNK = 128 }; /* rows */
 

@@ -1,6 +1,5 @@
 /* FACTOR_SUMS and FACTOR. */
 #include "device/cpu/cpu_impl.h"
-#include "device/cpu/vec.h"
 #include "device/elementwise.h"
 
 static tr_dtype dtype_of(const tr_factor_desc *d) {

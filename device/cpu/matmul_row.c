@@ -3,7 +3,6 @@
  * gains nothing). B's rows are summed, or multiplied with A when B is transposed. The order of sums
  * depends on the shape alone. */
 #include "device/cpu/cpu_impl.h"
-#include "device/cpu/panels.h"
 #include "device/cpu/vec.h"
 
 #include <stdio.h>

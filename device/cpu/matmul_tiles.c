@@ -9,7 +9,6 @@
  * depends on the depth alone. */
 #include "device/cpu/cpu_impl.h"
 #include "device/cpu/panels.h"
-#include "device/cpu/vec.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -1,6 +1,5 @@
 /* Tests the check: it accepts orders that can run, and names the fault of other orders. */
 #include "pipeline/orders/csv.h"
-#include "pipeline/program/simulate.h"
 #include "support/pipeline_cases.h"
 #include "support/seed.h"
 

@@ -1,7 +1,6 @@
 /* Tests checkpoints: any layout loads what any other saved; a failed save leaves no files. Ranks
  * are threads of a local world. */
 #include "base/code8.h"
-#include "base/memory.h"
 #include "support/ckpt_rig.h"
 
 #include <hdf5.h>

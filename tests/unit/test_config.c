@@ -1,6 +1,5 @@
 /* Tests the configuration: values of files, presets and arguments, lists, files, limits, the
  * schema. */
-#include "base/philox.h"
 #include "layers/preset.h"
 #include "support/config_text.h"
 #include "support/same_config.h"

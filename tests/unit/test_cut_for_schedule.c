@@ -1,7 +1,6 @@
 /* The cut for a schedule against an exhaustive search: with few exceptions no cut that needs no
  * more memory than the balanced one, or in which no rank needs more than its room, has a shorter
  * step. */
-#include "base/memory.h"
 #include "layers/layer_stage.h"
 #include "partition/cut_for_schedule.h"
 #include "partition/param_memory.h"

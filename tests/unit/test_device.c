@@ -5,7 +5,6 @@
  * of a GPU without one). Exits with 77 when that device cannot be opened. */
 #include "base/memory.h"
 #include "base/philox.h"
-#include "device/device_impl.h"
 #include "support/device_tests.h"
 #include "support/seed.h"
 

@@ -3,7 +3,6 @@
 #include "support/engine_ranks.h"
 #include "support/small_engine.h"
 
-#include "base/memory.h"
 #include "train/store_tensors.h"
 
 #include <math.h>

@@ -1,5 +1,4 @@
 /* HDF5's failures to write a layout are said as those of other writes. */
-#include "ckpt/ckpt_impl.h"
 #include "ckpt/h5.h"
 
 #include <setjmp.h>

@@ -1,8 +1,6 @@
 /* Tests config.json of transformers: what Trireme does not have is refused with a sentence, keys
  * that are left out have the defaults of the classes, and a config that is written reads as the
  * same. */
-#include "base/philox.h"
-#include "config/config.h"
 #include "config/hf.h"
 #include "layers/preset.h"
 #include "support/scratch.h"

@@ -2,7 +2,6 @@
  * merged weights does; an update of full rank gives any other weights; targets that fit no model.
  * Gradients, tensor ranks and decoding of models with updates are in test_families.c. */
 #include "layers/lora_merge.h"
-#include "layers/model_impl.h"
 #include "support/model_team.h"
 
 #define LLAMA                                                                                      \

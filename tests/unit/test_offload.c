@@ -3,7 +3,6 @@
  * activations: the bits of a run without it, with every schedule. All of its memory is planned, in
  * its class, and the device's falls. */
 #include "base/memory.h"
-#include "base/philox.h"
 #include "device/device_impl.h"
 #include "partition/adafactor.h"
 #include "partition/offload.h"

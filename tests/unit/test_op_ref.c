@@ -1,5 +1,4 @@
 /* The reference operators against known values and against their own definitions. */
-#include "device/elementwise.h"
 #include "support/ref_rig.h"
 
 /* Every case runs on ref in every storage type of devices, twice with the same bits, inline and

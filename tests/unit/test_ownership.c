@@ -12,7 +12,6 @@
 #include "train/optimizer.h"
 #include "train/store_tensors.h"
 
-#include <math.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>

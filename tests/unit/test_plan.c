@@ -2,7 +2,6 @@
  * last rank's memory; its time; its cut. test_plan_limits tests plans under a limit of memory. */
 #include "support/plan_config.h"
 
-#include "base/memory.h"
 #include "partition/request.h"
 #include "partition/run_plan.h"
 #include "train/engine.h"

@@ -2,7 +2,6 @@
  * train.recompute auto chooses. */
 #include "support/plan_config.h"
 
-#include "base/memory.h"
 #include "partition/advice.h"
 #include "partition/least_memory.h"
 #include "partition/recompute_choice.h"

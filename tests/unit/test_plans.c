@@ -1,6 +1,5 @@
 /* Tests that the ranks of a run agree on the plans of their operators, and measure each description
  * once. */
-#include "base/memory.h"
 #include "device/device_impl.h"
 #include "partition/request.h"
 #include "support/must.h"

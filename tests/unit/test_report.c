@@ -3,7 +3,6 @@
 #include "pipeline/orders/make.h"
 #include "support/pipeline_cases.h"
 #include "support/xml_check.h"
-#include "train/metrics.h"
 #include "train/plot.h"
 #include "train/report.h"
 

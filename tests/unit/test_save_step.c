@@ -1,7 +1,6 @@
 /* Tests what a save means for the guard's count of skips in a row, and for the step that a run goes
  * back to: with a saver that the test lets succeed or fail; and that the records are on the disk
  * before it begins. */
-#include "train/guard.h"
 #include "train/save_step.h"
 
 #include <setjmp.h>

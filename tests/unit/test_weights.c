@@ -2,11 +2,9 @@
  * bits survives; headers that break a rule, and random damage, also of configs, get one
  * sentence. */
 #include "base/half.h"
-#include "base/philox.h"
 #include "base/text.h"
 #include "ckpt/weights.h"
 #include "config/adapter.h"
-#include "config/config.h"
 #include "config/hf.h"
 #include "support/scratch.h"
 #include "support/seed.h"

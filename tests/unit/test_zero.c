@@ -9,7 +9,6 @@
 #include "support/drawn.h"
 #include "support/engine_ranks.h"
 #include "support/scratch.h"
-#include "support/seed.h"
 #include "train/store_tensors.h"
 
 #include <math.h>

@@ -1,7 +1,6 @@
 /* Tensors of a case: their shapes, how they are filled, and how exact they are. */
 #include "support/op_tensors.h"
 
-#include "base/code8.h"
 
 #include <math.h>
 
