@@ -93,7 +93,7 @@ static tr_status end(tr_rounds *r, const char *what) {
     return tr_trace_at(__FILE__, __LINE__, status);
 }
 
-tr_status tr_rounds_gather(tr_rounds *r, void *all, const size_t *sizes, const char *what) {
+tr_status tr_rounds_gather(tr_rounds *r, void *all, const size_t *sizes) {
     unsigned char *at = all, *own = at;
     begin(r);
     for (int i = 0; i < r->n; i++) {
@@ -103,7 +103,7 @@ tr_status tr_rounds_gather(tr_rounds *r, void *all, const size_t *sizes, const c
     }
     for (int k = 0; k < r->n - 1; k++)
         tr_rounds_send(r, tr_rounds_other(r, k), own, sizes[r->rank]);
-    TR_TRY(end(r, what));
+    TR_TRY(end(r, "gather"));
     return TR_OK;
 }
 

@@ -44,4 +44,4 @@ tr_status tr_rounds_barrier(tr_rounds *rounds);
 tr_status tr_rounds_broadcast(tr_rounds *rounds, int root, void *buffer, size_t bytes);
 /* Gathers sizes[r] bytes of every rank r in `all`, one rank after another. This rank's are already
  * in place. After a failure `all` must stay if the world keeps memory. */
-tr_status tr_rounds_gather(tr_rounds *rounds, void *all, const size_t *sizes, const char *what);
+tr_status tr_rounds_gather(tr_rounds *rounds, void *all, const size_t *sizes);

@@ -344,7 +344,7 @@ tr_status tr_world_gather_all(tr_world *world, const void *mine, void *all, size
     if (status == TR_OK) {
         for (size_t r = 0; r < ranks; r++) sizes[r] = bytes;
         if (bytes > 0) memcpy(data + own, mine, bytes);
-        status = tr_rounds_gather(world->control, data, sizes, "gather");
+        status = tr_rounds_gather(world->control, data, sizes);
         if (status == TR_OK && bytes > 0) memcpy(all, data, ranks * bytes);
         release_memory(world, data);
     }
@@ -364,7 +364,7 @@ tr_status tr_world_gather_all_v(tr_world *world, const void *mine, size_t bytes,
     }
     TR_TRY(take_memory(world, total, 1, &data));
     if (bytes > 0) memcpy(data + before, mine, bytes);
-    tr_status status = tr_rounds_gather(world->control, data, sizes, "gather");
+    tr_status status = tr_rounds_gather(world->control, data, sizes);
     if (status == TR_OK) *all = data;
     else release_memory(world, data);
     TR_TRY(status);

@@ -77,7 +77,7 @@ static void describe_rebuild(block *b) {
 
 static void describe(tr_built_layer *built) {
     block *b = (block *)built;
-    tr_built_writes(built, "hidden", b->width);
+    tr_built_writes(built, b->width);
     b->x = tr_built_place_all(built, b->width);
     b->attention.out.all = b->mlp.down.all = b->x;
     tr_norm_describe(&b->norm_1);

@@ -43,7 +43,7 @@ static bool trains(const embedding *e) {
 static void describe(tr_built_layer *built) {
     embedding *e = (embedding *)built;
     const tr_model_shape *shape = &built->shape;
-    tr_built_writes(built, "hidden", e->width);
+    tr_built_writes(built, e->width);
     tr_built_asks(built, TR_STEP_INPUT_TOKENS);
     tr_embed_desc embed = {.rows = shape->rows,
                            .width = e->width,

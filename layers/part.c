@@ -43,13 +43,13 @@ void tr_built_reads(tr_built_layer *layer, tr_lifetime life) {
     layer->layer.input[0] = (tr_layer_input){.layer = TR_LAYER_BEFORE, .life = life};
 }
 
-void tr_built_writes(tr_built_layer *layer, const char *name, int64_t width) {
+void tr_built_writes(tr_built_layer *layer, int64_t width) {
     const tr_model_shape *shape = &layer->shape;
     const int64_t slice[] = {1, shape->slice.extent, width};
     const int64_t whole[] = {shape->batch, shape->decode ? shape->decode : shape->seq, width};
     const int64_t *extent = shape->sequence ? slice : whole;
     layer->layer.outputs = 1;
-    layer->layer.output[0] = tr_flow_make(name, shape->dtype, 3, extent);
+    layer->layer.output[0] = tr_flow_make("hidden", shape->dtype, 3, extent);
 }
 
 void tr_built_asks(tr_built_layer *layer, const char *name) {

@@ -66,7 +66,7 @@ tr_status tr_built_finish(tr_built_layer *layer);
  * seq). Decoding: the tokens that a row feeds. After TR_LAYER_FLOWS step inputs, layer->described
  * becomes an error. */
 void tr_built_reads(tr_built_layer *layer, tr_lifetime life);
-void tr_built_writes(tr_built_layer *layer, const char *name, int64_t width);
+void tr_built_writes(tr_built_layer *layer, int64_t width);
 void tr_built_asks(tr_built_layer *layer, const char *name);
 /* Declares that the layer asks for document starts, if its shape has documents. */
 void tr_built_asks_starts(tr_built_layer *layer);

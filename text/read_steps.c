@@ -125,8 +125,7 @@ static tr_status add_split(tr_tokenizer *t, const char *regex, tr_behavior behav
     return regex ? tr_matcher_compile(t->path, regex, &step->matcher) : TR_OK;
 }
 
-static tr_status read_behavior(const tr_tokenizer *t, const cJSON *json, tr_behavior missing,
-                               tr_behavior *out) {
+static tr_status read_behavior(const tr_tokenizer *t, const cJSON *json, tr_behavior *out) {
     static const char *const names[] = {
         [TR_DELIMITER_ISOLATED] = "Isolated",
         [TR_DELIMITER_REMOVED] = "Removed",
@@ -135,7 +134,7 @@ static tr_status read_behavior(const tr_tokenizer *t, const cJSON *json, tr_beha
         [TR_DELIMITER_CONTIGUOUS] = "Contiguous",
     };
     const char *name;
-    *out = missing;
+    *out = TR_DELIMITER_ISOLATED;
     TR_TRY(tr_setting_string(t->path, "pre_tokenizer", json, "behavior", &name));
     if (!name) return TR_OK;
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
@@ -152,7 +151,7 @@ static tr_status read_split(tr_tokenizer *t, const cJSON *json, pre_tokenizer *p
     bool invert;
     const char *regex;
     tr_matcher literal;
-    TR_TRY(read_behavior(t, json, TR_DELIMITER_ISOLATED, &behavior));
+    TR_TRY(read_behavior(t, json, &behavior));
     TR_TRY(tr_setting_bool(t->path, "pre_tokenizer", json, "invert", false, &invert));
     TR_TRY(read_pattern(t, "pre_tokenizer", tr_json_get(json, "pattern"), &literal, &regex));
     tr_status status = add_split(t, regex, behavior, invert);
@@ -251,7 +250,7 @@ static tr_status read_pre_step(tr_tokenizer *t, const cJSON *json, void *context
                          false);
     }
     if (!strcmp(type, "Punctuation")) {
-        TR_TRY(read_behavior(t, json, TR_DELIMITER_ISOLATED, &behavior));
+        TR_TRY(read_behavior(t, json, &behavior));
         return add_split(t, punctuation, behavior, false);
     }
     if (!strcmp(type, "WhitespaceSplit")) return add_split(t, "\\s", TR_DELIMITER_REMOVED, false);
