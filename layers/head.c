@@ -322,13 +322,8 @@ static tr_status forward(tr_layer *layer, const tr_layer_io *io) {
 
 /* --- I, W and decoding ------------------------------------------------------------------------ */
 
-static tr_status grad_input(tr_layer *layer, const tr_layer_io *io) {
-    (void)layer;
-    (void)io;
-    return TR_OK;
-}
-
-static tr_status grad_weight(tr_layer *layer, const tr_layer_io *io) {
+/* F has computed all gradients. */
+static tr_status do_nothing(tr_layer *layer, const tr_layer_io *io) {
     (void)layer;
     (void)io;
     return TR_OK;
@@ -348,8 +343,8 @@ static tr_status decode(tr_layer *layer, const tr_layer_io *io) {
 static const tr_layer_ops ops = {.kind = "head",
                                  .prepare = tr_built_prepare,
                                  .forward = forward,
-                                 .grad_input = grad_input,
-                                 .grad_weight = grad_weight,
+                                 .grad_input = do_nothing,
+                                 .grad_weight = do_nothing,
                                  .decode = decode,
                                  .destroy = tr_built_destroy};
 
