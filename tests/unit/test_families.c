@@ -121,14 +121,6 @@ enum { CASES = sizeof cases / sizeof *cases };
 
 /* --- gradients -------------------------------------------------------------------------------- */
 
-static double loss_with(rig *r, tr_param *param, int64_t i, float value) {
-    float kept = rig_get(param, TR_F32, i);
-    rig_set(param, TR_F32, i, value);
-    double loss = rig_forward(r);
-    rig_set(param, TR_F32, i, kept);
-    return loss;
-}
-
 /* Returns the gradient of the parameter's second use, 0 without one. */
 static double tied_gradient(rig *r, const tr_param *param, int64_t i) {
     for (int p = 0; p < r->model->params_count; p++) {
@@ -143,8 +135,9 @@ static void check_param(rig *r, const char *name, tr_param *param, double loss) 
     for (int sample = 0; sample < 8; sample++) {
         int64_t i = (sample * 7919 + 13) % param->count;
         float x = rig_get(param, TR_F32, i), h = 0x1p-6f; /* exact steps */
-        double near = loss_with(r, param, i, x + h) - loss_with(r, param, i, x - h);
-        double far = loss_with(r, param, i, x + 2 * h) - loss_with(r, param, i, x - 2 * h);
+        double near = rig_forward_with(r, param, i, x + h) - rig_forward_with(r, param, i, x - h);
+        double far =
+            rig_forward_with(r, param, i, x + 2 * h) - rig_forward_with(r, param, i, x - 2 * h);
         /* Five points: the error is O(h^4), and about 30 roundings of FP32 tensors over h. */
         double slope = (8 * near - far) / (12 * (double)h);
         double grad = rig_grad(param, i) + tied_gradient(r, param, i);
@@ -236,14 +229,6 @@ static void test_sequence_changes_only_norms(void **state) {
 
 /* --- decoding --------------------------------------------------------------------------------- */
 
-static double log_sum_exp(const float *x, int64_t n) {
-    double max = (double)x[0], sum = 0;
-    for (int64_t i = 1; i < n; i++)
-        if ((double)x[i] > max) max = (double)x[i];
-    for (int64_t i = 0; i < n; i++) sum += exp((double)x[i] - max);
-    return max + log(sum);
-}
-
 /* Fails unless the loss of every token at every position agrees with decoding, within the tolerance
  * of logits of size 1. */
 static void check_decode(const char *device, const tr_model_config *config, double tolerance) {
@@ -261,7 +246,7 @@ static void check_decode(const char *device, const tr_model_config *config, doub
         rig_decode(&step, t);
         for (int64_t b = 0; b < BATCH; b++) {
             const float *logits = &step.logits[b * config->vocab];
-            double total = log_sum_exp(logits, config->vocab), size = 1;
+            double total = rig_log_sum_exp(logits, config->vocab), size = 1;
             for (int64_t v = 0; v < config->vocab; v++)
                 if (fabs((double)logits[v]) > size) size = fabs((double)logits[v]);
             for (int32_t v = 0; v < config->vocab; v += 3) {

@@ -27,14 +27,6 @@ static void run_model(const char *device, const tr_model_config *config, tr_dtyp
 
 /* --- finite differences ----------------------------------------------------------------------- */
 
-static double loss_with(rig *r, tr_param *param, int64_t i, float value) {
-    float kept = rig_get(param, TR_F32, i);
-    rig_set(param, TR_F32, i, value);
-    double loss = rig_forward(r);
-    rig_set(param, TR_F32, i, kept);
-    return loss;
-}
-
 static void check_differences(const tr_model_config *config) {
     tr_world *world;
     RIG_TRY(tr_world_open_local(1, &world));
@@ -51,8 +43,10 @@ static void check_differences(const tr_model_config *config) {
         for (int sample = 0; sample < 6; sample++) {
             int64_t i = (sample * 7919 + 13) % param->count;
             float x = rig_get(param, TR_F32, i), h = 0x1p-5f; /* exact steps */
-            double near = loss_with(&r, param, i, x + h) - loss_with(&r, param, i, x - h);
-            double far = loss_with(&r, param, i, x + 2 * h) - loss_with(&r, param, i, x - 2 * h);
+            double near =
+                rig_forward_with(&r, param, i, x + h) - rig_forward_with(&r, param, i, x - h);
+            double far = rig_forward_with(&r, param, i, x + 2 * h) -
+                         rig_forward_with(&r, param, i, x - 2 * h);
             /* Five points: the error is O(h^4), and about 30 roundings of FP32 tensors over h. */
             double slope = (8 * near - far) / (12 * (double)h);
             double grad = rig_grad(param, i) + (tied ? rig_grad(second, i) : 0);
@@ -208,14 +202,6 @@ static double forward_log_probability(rig *r, int64_t row, int32_t token) {
     return -rig_forward(r);
 }
 
-static double log_sum_exp(const float *x, int64_t n) {
-    double max = (double)x[0], sum = 0;
-    for (int64_t i = 1; i < n; i++)
-        if ((double)x[i] > max) max = (double)x[i];
-    for (int64_t i = 0; i < n; i++) sum += exp((double)x[i] - max);
-    return max + log(sum);
-}
-
 /* Checks some tokens at every position, `apart` from one to the next. */
 static void check_decode(const char *device, const tr_model_config *config, tr_dtype dtype,
                          int apart, double tolerance) {
@@ -234,7 +220,7 @@ static void check_decode(const char *device, const tr_model_config *config, tr_d
         rig_decode(&step, t);
         for (int64_t b = 0; b < BATCH; b++) {
             const float *logits = &step.logits[b * vocab];
-            double total = log_sum_exp(logits, vocab);
+            double total = rig_log_sum_exp(logits, vocab);
             for (int32_t v = 0; v < vocab; v += apart) {
                 double expected = forward_log_probability(&whole, b * SEQ + t, v);
                 double error = fabs((double)logits[v] - total - expected);

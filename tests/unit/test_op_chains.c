@@ -2,18 +2,11 @@
  * enough: products with an activation and its gradient, ROPE and NORM_ROPE, which work in place,
  * and ADD_NORM, which has two results. */
 #include "support/op_runner.h"
+#include "support/ref_rig.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdint.h>
-#include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
-static uint64_t seed;
-static tr_device *device;
 static const double h = TR_DIFFERENCE_STEP;
 
 enum { ROWS = 6, WIDTH = 11, SEQ = 3 };
@@ -267,17 +260,6 @@ static void test_add_norm_gradient(void **state) {
     (void)state;
     check_add_norm(false);
     check_add_norm(true);
-}
-
-static int setup(void **state) {
-    (void)state;
-    return (int)tr_op_open_ref(&device);
-}
-
-static int teardown(void **state) {
-    (void)state;
-    tr_device_close(device);
-    return 0;
 }
 
 int main(void) {

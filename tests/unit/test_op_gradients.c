@@ -4,17 +4,10 @@
  * (L(x+2h) - L(x-2h))) / 12h. Y is rounded to f32, so L has an error of eps sqrt(n) max|Y DY|, and
  * the difference 1/h of that; the truncation error, O(h^4), is smaller. */
 #include "support/op_runner.h"
+#include "support/ref_rig.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdint.h>
-#include <stdlib.h>
 
-#include <cmocka.h>
-
-static uint64_t seed;
-static tr_device *device;
 static const double h = TR_DIFFERENCE_STEP;
 
 /* Where a tensor of the backward operator comes from: an index of the forward operator's tensors,
@@ -374,17 +367,6 @@ static void test_xent_gradient(void **state) {
     for (int k = 0; k < 4; k++) tr_op_runner_close(&parts[k]);
     free(logits);
     free(slope);
-}
-
-static int setup(void **state) {
-    (void)state;
-    return (int)tr_op_open_ref(&device);
-}
-
-static int teardown(void **state) {
-    (void)state;
-    tr_device_close(device);
-    return 0;
 }
 
 int main(void) {

@@ -248,6 +248,14 @@ double rig_forward(rig *r) {
     return rig_run_forward(r, true);
 }
 
+double rig_forward_with(rig *r, tr_param *param, int64_t i, float value) {
+    float kept = rig_get(param, TR_F32, i);
+    rig_set(param, TR_F32, i, value);
+    double loss = rig_forward(r);
+    rig_set(param, TR_F32, i, kept);
+    return loss;
+}
+
 /* Runs I or B, which must not modify dy. */
 static void rig_run_gradient(rig *r, int i, tr_status (*run)(tr_layer *, const tr_layer_io *)) {
     tr_layer *layer = r->model->layers[i];
@@ -331,4 +339,12 @@ void rig_decode(rig *r, int64_t position) {
         tr_layer_io io = rig_io(r, i);
         RIG_TRY(layer->ops->decode(layer, &io));
     }
+}
+
+double rig_log_sum_exp(const float *logits, int64_t vocab) {
+    double max = (double)logits[0], sum = 0;
+    for (int64_t i = 1; i < vocab; i++)
+        if ((double)logits[i] > max) max = (double)logits[i];
+    for (int64_t i = 0; i < vocab; i++) sum += exp((double)logits[i] - max);
+    return max + log(sum);
 }

@@ -89,6 +89,9 @@ void rig_fill_named(rig *r);
 
 double rig_forward(rig *r);
 
+/* Returns rig_forward with `value` as element i of an FP32 parameter. */
+double rig_forward_with(rig *r, tr_param *param, int64_t i, float value);
+
 /* Prepares for the first micro-batch, which must write every gradient and read none. */
 void rig_begin_gradients(rig *r);
 
@@ -101,3 +104,6 @@ void rig_backward(rig *r, bool apart);
 
 /* Runs one token a row through a rig opened for decoding; fills r->logits[batch, vocab]. */
 void rig_decode(rig *r, int64_t position);
+
+/* Returns log(sum(exp(logits[0..vocab)))). */
+double rig_log_sum_exp(const float *logits, int64_t vocab);
