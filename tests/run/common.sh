@@ -130,6 +130,21 @@ as_planned() {
         fail "$1: memory: $(grep '^memory' "$scratch/$1.out")"
 }
 
+# Of tests that halve their runs, which have options=(ARGUMENTS...) of their own:
+# same_run RUN REFERENCE RANKS ARGUMENTS...: the run has the reference's bits, and the planned memory.
+same_run() {
+    train 0 "$3" "$1" "${options[@]}" "${@:4}"
+    same_curve "$1" "$2"
+    same_tensors "$1" "$2" 10
+    as_planned "$1"
+}
+# continue_run RUN REFERENCE RANKS ARGUMENTS...: continues REFERENCE from its step 5 as RUN.
+continue_run() {
+    cp -r "$scratch/$2" "$scratch/$1"
+    rm -r "$(step_dir "$1" 10)"
+    train 0 "$3" "$1" --resume "${options[@]}" "${@:4}"
+}
+
 # intact RUN STEP: every block of the checkpoint must be intact.
 intact() {
     "$trireme" ckpt verify "$scratch/$1" "$2" >"$scratch/verify" 2>&1 || fail "$1: step $2: $(<"$scratch/verify")"

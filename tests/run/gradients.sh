@@ -9,14 +9,6 @@ halve
 
 options=(model.width=96 model.vocab=700 optim.clip=0.5 optim.gradients=bf16)
 
-# same RUN REFERENCE RANKS ARGUMENTS...: the run has the reference's bits, and the planned memory.
-same() {
-    train 0 "$3" "$1" "${options[@]}" "${@:4}"
-    same_curve "$1" "$2"
-    same_tensors "$1" "$2" 10
-    as_planned "$1"
-}
-
 # norm_is_near RUN REFERENCE: the norms of the first step's gradients differ by no more than the sums of n = 12
 # micro-batches do, 2^-8 sqrt(n / 3) of them if micro-batches are equal (docs/config.md). Their noise raises the error, but
 # only errors in the direction of the sum change its norm much.
@@ -31,16 +23,16 @@ train 0 1 one "${options[@]}" log.noise_scale=true
 as_planned one
 diff <(field one loss) <(field wide loss) >/dev/null && fail "optim.gradients=bf16 changes no loss"
 norm_is_near one wide
-same pp2 one 2 parallel.pp=2 parallel.schedule=interleaved parallel.virtual=2
-same zbv one 2 parallel.pp=2 parallel.schedule=zbv device.name=guarded
+same_run pp2 one 2 parallel.pp=2 parallel.schedule=interleaved parallel.virtual=2
+same_run zbv one 2 parallel.pp=2 parallel.schedule=zbv device.name=guarded
 # Data ranks have other sums, of the same bits with each parallel.zero.
 train 0 2 dp2 "${options[@]}" parallel.dp=2
 as_planned dp2
 norm_is_near dp2 wide
 "$trireme" plan "$scratch/base.yaml" "${options[@]}" parallel.dp=2 >"$scratch/plan" || fail "no plan"
 grep -q '^reduce .* bf16 gradients in ' "$scratch/plan" || fail "the plan says '$(grep '^reduce' "$scratch/plan")'"
-same dp2-zero dp2 2 parallel.dp=2 parallel.zero=1 parallel.reduce=bf16
-same dp2-zero3 dp2 4 parallel.dp=2 parallel.zero=3 parallel.pp=2 parallel.schedule=bfs parallel.virtual=2
+same_run dp2-zero dp2 2 parallel.dp=2 parallel.zero=1 parallel.reduce=bf16
+same_run dp2-zero3 dp2 4 parallel.dp=2 parallel.zero=3 parallel.pp=2 parallel.schedule=bfs parallel.virtual=2
 narrow=(parallel.tp=2 parallel.sequence=true train.precision=bf16 optim.moments=bf16 optim.master=none)
 train 0 2 tp2 "${options[@]}" "${narrow[@]}"
 as_planned tp2
@@ -49,10 +41,10 @@ norm_is_near tp2 tp2-wide
 # A family with joined matrices, of which some are frozen, in FP16, with another optimizer.
 other=(model.family=llama model.kv_heads=1 train.precision=fp16 optim.name=lion optim.lr=0.0003 'train.freeze=*.q_proj.*')
 train 0 1 lion "${options[@]}" "${other[@]}"
-same lion-pp2 lion 2 parallel.pp=2 "${other[@]}"
+same_run lion-pp2 lion 2 parallel.pp=2 "${other[@]}"
 # An optimizer with directions, of which those of a bucket exist at one time.
 train 0 2 lamb "${options[@]}" optim.name=lamb parallel.tp=2
-same lamb-pp2 lamb 4 parallel.pp=2 parallel.tp=2 parallel.schedule=zb-h1 optim.name=lamb
+same_run lamb-pp2 lamb 4 parallel.pp=2 parallel.tp=2 parallel.schedule=zb-h1 optim.name=lamb
 
 cp -r "$scratch/one" "$scratch/on"
 rm -r "$(step_dir on 10)"

@@ -9,13 +9,6 @@ halve
 
 options=(model.width=96 model.vocab=700 optim.clip=0.5 train.precision=bf16 optim.master=none)
 
-# same RUN REFERENCE RANKS ARGUMENTS...: the run has the reference's bits, and the planned memory.
-same() {
-    train 0 "$3" "$1" "${options[@]}" "${@:4}"
-    same_curve "$1" "$2"
-    same_tensors "$1" "$2" 10
-    as_planned "$1"
-}
 parameter_bytes() { sed -n 's/^memory .* took .* parameters \([0-9.]*\),.*/\1/p' "$scratch/$1.out"; }
 payload() { cat "$(step_dir "$1" 10)"/shard-* | wc -c; }
 # is_part WHAT A B SHARE: A is that share of B.
@@ -30,17 +23,17 @@ diff <(field one loss) <(field wide loss) >/dev/null && fail "optim.master=none 
 near one wide loss 0.02
 is_part parameters "$(parameter_bytes one)" "$(parameter_bytes wide)" 0.333
 is_part "a checkpoint" "$(payload one)" "$(payload wide)" 0.833 # 10 of 12 bytes a parameter
-same pp2 one 2 parallel.pp=2 parallel.schedule=gpipe
+same_run pp2 one 2 parallel.pp=2 parallel.schedule=gpipe
 train 0 2 dp2 "${options[@]}" parallel.dp=2
 as_planned dp2
-same dp2-zero dp2 4 parallel.dp=2 parallel.pp=2 parallel.zero=1
-same dp2-zero3 dp2 2 parallel.dp=2 parallel.zero=3 parallel.schedule=bfs parallel.virtual=4
+same_run dp2-zero dp2 4 parallel.dp=2 parallel.pp=2 parallel.zero=1
+same_run dp2-zero3 dp2 2 parallel.dp=2 parallel.zero=3 parallel.schedule=bfs parallel.virtual=4
 train 0 2 tp2 "${options[@]}" parallel.tp=2
 as_planned tp2
 near tp2 one loss 0.02
 # With moments in BF16, and of an optimizer without states: checkpoints of 6 and 2 bytes a parameter.
 train 0 1 small "${options[@]}" optim.moments=bf16
-same small-pp2 small 2 parallel.pp=2 optim.moments=bf16
+same_run small-pp2 small 2 parallel.pp=2 optim.moments=bf16
 is_part "a checkpoint of BF16" "$(payload small)" "$(payload wide)" 0.5
 train 0 1 sgd "${options[@]}" optim.name=sgd optim.momentum=0 optim.lr=0.1
 as_planned sgd
@@ -48,24 +41,18 @@ is_part "a checkpoint of sgd" "$(payload sgd)" "$(payload wide)" 0.167
 # An optimizer with directions of whole matrices, which one data rank owns.
 train 0 2 muon "${options[@]}" optim.name=muon parallel.dp=2
 as_planned muon
-same muon-pp2 muon 4 parallel.pp=2 optim.name=muon parallel.dp=2 parallel.zero=1
+same_run muon-pp2 muon 4 parallel.pp=2 optim.name=muon parallel.dp=2 parallel.zero=1
 
-# continued RUN REFERENCE RANKS ARGUMENTS...: continues REFERENCE from its step 5 as RUN.
-continued() {
-    cp -r "$scratch/$2" "$scratch/$1"
-    rm -r "$(step_dir "$1" 10)"
-    train 0 "$3" "$1" --resume "${options[@]}" "${@:4}"
-}
-continued on one 2 parallel.pp=2
+continue_run on one 2 parallel.pp=2
 same_curve on one
 same_tensors on one 10
 [[ ! -s $scratch/on.err ]] || fail "on: said '$(<"$scratch/on.err")'"
-continued on-zero dp2-zero 2 parallel.dp=2 parallel.zero=1
+continue_run on-zero dp2-zero 2 parallel.dp=2 parallel.zero=1
 same_curve on-zero dp2
-continued narrowed wide 1
+continue_run narrowed wide 1
 says narrowed "warning: optim.master is none: the checkpoint's parameters, which were kept in fp32, are rounded to bf16 and lose bits"
 near narrowed wide loss 0.02
-continued widened one 1 optim.master=fp32
+continue_run widened one 1 optim.master=fp32
 [[ ! -s $scratch/widened.err ]] || fail "widened: said '$(<"$scratch/widened.err")'"
 
 # Weights leave and come back as they are, and a step of length 0 rounds none of them.
@@ -75,7 +62,7 @@ train 0 1 from "${options[@]}" model.init_from="$scratch/hf" train.steps=1 optim
 
 # Parameters that are frozen now have no masters; once they are saved as they are, nothing is lost.
 frozen=(optim.master=fp32 'train.freeze=*.mlp.* *.wpe.weight')
-continued frozen wide 1 "${frozen[@]}" train.steps=7 optim.horizon=10
+continue_run frozen wide 1 "${frozen[@]}" train.steps=7 optim.horizon=10
 says frozen "warning: train.precision is bf16: the checkpoint's parameters that are frozen now are rounded to it and may lose bits"
 train 0 1 frozen --resume "${options[@]}" "${frozen[@]}" train.steps=8 optim.horizon=10
 [[ ! -s $scratch/frozen.err ]] || fail "frozen again: said '$(<"$scratch/frozen.err")'"

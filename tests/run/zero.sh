@@ -98,17 +98,10 @@ drawn_as_zero0 2 tied-noise 4 parallel.pp=2 parallel.dp=2 log.noise_scale=true
 }
 
 # A run continues with the other value, and with other data ranks, as one continues that never divided anything.
-# continued RUN REFERENCE RANKS ARGUMENTS...: continues REFERENCE from its step 5 as RUN.
-continued() {
-    local run=$1 reference=$2 ranks=$3
-    cp -r "$scratch/$reference" "$scratch/$run"
-    rm -r "$(step_dir "$run" 10)"
-    train 0 "$ranks" "$run" --resume "${options[@]}" "${@:4}"
-}
 # as_dp2 RUN REFERENCE RANKS ARGUMENTS...: the same, if it is drawn; the bits must be those of dp2-0.
 as_dp2() {
     drawn "$1" || return 0
-    continued "$@"
+    continue_run "$@"
     same_curve "$1" dp2-0
     same_tensors "$1" dp2-0 10
 }
@@ -120,8 +113,8 @@ as_dp2 from-3 bfs-dp2-3 2 parallel.dp=2 parallel.zero=1
 # both NAME REFERENCE RANKS ARGUMENTS...: continues REFERENCE-0, and REFERENCE-1 with parallel.zero=$zero, as NAME-0 and -1.
 both() {
     drawn "$1" || return 0
-    continued "$1-0" "$2-0" "${@:3}"
-    continued "$1-1" "$2-1" "${@:3}" parallel.zero="$zero"
+    continue_run "$1-0" "$2-0" "${@:3}"
+    continue_run "$1-1" "$2-1" "${@:3}" parallel.zero="$zero"
     same_curve "$1-1" "$1-0"
     same_tensors "$1-1" "$1-0" 10
 }
