@@ -1,7 +1,7 @@
 /* Tests evaluation: an engine without gradients gives the loss of each sequence, which is the one
  * that the decoder's logits have, and takes the planned memory. */
 #include "base/memory.h"
-#include "pipeline/orders/make.h"
+#include "support/generate_order.h"
 #include "train/decoder.h"
 #include "train/engine.h"
 
@@ -117,9 +117,7 @@ static void decode_losses(rig *r, tr_sequence_loss *out) {
 static tr_engine *open_engine(rig *r, tr_dtype dtype) {
     tr_schedule *schedule;
     tr_engine *engine;
-    const tr_schedule_request request = {
-        .name = "forward", .ranks = 1, .micro_batches = BATCH / MICRO_BATCH, .chunks = 1};
-    assert_int_equal(tr_schedule_make(&request, &schedule), TR_OK);
+    assert_int_equal(generate_order("forward", 1, 1, BATCH / MICRO_BATCH, &schedule), TR_OK);
     const tr_engine_desc desc = {.world = r->world,
                                  .device = r->device,
                                  .mesh = r->mesh,

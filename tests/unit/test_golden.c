@@ -20,8 +20,8 @@
  * of all gradients. AdamW turns its rounding errors into steps of any size, so elements with
  * such a gradient are left out when parameters of FP32, BF16 and FP16 are compared. */
 #include "config/config.h"
-#include "pipeline/orders/make.h"
 #include "support/elements.h"
+#include "support/generate_order.h"
 #include "support/golden.h"
 #include "support/op_cases.h"
 #include "train/decoder.h"
@@ -177,8 +177,6 @@ static void train(const golden *g, const tr_config *c, tr_world *world, tr_devic
                   results *out) {
     tr_engine *engine;
     tr_schedule *schedule;
-    const tr_schedule_request request = {
-        .name = "1f1b", .ranks = 1, .micro_batches = MICRO_BATCHES, .chunks = 1};
     tr_engine_desc desc = {.world = world,
                            .device = device,
                            .model = c->model,
@@ -190,7 +188,7 @@ static void train(const golden *g, const tr_config *c, tr_world *world, tr_devic
                            .optimizer = tr_optim_of(c),
                            .fetch = fetch,
                            .fetch_context = (void *)g};
-    TRY(tr_schedule_make(&request, &schedule));
+    TRY(generate_order("1f1b", 1, 1, MICRO_BATCHES, &schedule));
     TRY(tr_mesh_make(1, 1, 1, 0, 1, &desc.mesh));
     desc.schedule = schedule;
     TRY(tr_engine_create(&desc, &engine));

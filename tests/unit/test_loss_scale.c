@@ -1,8 +1,8 @@
 /* Tests the loss scale: its rule, and on every layout that an overflow on one rank at one step
  * leaves the bits of a run in which that step was not taken. */
 #include "base/philox.h"
-#include "pipeline/orders/make.h"
 #include "support/engine_ranks.h"
+#include "support/generate_order.h"
 #include "train/engine.h"
 #include "train/loss_scale.h"
 
@@ -178,9 +178,7 @@ static tr_status train(engine_rank *r, void *state) {
 
 static void run(layout l, loss lost, int where, member of[MOST_RANKS]) {
     tr_schedule *schedule;
-    const tr_schedule_request request = {
-        .name = l.schedule, .ranks = l.pp, .micro_batches = BATCH / l.dp, .chunks = 1};
-    assert_int_equal(tr_schedule_make(&request, &schedule), TR_OK);
+    assert_int_equal(generate_order(l.schedule, l.pp, l.pp, BATCH / l.dp, &schedule), TR_OK);
     for (int i = 0; i < MOST_RANKS; i++)
         of[i] = (member){.schedule = schedule, .layout = l, .loss = lost, .where = where};
     run_engine_ranks(l.pp * l.dp * l.tp, "cpu", train, of, sizeof *of);

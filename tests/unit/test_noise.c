@@ -1,8 +1,8 @@
 /* Tests the gradient noise scale: the estimates of a step against gradients of the first
  * micro-batch and of the whole batch that engines of their own compute, on every layout, and the
  * running means. */
-#include "pipeline/orders/make.h"
 #include "support/engine_ranks.h"
+#include "support/generate_order.h"
 #include "train/engine.h"
 
 #include <float.h>
@@ -104,11 +104,9 @@ static tr_step_result run(layout l, int batch, bool noise, double *squares) {
     member of[MOST_RANKS];
     tr_schedule *schedule;
     const int ranks = l.pp * l.dp * l.tp;
-    const tr_schedule_request request = {.name = l.schedule,
-                                         .ranks = l.pp,
-                                         .micro_batches = batch / l.dp / l.micro_batch,
-                                         .chunks = strcmp(l.schedule, "zbv") == 0 ? 2 : 1};
-    assert_int_equal(tr_schedule_make(&request, &schedule), TR_OK);
+    const int stages = strcmp(l.schedule, "zbv") == 0 ? 2 * l.pp : l.pp;
+    const int micro_batches = batch / l.dp / l.micro_batch;
+    assert_int_equal(generate_order(l.schedule, l.pp, stages, micro_batches, &schedule), TR_OK);
     for (int i = 0; i < ranks; i++)
         of[i] = (member){.schedule = schedule, .layout = l, .batch = batch, .noise = noise};
     run_engine_ranks(ranks, "ref", train, of, sizeof *of);

@@ -1,27 +1,12 @@
 /* Tests a run on a device that refuses an operator. */
 #include "device/device_impl.h"
-#include "pipeline/orders/make.h"
-#include "train/engine.h"
+#include "support/small_engine.h"
 
 #include <float.h>
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <string.h>
 
-#include <cmocka.h>
-
-enum { STEPS = 3, CONTEXT = 16, VOCAB = 256 };
-
-static tr_status fetch(void *context, bool validation, int64_t sample, const tr_fetch *wanted,
-                       int count) {
-    (void)context, (void)validation;
-    for (int k = 0; k < count; k++)
-        for (int i = 0; i < CONTEXT; i++)
-            ((int32_t *)wanted[k].to)[i] = (int32_t)((sample + i) % VOCAB);
-    return TR_OK;
-}
+enum { STEPS = 3 };
 
 /* Computes losses and norms of the first steps of a Qwen3 model on a device that may refuse an
  * operator; text[size] gets the operators that run in parts. */
@@ -30,31 +15,17 @@ static void train_qwen3(bool refuses, double result[2 * STEPS], char *text, size
     tr_device *device;
     tr_engine *engine;
     tr_step_result step;
-    tr_schedule *schedule;
-    const tr_schedule_request request = {
-        .name = "1f1b", .ranks = 1, .micro_batches = 4, .chunks = 1};
-    assert_int_equal(tr_schedule_make(&request, &schedule), TR_OK);
+    tr_schedule *schedule = schedule_of("1f1b", 1, 4);
     assert_int_equal(tr_world_open_local(1, &world), TR_OK);
     assert_int_equal(tr_device_open("cpu", &(tr_device_options){.threads = 2}, &device), TR_OK);
     tr_device_ops refusing = *device->ops;
     refusing.fuses = true;
     if (refuses) refusing.prepare[TR_OP_NORM_ROPE] = refusing.prepare[TR_OP_NORM_ROPE_DGRAD] = NULL;
     device->ops = &refusing;
-    tr_engine_desc desc = {.world = world,
-                           .device = device,
-                           .model = {.family = "qwen3",
-                                     .layers = 2,
-                                     .width = 32,
-                                     .heads = 2,
-                                     .context = CONTEXT,
-                                     .vocab = VOCAB},
-                           .batch = 8,
-                           .micro_batch = 2,
-                           .dtype = TR_F32,
-                           .schedule = schedule,
-                           .fetch = fetch,
-                           .optimizer = {.beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f}};
-    assert_int_equal(tr_mesh_make(1, 1, 1, 0, 1, &desc.mesh), TR_OK);
+    tr_engine_desc desc = small(world, device, schedule);
+    strcpy(desc.model.family, "qwen3");
+    desc.dtype = TR_F32;
+    desc.fetch = fetch;
     assert_int_equal(tr_engine_create(&desc, &engine), TR_OK);
     assert_int_equal(tr_store_init(tr_engine_store(engine), 1, NULL), TR_OK);
     for (int i = 0; i < STEPS; i++) {

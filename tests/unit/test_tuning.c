@@ -4,7 +4,7 @@
 #include "base/memory.h"
 #include "device/device_impl.h"
 #include "layers/tuning.h"
-#include "pipeline/orders/make.h"
+#include "support/generate_order.h"
 #include "train/engine.h"
 
 #include <math.h>
@@ -244,9 +244,8 @@ static void *rank_main(void *argument) {
 
 static tr_schedule *schedule_of(const layout *l) {
     tr_schedule *schedule;
-    const tr_schedule_request request = {
-        .name = l->schedule, .ranks = l->pp, .micro_batches = BATCH / l->dp, .chunks = l->chunks};
-    assert_int_equal(tr_schedule_make(&request, &schedule), TR_OK);
+    const int stages = l->pp * l->chunks;
+    assert_int_equal(generate_order(l->schedule, l->pp, stages, BATCH / l->dp, &schedule), TR_OK);
     return schedule;
 }
 

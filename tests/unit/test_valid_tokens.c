@@ -1,7 +1,7 @@
 /* Tests labels that do not count, in unequal numbers for each micro-batch and data rank: a step's
  * loss and gradient are means over all labels that count, whatever the layout. */
-#include "pipeline/orders/make.h"
 #include "support/engine_ranks.h"
+#include "support/generate_order.h"
 #include "train/engine.h"
 
 #include <float.h>
@@ -81,11 +81,8 @@ static member run(layout l, int only) {
     member of[MOST_RANKS];
     tr_schedule *schedule;
     const int ranks = l.pp * l.dp;
-    const tr_schedule_request request = {.name = "1f1b",
-                                         .ranks = l.pp,
-                                         .micro_batches = SAMPLES / l.dp / l.micro_batch,
-                                         .chunks = 1};
-    assert_int_equal(tr_schedule_make(&request, &schedule), TR_OK);
+    const int micro_batches = SAMPLES / l.dp / l.micro_batch;
+    assert_int_equal(generate_order("1f1b", l.pp, l.pp, micro_batches, &schedule), TR_OK);
     for (int i = 0; i < ranks; i++)
         of[i] = (member){.schedule = schedule, .layout = l, .only = only};
     run_engine_ranks(ranks, "ref", train, of, sizeof *of);

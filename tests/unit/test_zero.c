@@ -5,9 +5,9 @@
 #include "base/memory.h"
 #include "base/philox.h"
 #include "partition/owners.h"
-#include "pipeline/orders/make.h"
 #include "support/drawn.h"
 #include "support/engine_ranks.h"
+#include "support/generate_order.h"
 #include "support/scratch.h"
 #include "train/store_tensors.h"
 
@@ -263,10 +263,8 @@ static tr_status train_and_name(engine_rank *r, void *state) {
 static void run(job j, member of[MOST_RANKS]) {
     const layout *l = &j.layout;
     const int ranks = l->pp * l->dp * l->tp;
-    const tr_schedule_request request = {
-        .name = l->schedule, .ranks = l->pp, .micro_batches = BATCH / l->dp, .chunks = l->chunks};
     tr_schedule *schedule;
-    must(tr_schedule_make(&request, &schedule));
+    must(generate_order(l->schedule, l->pp, l->pp * l->chunks, BATCH / l->dp, &schedule));
     j.schedule = schedule;
     for (int i = 0; i < ranks; i++) of[i] = (member){.job = &j};
     run_engine_ranks(ranks, "cpu", train_and_name, of, sizeof *of);

@@ -1,7 +1,7 @@
 /* A small engine of one rank, for tests. */
 #pragma once
 
-#include "pipeline/orders/make.h"
+#include "support/generate_order.h"
 #include "train/engine.h"
 
 #include <setjmp.h>
@@ -12,9 +12,7 @@
 
 static inline tr_schedule *schedule_of(const char *name, int ranks, int micro_batches) {
     tr_schedule *schedule;
-    const tr_schedule_request request = {
-        .name = name, .ranks = ranks, .micro_batches = micro_batches, .chunks = 1};
-    assert_int_equal(tr_schedule_make(&request, &schedule), TR_OK);
+    assert_int_equal(generate_order(name, ranks, ranks, micro_batches, &schedule), TR_OK);
     return schedule;
 }
 
