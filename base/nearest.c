@@ -56,7 +56,7 @@ int tr_nearest(const char *word, const char *(*name)(const void *names, int inde
     return best >= 0 && best_distance <= (int)strnlen(word, LONGEST) / 3 ? best : -1;
 }
 
-static const char *word_of(const void *words, int index) {
+const char *tr_word_at(const void *words, int index) {
     return ((const char *const *)words)[index];
 }
 
@@ -71,7 +71,7 @@ tr_hint tr_nearest_hint(const char *value, size_t length, const char *const *wor
     static const tr_hint none = {.text = ""};
     if (length == 0 || length > LONGEST) return none;
     (void)snprintf(word, sizeof word, "%.*s", (int)length, value);
-    int near = tr_nearest(word, word_of, words, count);
+    int near = tr_nearest(word, tr_word_at, words, count);
     for (int i = 0; near < 0 && i < count; i++) /* gpt2 is gpt2-124m */
         if (strncmp(words[i], word, length) == 0) near = i;
     return near >= 0 && strcmp(words[near], word) != 0 ? tr_hint_at(words[near]) : none;

@@ -18,6 +18,9 @@ int tr_edit_distance(const char *a, const char *b);
 int tr_nearest(const char *word, const char *(*name)(const void *names, int index),
                const void *names, int count);
 
+/* Returns words[index] of an array of strings; tr_nearest takes it as `name`. */
+const char *tr_word_at(const void *words, int index);
+
 /* Returns the hint at the word that `value[length]` probably means: the nearest one, and otherwise
  * the first that begins with it. It is empty when there is none, and when `value` is one of the
  * words. */

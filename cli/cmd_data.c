@@ -53,10 +53,6 @@ static tr_status print_corpus(const tr_config *c, const tr_data *data, int part)
     return TR_OK;
 }
 
-static const char *part_name(const void *names, int index) {
-    return ((const char *const *)names)[index];
-}
-
 /* Fails when a word is an option: data without tokenize or train-bpe has none. */
 static tr_status check_options(int argc, char **argv) {
     for (int i = 1; i < argc; i++)
@@ -68,7 +64,7 @@ static tr_status check_options(int argc, char **argv) {
 /* Fails when no file has this name, and it is nearly the name of a part of the command. */
 static tr_status check_word(const char *word) {
     static const char *const parts[] = {"tokenize", "train-bpe"};
-    const int near = tr_nearest(word, part_name, parts, 2);
+    const int near = tr_nearest(word, tr_word_at, parts, 2);
     if (near < 0 || access(word, F_OK) == 0) return TR_OK;
     return cli_usage("data", "there is no file '%s'; did you mean '%s'?", word, parts[near]);
 }

@@ -100,10 +100,6 @@ static void print_overview(void) {
 
 enum { MOST_WORDS = 32 };
 
-static const char *word_at(const void *words, int index) {
-    return ((const char *const *)words)[index];
-}
-
 /* Returns true when the list has this word, and not only as a part of another one. */
 static bool lists(const char *list, const char *word) {
     static const char letters[] = "abcdefghijklmnopqrstuvwxyz0123456789_-";
@@ -168,7 +164,7 @@ static tr_status unknown_word(const char *word) {
         words[count++] = cli_commands[i].name;
     for (int i = 0; i < tr_section_count && count < MOST_WORDS; i++)
         words[count++] = tr_sections[i];
-    const int near = strchr(word, '.') ? -1 : tr_nearest(word, word_at, words, count);
+    const int near = strchr(word, '.') ? -1 : tr_nearest(word, tr_word_at, words, count);
     if (near < 0 && key < 0)
         return TR_FAIL(TR_ERR_USAGE, "unknown command or key '%s'; `trireme help` lists both",
                        word);

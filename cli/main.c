@@ -42,10 +42,6 @@ const cli_command *cli_find_part(const char *name) {
 
 static const char BACKTRACE[] = "--backtrace";
 
-static const char *option_name(const void *names, int index) {
-    return ((const char *const *)names)[index];
-}
-
 static tr_status unknown_command(const char *name) {
     static const char *const options[] = {"--version", "--help", BACKTRACE};
     const cli_command *whole = cli_find_part(name);
@@ -57,7 +53,7 @@ static tr_status unknown_command(const char *name) {
     const char *remark = tr_remark_elsewhere(name, "trireme");
     if (remark) return TR_FAIL(TR_ERR_USAGE, "unknown command '%s': %s", name, remark);
     const cli_command *command = cli_find_near(name);
-    int option = tr_nearest(name, option_name, options, 3);
+    int option = tr_nearest(name, tr_word_at, options, 3);
     for (int i = 0; i < 3 && *name == '-' && name[1] && !name[2]; i++)
         if (options[i][2] == tolower((unsigned char)name[1])) option = i;
     const char *what = *name == '-' ? "option" : "command";

@@ -499,10 +499,6 @@ const char *const tr_sections[] = {"model",    "model.lora", "data",  "train", "
                                    "parallel", "checkpoint", "guard", "log",   "device"};
 const int tr_section_count = sizeof tr_sections / sizeof *tr_sections;
 
-static const char *section_name(const void *sections, int index) {
-    return ((const char *const *)sections)[index];
-}
-
 bool tr_schema_is_section(const char *name) {
     for (int i = 0; i < tr_section_count; i++)
         if (!strcmp(tr_sections[i], name)) return true;
@@ -514,6 +510,6 @@ const char *tr_schema_nearest_section(const char *name) {
         if (!strncmp(name, tr_sections[i], strlen(tr_sections[i]))) return tr_sections[i];
     char section[32];
     (void)snprintf(section, sizeof section, "%.*s", (int)strcspn(name, "."), name);
-    const int near = tr_nearest(section, section_name, tr_sections, tr_section_count);
+    const int near = tr_nearest(section, tr_word_at, tr_sections, tr_section_count);
     return near < 0 ? NULL : tr_sections[near];
 }
