@@ -8,13 +8,13 @@
  * error. */
 #pragma once
 
+#include "base/half.h"
 #include "base/host_device.h"
 
 #include <math.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <string.h>
 
 enum { TR_CODE8_BLOCK = 256 };
 
@@ -36,27 +36,15 @@ static inline size_t tr_code8_scales(int64_t count) {
     return (size_t)tr_code8_blocks(count) * TR_CODE8_BLOCK;
 }
 
-TR_HOSTDEVICE static inline uint32_t tr_code8_bits(float x) {
-    uint32_t bits;
-    memcpy(&bits, &x, sizeof bits);
-    return bits;
-}
-
-TR_HOSTDEVICE static inline float tr_code8_float(uint32_t bits) {
-    float x;
-    memcpy(&x, &bits, sizeof x);
-    return x;
-}
-
 /* Returns 2^exponent, of a normal number. */
 TR_HOSTDEVICE static inline float tr_code8_power(int32_t exponent) {
-    return tr_code8_float((uint32_t)(exponent + 127) << 23);
+    return tr_bits_float((uint32_t)(exponent + 127) << 23);
 }
 
 /* Returns the scale of a block with this largest size: the smallest power of two, from 2^-100 to
  * 2^126, such that the size is at most 1.875 scales; 0 for a block of zeros. */
 TR_HOSTDEVICE static inline float tr_code8_scale(float largest) {
-    const uint32_t bits = tr_code8_bits(largest);
+    const uint32_t bits = tr_float_bits(largest);
     int32_t exponent = (int32_t)(bits >> 23) - 127 + ((bits & 0x7fffffu) > 0x700000u);
     if (!(largest > 0)) return 0.0f;
     exponent = exponent < -100 ? -100 : exponent > 126 ? 126 : exponent;
@@ -101,8 +89,8 @@ TR_HOSTDEVICE static inline uint32_t tr_code8_zero(tr_code8 code) {
 /* Returns 1 / (2 scale) of a scale, or 0 of a block of zeros: the exponents of both add up to -1,
  * and the inverse of the largest is subnormal. */
 TR_HOSTDEVICE static inline float tr_code8_half_inverse(float scale) {
-    const int32_t bits = (253 << 23) - (int32_t)tr_code8_bits(scale), least = 1 << 22;
-    return tr_code8_float((uint32_t)(bits > least ? bits : least) & -(uint32_t)(scale > 0));
+    const int32_t bits = (253 << 23) - (int32_t)tr_float_bits(scale), least = 1 << 22;
+    return tr_bits_float((uint32_t)(bits > least ? bits : least) & -(uint32_t)(scale > 0));
 }
 
 /* Encodes x. Rounds it down or up in size by the random word `draw`, so that the mean over all
@@ -115,14 +103,14 @@ TR_HOSTDEVICE static inline uint32_t tr_code8_encode_high(float x, float scale, 
     const int32_t cut = 23 - tr_code8_fraction(code);
     /* Exact, because scale and its inverse are powers of two. */
     const float half = fabsf(x) * tr_code8_half_inverse(scale);
-    const int32_t exact = (int32_t)tr_code8_bits(tr_code8_mean(half, code)),
+    const int32_t exact = (int32_t)tr_float_bits(tr_code8_mean(half, code)),
                   most = (int32_t)(tr_code8_zero(code) + ((uint32_t)tr_code8_largest(code) << cut));
     uint32_t bits = (uint32_t)(exact < most ? exact : most) + (draw >> (32 - cut));
     const uint32_t least = tr_code8_zero(code) + (1u << cut);
     if (code == TR_CODE8_SQUARES && x != 0 && bits < least) bits = least;
     bits <<= 24 - cut;
     return code == TR_CODE8_SQUARES ? bits
-                                    : (bits & 0x7fffffffu) | (tr_code8_bits(x) & 0x80000000u);
+                                    : (bits & 0x7fffffffu) | (tr_float_bits(x) & 0x80000000u);
 }
 TR_HOSTDEVICE static inline uint8_t tr_code8_encode(float x, float scale, tr_code8 code,
                                                     uint32_t draw) {
@@ -132,8 +120,8 @@ TR_HOSTDEVICE static inline uint8_t tr_code8_encode(float x, float scale, tr_cod
 TR_HOSTDEVICE static inline float tr_code8_decode(uint8_t number, float scale, tr_code8 code) {
     const bool squares = code == TR_CODE8_SQUARES;
     const uint32_t size = number & (squares ? 0xffu : 0x7fu);
-    const float mean = tr_code8_float(tr_code8_zero(code) | size << (23 - tr_code8_fraction(code)));
+    const float mean = tr_bits_float(tr_code8_zero(code) | size << (23 - tr_code8_fraction(code)));
     const float low = tr_code8_power(tr_code8_low(code));
     const float y = (mean - ((mean > low ? mean : low) - mean)) * scale;
-    return tr_code8_float(tr_code8_bits(y) | (squares ? 0 : (number & 0x80u) << 24));
+    return tr_bits_float(tr_float_bits(y) | (squares ? 0 : (number & 0x80u) << 24));
 }

@@ -27,16 +27,12 @@ static inline tr_dtype tr_dtype_acc(tr_dtype t) {
 }
 
 TR_HOSTDEVICE static inline float tr_bf16_to_f32(uint16_t h) {
-    uint32_t bits = (uint32_t)h << 16;
-    float f;
-    memcpy(&f, &bits, sizeof f);
-    return f;
+    return tr_bits_float((uint32_t)h << 16);
 }
 
 /* Rounds to nearest, ties to even. A NaN stays a NaN and becomes quiet. */
 TR_HOSTDEVICE static inline uint16_t tr_f32_to_bf16(float f) {
-    uint32_t bits;
-    memcpy(&bits, &f, sizeof bits);
+    const uint32_t bits = tr_float_bits(f);
     if ((bits & 0x7fffffffu) > 0x7f800000u) return (uint16_t)((bits >> 16) | 0x40u);
     return (uint16_t)((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
 }

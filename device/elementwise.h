@@ -262,8 +262,7 @@ enum { TR_QUANTIZE_SHARERS = 8 };
 /* Rounds to BF16 down or up, in size, by 16 random bits: the carry of the bits that are cut off.
  * Returns bits of which the upper half is the result; a NaN stays one. */
 TR_HOSTDEVICE static inline uint32_t tr_round_bits(float x, uint32_t draw) {
-    uint32_t bits;
-    memcpy(&bits, &x, sizeof bits);
+    const uint32_t bits = tr_float_bits(x);
     return x != x ? bits | 0x400000u : bits + draw;
 }
 TR_HOSTDEVICE static inline uint16_t tr_round_bf16(float x, uint32_t draw) {

@@ -96,13 +96,9 @@ static inline __attribute__((always_inline)) float tr_expf(float x) {
     p = fmaf(p, r, 1.0f);
     /* The integer is k + 2 * 127. Half of it, rounded down, is the first factor's exponent with its
      * bias, and the rest the second's. */
-    uint32_t bits;
-    memcpy(&bits, &shifted, sizeof bits);
+    const uint32_t bits = tr_float_bits(shifted);
     const uint32_t first = bits << 22 & 0xff800000u, second = (bits << 23) - first;
-    float scale1, scale2;
-    memcpy(&scale1, &first, sizeof scale1);
-    memcpy(&scale2, &second, sizeof scale2);
-    float y = p * scale1 * scale2;
+    float y = p * tr_bits_float(first) * tr_bits_float(second);
     y = x > 89.0f ? INFINITY : y;
     return x < -104.0f ? 0.0f : y;
 }

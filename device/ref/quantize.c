@@ -15,15 +15,11 @@ static uint32_t draw_of(const tr_quantize_desc *d, int use, const tr_op_args *ar
 
 /* Returns the next number of BF16 towards 0, which is x itself if x is one. */
 static float towards_zero(float x) {
-    uint32_t bits;
-    memcpy(&bits, &x, sizeof bits);
-    return tr_bf16_to_f32((uint16_t)(bits >> 16));
+    return tr_bf16_to_f32((uint16_t)(tr_float_bits(x) >> 16));
 }
 
 static float away_from_zero(float x) {
-    uint32_t bits;
-    memcpy(&bits, &x, sizeof bits);
-    return tr_bf16_to_f32((uint16_t)((bits >> 16) + 1));
+    return tr_bf16_to_f32((uint16_t)((tr_float_bits(x) >> 16) + 1));
 }
 
 /* Returns the code of x: of one of the two numbers next to it. */

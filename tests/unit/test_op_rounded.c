@@ -67,7 +67,7 @@ static void draw_normal(void) {
 /* Fills operands with normal numbers, or their squares, of which some are not numbers. */
 static void fill(rounded *r) {
     static const float odd[] = {0, -0.0f, 0x1p-140f, 3e38f, 1e-30f};
-    const float ones = tr_code8_float(0x7fffffff); /* a NaN; adding to it carries to the sign */
+    const float ones = tr_bits_float(0x7fffffff); /* a NaN; adding to it carries to the sign */
     for (int k = 0; k < OPERANDS; k++)
         for (int i = 0; i < MOST + BEYOND; i++) {
             float x = normal[k][i];
