@@ -7,12 +7,12 @@
 #include <stdint.h>
 #include <string.h>
 
+/* Return the bits of an FP32 number, and the number that has these bits. */
 TR_HOSTDEVICE static inline uint32_t tr_float_bits(float f) {
     uint32_t bits;
     memcpy(&bits, &f, sizeof bits);
     return bits;
 }
-
 TR_HOSTDEVICE static inline float tr_bits_float(uint32_t bits) {
     float f;
     memcpy(&f, &bits, sizeof f);

@@ -62,9 +62,9 @@ void tr_built_begin(tr_built_layer *layer, const tr_layer_ops *ops,
 /* Sets what of the layer is trained, and describes it, after its parts have been created. */
 tr_status tr_built_finish(tr_built_layer *layer);
 /* Declare that the layer reads the previous layer's output until the end of `life`; that it has one
- * output (batch, seq, width) in the storage type; that it asks for one more step input i32(batch,
- * seq). Decoding: the tokens that a row feeds. After TR_LAYER_FLOWS step inputs, layer->described
- * becomes an error. */
+ * output, "hidden" (batch, seq, width) in the storage type; that it asks for one more step input
+ * i32(batch, seq). Decoding: the tokens that a row feeds. After TR_LAYER_FLOWS step inputs,
+ * layer->described becomes an error. */
 void tr_built_reads(tr_built_layer *layer, tr_lifetime life);
 void tr_built_writes(tr_built_layer *layer, int64_t width);
 void tr_built_asks(tr_built_layer *layer, const char *name);

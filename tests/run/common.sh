@@ -130,7 +130,7 @@ as_planned() {
         fail "$1: memory: $(grep '^memory' "$scratch/$1.out")"
 }
 
-# Of tests that halve their runs, which have options=(ARGUMENTS...) of their own:
+# Both functions are for halved runs (halve), and pass on the array options, which the test sets.
 # same_run RUN REFERENCE RANKS ARGUMENTS...: the run has the reference's bits, and the planned memory.
 same_run() {
     train 0 "$3" "$1" "${options[@]}" "${@:4}"

@@ -16,6 +16,7 @@ typedef struct thread_of_rank {
     const char *device;
     engine_rank_fn run;
     void *state;
+    tr_status status;
     char error[256];
 } thread_of_rank;
 
@@ -24,6 +25,7 @@ static void *thread_main(void *argument) {
     engine_rank *r = &t->r;
     tr_status status = tr_device_open(t->device, &(tr_device_options){.threads = 1}, &r->device);
     if (status == TR_OK) status = t->run(r, t->state);
+    t->status = status;
     if (status != TR_OK) {
         (void)snprintf(t->error, sizeof t->error, "%s", tr_error_message());
         tr_world_abort(r->world, TR_ERR_INTERNAL);
@@ -50,7 +52,7 @@ void run_engine_ranks(int ranks, const char *device, engine_rank_fn run, void *s
     for (int i = 0; i < ranks; i++) assert_int_equal(pthread_join(of[i].thread, NULL), 0);
     bool failed = false;
     for (int i = 0; i < ranks; i++) {
-        if (!of[i].error[0]) continue;
+        if (of[i].status == TR_OK) continue;
         print_message("rank %d of %d: %s\n", i, ranks, of[i].error);
         failed = true;
     }
