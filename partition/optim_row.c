@@ -146,27 +146,28 @@ static bool has_name(tr_optim_kind kind, const char *name) {
     return false;
 }
 
+bool tr_optim_restarts(tr_optim_kind kind, tr_optim_kind before) {
+    const char *const adam = rows[TR_OPTIM_ADAMW].state[0];
+    const char *const factor = rows[TR_OPTIM_ADAFACTOR].state[0];
+    const bool has_all = before != TR_OPTIM_MUON || kind == before;
+    return (has_name(kind, adam) && !(has_name(before, adam) && has_all)) ||
+           (has_name(kind, factor) && !has_name(before, factor));
+}
+
 bool tr_optim_continues(tr_optim_kind kind, tr_optim_kind before) {
     const char *name[2 * TR_OPTIM_STATES];
+    if (tr_optim_restarts(kind, before)) return false;
     for (int k = names_of(kind, name) - 1; k >= 0; k--)
         if (has_name(before, name[k])) return true;
     return false;
 }
 
-bool tr_optim_restarts(tr_optim_kind kind, tr_optim_kind before) {
-    const char *const adam = rows[TR_OPTIM_ADAMW].state[0];
-    const char *const factor = rows[TR_OPTIM_ADAFACTOR].state[0];
-    return (has_name(kind, adam) && !has_name(before, adam)) ||
-           (has_name(kind, factor) && !has_name(before, factor));
-}
-
 void tr_optim_new_states(tr_optim_kind kind, tr_optim_kind before, char *text) {
     const char *name[2 * TR_OPTIM_STATES];
     const int count = names_of(kind, name);
+    const bool restarts = tr_optim_restarts(kind, before);
     text[0] = '\0';
     for (int k = 0; k < count; k++)
-        if (!has_name(before, name[k]))
+        if (restarts || !has_name(before, name[k]))
             tr_text_add(text, TR_OPTIM_NAMES, "%s%s", text[0] ? ", " : "", name[k]);
-    if (before == TR_OPTIM_MUON && kind != before && has_name(kind, rows[TR_OPTIM_ADAMW].state[0]))
-        tr_text_add(text, TR_OPTIM_NAMES, "adam_m and adam_v of matrices");
 }

@@ -96,11 +96,11 @@ bool tr_optim_only_scales(const tr_op_desc *desc);
 tr_op_desc tr_optim_descend(int64_t count, int parts, tr_dtype dtype, double lr_scale);
 
 enum { TR_OPTIM_NAMES = 64 };
-/* Returns true when an optimizer has Adam's moments, or Adafactor's, and `before` has none, so that
- * their count of steps begins again. */
+/* Returns true when an optimizer has Adam's moments, or Adafactor's, and `before` lacks those of
+ * some parameter: then all states begin at zero, and their count of steps begins again. */
 bool tr_optim_restarts(tr_optim_kind kind, tr_optim_kind before);
-/* Returns true when an optimizer owns a state that `before` owns, too. */
+/* Returns true when an optimizer goes on with a state of `before`. */
 bool tr_optim_continues(tr_optim_kind kind, tr_optim_kind before);
-/* Writes the groups of the states that an optimizer owns and `before` does not, with ", " between
- * them, to text[TR_OPTIM_NAMES]. */
+/* Writes the groups of the states that begin at zero in an optimizer after `before`, with ", "
+ * between them, to text[TR_OPTIM_NAMES]. */
 void tr_optim_new_states(tr_optim_kind kind, tr_optim_kind before, char *text);

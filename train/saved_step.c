@@ -37,13 +37,16 @@ tr_status tr_saved_step_find(tr_session *s) {
                    s->root);
 }
 
-/* Loads the parameters of a saved step, and its state (may be NULL). corrupt: of tr_ckpt_load.
- * Collective. */
+/* Loads the parameters of a saved step, and its state if it is not that of the session. Moments
+ * become zero if their count begins with this step. corrupt: of tr_ckpt_load. Collective. */
 static tr_status load_step(tr_session *s, int64_t step, tr_ckpt_state *saved, char *corrupt) {
     tr_store *store = tr_engine_store(s->engine);
     tr_session_begin(s, TR_ACTIVITY_LOAD, 0);
     TR_TRY(tr_world_agree(s->world, tr_store_clear_states(store)));
     TR_TRY(tr_ckpt_load(s->world, s->root, step, s->tensors, s->tensors_count, saved, corrupt));
+    const tr_ckpt_state *loaded = saved ? saved : s->state;
+    if (s->state->moments_since == loaded->optimizer_step)
+        TR_TRY(tr_world_agree(s->world, tr_store_clear_states(store)));
     return tr_store_publish(store);
 }
 

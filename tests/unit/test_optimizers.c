@@ -428,12 +428,14 @@ static void rows_are_whole(void **state) {
     tr_optim_new_states(TR_OPTIM_MUON, TR_OPTIM_ADAMW, text);
     assert_string_equal(text, "muon_m");
     tr_optim_new_states(TR_OPTIM_LAMB, TR_OPTIM_MUON, text);
-    assert_string_equal(text, "adam_m and adam_v of matrices");
+    assert_string_equal(text, "adam_m, adam_v");
+    assert_true(tr_optim_restarts(TR_OPTIM_LAMB, TR_OPTIM_MUON));
+    assert_false(tr_optim_restarts(TR_OPTIM_MUON, TR_OPTIM_MUON));
     assert_true(tr_optim_restarts(TR_OPTIM_MUON, TR_OPTIM_LION));
     assert_false(tr_optim_restarts(TR_OPTIM_MUON, TR_OPTIM_LAMB));
     assert_false(tr_optim_restarts(TR_OPTIM_LION, TR_OPTIM_MUON));
     assert_true(tr_optim_continues(TR_OPTIM_MUON, TR_OPTIM_LAMB));
-    assert_true(tr_optim_continues(TR_OPTIM_LAMB, TR_OPTIM_MUON));
+    assert_false(tr_optim_continues(TR_OPTIM_LAMB, TR_OPTIM_MUON));
     assert_false(tr_optim_continues(TR_OPTIM_LION, TR_OPTIM_ADAMW));
     assert_false(tr_optim_continues(TR_OPTIM_SGD, TR_OPTIM_SGD));
     tr_optim_new_states(TR_OPTIM_ADAFACTOR, TR_OPTIM_ADAMW, text);
