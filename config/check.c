@@ -106,11 +106,16 @@ tr_status tr_config_check_data(const tr_config *c) {
 }
 
 tr_status tr_config_check_precision(const tr_config *c) {
-    if (tr_config_dtype(c) == TR_F64 && strcmp(c->device.name, "ref"))
-        REFUSE("train.precision",
-               "train.precision fp64 needs device.name ref: %s computes in fp32, bf16 and fp16",
-               c->device.name);
-    return TR_OK;
+    if (tr_config_dtype(c) != TR_F64 || !strcmp(c->device.name, "ref")) return TR_OK;
+    if (!tr_config_is_set(c, "train.precision"))
+        return TR_FAIL(TR_ERR_CONFIG,
+                       "the checkpoint has train.precision fp64, which needs device.name ref: "
+                       "continue it with device.name=ref, or with train.precision=fp32 on %s",
+                       c->device.name);
+    REFUSE("train.precision",
+           "train.precision fp64 needs device.name ref: %s computes in fp32, bf16 and fp16; set "
+           "device.name=ref, or train.precision=fp32",
+           c->device.name);
 }
 
 /* An adapter's model is named next to the adapter. */

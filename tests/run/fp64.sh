@@ -26,5 +26,8 @@ for command in "sample one -p A" "eval one"; do
         fail "$command: exit code $code: $(<"$scratch/refused")"
 done
 train 78 1 cpu train.precision=fp64
-says cpu '.*train.precision fp64 needs device.name ref: cpu computes in fp32, bf16 and fp16'
+says cpu '.*train.precision fp64 needs device.name ref: cpu computes in fp32, bf16 and fp16; set device.name=ref, or train.precision=fp32'
+sed -i 's/precision: fp32, //' "$scratch/base.yaml"
+train 78 1 one model.layers=2 --resume train.steps=10
+says one 'the checkpoint has train.precision fp64, which needs device.name ref: continue it with device.name=ref, or with train.precision=fp32 on cpu$'
 finish
