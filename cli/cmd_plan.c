@@ -1,4 +1,4 @@
-/* trireme plan CONFIG [--search RANKS] [--rate GFLOP/s] [key=value ...]: the memory of every rank
+/* trireme plan [CONFIG] [--search RANKS] [--rate GFLOP/s] [key=value ...]: the memory of every rank
  * and the time of a run, or the layouts with the shortest steps, computed by one process. */
 #include "cli/cli.h"
 #include "cli/plan_host.h"
@@ -48,8 +48,8 @@ static tr_status parse_search(int argc, char **argv, int *at, int *ranks) {
     return TR_OK;
 }
 
-/* Reads the arguments and the config. A plan needs no data, but refuses what training on the data
- * that the config names would refuse before it opens them. */
+/* Reads the arguments and the config, if there is one. A plan needs no data, but refuses what
+ * training on the data that the config names would refuse before it opens them. */
 static tr_status load(int argc, char **argv, tr_config *config, plan_request *out) {
     const char *path = NULL, **overrides;
     int count = 0;
@@ -66,8 +66,12 @@ static tr_status load(int argc, char **argv, tr_config *config, plan_request *ou
                 cli_usage("plan", "more than one config, or a key without its value: %s", argv[i]);
         else path = argv[i];
     }
-    if (status == TR_OK && !path) status = cli_usage("plan", "no config was given");
-    if (status == TR_OK) status = tr_config_load(path, overrides, count, config);
+    if (status == TR_OK && !path && !count)
+        status = cli_usage("plan", "no config was given, and no key, such as "
+                                   "model.preset=llama-3-8b");
+    if (status == TR_OK)
+        status = path ? tr_config_load(path, overrides, count, config)
+                      : tr_config_parse("", 0, "the arguments", overrides, count, config);
     if (status == TR_OK && config->data.path[0]) status = tr_config_check_data(config);
     out->kept = cli_plan_kept(overrides, count);
     free(overrides);

@@ -72,7 +72,7 @@ const cli_command cli_commands[] = {
      "parallel.dp=2`. Without\nparallel keys every rank is a pipeline stage. docs/evaluation.md "
      "describes the numbers.\n" WITHOUT_TOKENIZER},
     {"help", "[COMMAND|KEY|SECTION]", "explains commands and the keys of a config", cli_help, NULL},
-    {"plan", "CONFIG [--search RANKS] [--rate GFLOP/s] [key=value ...]",
+    {"plan", "[CONFIG] [--search RANKS] [--rate GFLOP/s] [key=value ...]",
      "computes the memory of every rank and the time of a step and of the run, without running it; "
      "or searches the layout with the shortest step",
      cli_plan,
@@ -83,9 +83,9 @@ const cli_command cli_commands[] = {
      "                           unless given as arguments\n"
      "  --rate GFLOP/s           speed of a rank, like 400000 for a GPU that reaches 400 TFLOP/s\n"
      "                           (the speed of this machine, which is measured)\n"
-     "For GPUs of another machine set device.name and device.memory. Ends with exit code 76 when a "
-     "rank\n"
-     "needs more than it may use, and names changes that fit. docs/layout.md finds a layout,\n"
+     "Needs no config when keys are given. For GPUs of another machine set device.name and\n"
+     "device.memory. Ends with exit code 76 when a rank needs more than it may use, and names\n"
+     "changes that fit. docs/layout.md finds a layout,\n"
      "docs/schedules.md explains the output, docs/memory.md what takes how many bytes.\n"},
     {"run", "-n RANKS [--hostfile FILE] [--mpi \"OPTIONS\"] [--restarts N] COMMAND [ARGUMENTS]",
      "runs a command on several ranks, under mpirun", cli_run,

@@ -144,7 +144,7 @@ data tokenize x --seq-length>data tokenize FILES... --tokenizer FILE|DIR -o PREF
 data train-bpe x --threads>data train-bpe FILES... --vocab N -o FILE|DIR [--key KEY] [--pattern gpt2|llama3|qwen|o200k]
 ckpt ls run --step>ckpt ls RUN
 ckpt import a --dtype>ckpt import FOLDER|FILE RUN
-plan x.yaml --limit>plan CONFIG [--search RANKS] [--rate GFLOP/s] [key=value ...]
+plan x.yaml --limit>plan [CONFIG] [--search RANKS] [--rate GFLOP/s] [key=value ...]
 END
 for option in --output --batch-size --input_ids; do
     expect 64 "trireme: unknown option $option; usage: trireme $("$trireme" help eval | sed -n '1s/^trireme //p')" eval run $option

@@ -224,7 +224,17 @@ grep -q '^model .*, fp32' "$scratch/host.out" || fail "the defaults of the cpu d
 code=0
 "$trireme" plan >/dev/null 2>"$scratch/usage.err" || code=$?
 [[ $code == 64 ]] || fail "plan without a config: exit code $code, not 64"
-says usage 'no config was given; usage: trireme plan CONFIG \[--search RANKS\] \[--rate GFLOP/s\] \[key=value ...\]'
+says usage 'no config was given, and no key, such as model.preset=llama-3-8b; usage: trireme plan \[CONFIG\] \[--search RANKS\] \[--rate GFLOP/s\] \[key=value ...\]'
+
+# Arguments suffice; they give the plan of a config with the same keys.
+printf 'model.preset: llama-3-8b\ntrain.batch: 64\ndevice: {name: cuda, memory: 200GiB}\n' >"$scratch/8b.yaml"
+"$trireme" plan "$scratch/8b.yaml" --rate 4e5 parallel.tp=2 >"$scratch/8b.out" || fail "8b.yaml: no plan"
+"$trireme" plan model.preset=llama-3-8b train.batch=64 device.name=cuda device.memory=200GiB --rate 4e5 parallel.tp=2 |
+    diff "$scratch/8b.out" - || fail "another plan without a config"
+code=0
+"$trireme" plan train.batch=3 >/dev/null 2>"$scratch/usage.err" || code=$?
+[[ $code == 78 ]] || fail "a bad plan without a config: exit code $code, not 78"
+says usage 'train.batch 3 is not a multiple of '
 
 # The sums of gradients: their time is that of the link, whatever the rate of a rank is; one data rank has none.
 for rate in 1 20; do
