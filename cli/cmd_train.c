@@ -74,7 +74,9 @@ static tr_status parse(int argc, char **argv, request *r) {
                              argv[i]);
         else r->config = argv[i];
     }
-    if (!r->config) return cli_usage("train", "no config was given");
+    if (!r->config)
+        return cli_usage("train", "no config was given: name a YAML file, which may be empty when "
+                                  "arguments set its keys");
     return TR_OK;
 }
 

@@ -252,11 +252,31 @@ tr_status tr_config_parse(const char *text, size_t length, const char *source,
     return TR_OK;
 }
 
+/* Fails when the path is a run's directory or a model's folder. */
+static tr_status refuse_folder(const char *path) {
+    char inside[TR_CONFIG_PATH + 16];
+    int length = (int)strnlen(path, TR_CONFIG_PATH + 1);
+    if (length > TR_CONFIG_PATH) return TR_OK;
+    while (length > 1 && path[length - 1] == '/') length--;
+    (void)snprintf(inside, sizeof inside, "%.*s/config.yaml", length, path);
+    if (tr_input_exists(inside))
+        return TR_FAIL(TR_ERR_DATA, "the config file '%s' is a directory: did you mean %s?", path,
+                       inside);
+    (void)snprintf(inside, sizeof inside, "%.*s/config.json", length, path);
+    if (tr_input_exists(inside))
+        return TR_FAIL(TR_ERR_DATA,
+                       "the config file '%s' is the folder of a model: name it in a config, like "
+                       "model.init_from: %.*s",
+                       path, length, path);
+    return TR_OK;
+}
+
 tr_status tr_config_load(const char *path, const char *const *overrides, int count,
                          tr_config *config) {
     static const tr_input_limit limit = {.mib = 1, .failure = TR_ERR_CONFIG};
     char *text;
     size_t length;
+    TR_TRY(refuse_folder(path));
     TR_TRY(tr_input_load("the config file", path, limit, &text, &length));
     tr_status status = tr_config_parse(text, length, path, overrides, count, config);
     free(text);

@@ -109,7 +109,15 @@ train 0 1 pipe3 --trace 2
 
 # --- the command line and the config -----------------------------------------------------------------
 
-command_fails 64 "no config was given; usage: trireme train CONFIG" train
+command_fails 64 "no config was given: name a YAML file, which may be empty when arguments set its keys; usage: trireme train CONFIG" train data.path=text
+mkdir -p finished folder
+: >finished/config.yaml
+: >folder/config.json
+for name in finished finished/; do
+    command_fails 65 "the config file '$name' is a directory: did you mean finished/config.yaml\?" train $name --resume
+done
+command_fails 65 "the config file 'folder' is the folder of a model: name it in a config, like model.init_from: folder" plan folder
+command_fails 65 "the config file '.' is a directory: name a regular file" train .
 command_fails 64 "more than one config, or a key without its value: train.steps; usage: " train base.yaml train.steps
 command_fails 64 "the number of ranks is missing: give -n; usage: trireme run " run train base.yaml
 command_fails 64 "only train can be started again: leave --restarts out; usage: " run -n 2 --restarts 1 sample runs
