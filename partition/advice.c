@@ -19,17 +19,23 @@ static void choose_cut(tr_config *c) {
     (void)strcpy(c->parallel.cut, TR_LAYER_CUT_AUTO);
 }
 
-/* Lets the cut be chosen, for the memory if need be. */
-static tr_status find_cut(tr_config *c, tr_device *device, bool *fits) {
+/* Tries a change with all cuts, of which training takes one that fits. */
+static tr_status try_cuts(const tr_config *c, tr_device *device, bool *fits) {
     tr_run_plan *plan;
     *fits = false;
-    if (!tr_config_cut(c)) return TR_OK;
-    choose_cut(c);
     const tr_status status = tr_run_plan_make(c, device, &plan);
     if (status != TR_OK) return status == TR_ERR_CONFIG || status == TR_ERR_FIT ? TR_OK : status;
     *fits = tr_run_plan_fits(plan);
     tr_run_plan_destroy(plan);
     return TR_OK;
+}
+
+/* Lets the cut be chosen, for the memory if need be. */
+static tr_status find_cut(tr_config *c, tr_device *device, bool *fits) {
+    *fits = false;
+    if (!tr_config_cut(c)) return TR_OK;
+    choose_cut(c);
+    return try_cuts(c, device, fits);
 }
 
 /* Each of these finds the first value of one key that fits, starting at the config's, and sets it
@@ -46,8 +52,10 @@ static tr_status find_micro_batch(tr_config *c, tr_device *device, bool *fits) {
     return TR_OK;
 }
 
+typedef tr_status (*try_fn)(const tr_config *c, tr_device *device, bool *fits);
+
 /* The modes, the cheapest first; one that is cheaper than the config's does not fit. */
-static tr_status find_recompute(tr_config *c, tr_device *device, bool *fits) {
+static tr_status find_mode(tr_config *c, tr_device *device, try_fn try, bool *fits) {
     char from[TR_RECOMPUTE_TEXT];
     (void)snprintf(from, sizeof from, "%s", c->model.recompute);
     *fits = false;
@@ -55,10 +63,20 @@ static tr_status find_recompute(tr_config *c, tr_device *device, bool *fits) {
         if (strcmp(from, tr_recompute_name(mode)) == 0) continue;
         (void)snprintf(c->model.recompute, sizeof c->model.recompute, "%s",
                        tr_recompute_name(mode));
-        TR_TRY(try_change(c, device, fits));
+        TR_TRY(try(c, device, fits));
     }
     if (!*fits) (void)snprintf(c->model.recompute, sizeof c->model.recompute, "%s", from);
     return TR_OK;
+}
+
+static tr_status find_recompute(tr_config *c, tr_device *device, bool *fits) {
+    return find_mode(c, device, try_change, fits);
+}
+
+/* The modes with the fastest cuts, and then with others. */
+static tr_status find_recompute_and_cut(tr_config *c, tr_device *device, bool *fits) {
+    TR_TRY(find_recompute(c, device, fits));
+    return *fits || tr_config_cut(c) ? TR_OK : find_mode(c, device, try_cuts, fits);
 }
 
 /* Divides the optimizer's state, where there are ranks to divide it; then gradients, and then
@@ -110,6 +128,22 @@ static tr_status find_offload(tr_config *c, tr_device *device, bool *fits) {
     (void)tr_config_offload_text(&choice[0], c->device.offload, sizeof c->device.offload);
     TR_TRY(find_recompute(c, device, fits));
     if (!*fits) memcpy(c->device.offload, from, sizeof from);
+    return TR_OK;
+}
+
+/* The same, unless the recompute that it needs suffices alone. */
+static tr_status find_offload_that_helps(tr_config *c, tr_device *device, bool *fits) {
+    char from[TR_RECOMPUTE_TEXT], asked[sizeof c->device.offload], found[sizeof asked];
+    bool alone;
+    memcpy(from, c->model.recompute, sizeof from);
+    memcpy(asked, c->device.offload, sizeof asked);
+    TR_TRY(find_offload(c, device, fits));
+    if (!*fits || !strcmp(from, c->model.recompute)) return TR_OK;
+    memcpy(found, c->device.offload, sizeof found);
+    memcpy(c->device.offload, asked, sizeof asked);
+    TR_TRY(try_cuts(c, device, &alone));
+    memcpy(c->device.offload, found, sizeof found);
+    *fits = !alone;
     return TR_OK;
 }
 
@@ -357,8 +391,9 @@ static tr_status add_smallest(advice *a, const tr_config *asked, tr_device *devi
 }
 
 static tr_status add_changes(advice *a, const tr_config *asked, tr_device *device) {
-    static const find_fn find[] = {find_cut,         find_zero,    find_recompute,
-                                   find_micro_batch, find_offload, find_trade};
+    static const find_fn find[] = {
+        find_cut,  find_zero, find_recompute_and_cut, find_micro_batch, find_offload_that_helps,
+        find_trade};
     for (size_t i = 0; i < sizeof find / sizeof *find; i++)
         TR_TRY(add_found(a, asked, device, find[i]));
     if (!a->changes) TR_TRY(add_found(a, asked, device, find_together));

@@ -255,6 +255,36 @@ static void test_which_stages_to_offload(void **state) {
     tr_device_close(device);
 }
 
+/* Advice has full recomputation when it suffices, with the fastest cut or with another one only,
+ * and then not together with other keys. */
+static void test_advice_of_recompute(void **state) {
+    (void)state;
+    static const char *const overrides[] = {"parallel.pp=4",   "model.layers=12",
+                                            "model.vocab=256", "model.context=512",
+                                            "train.batch=32",  "train.recompute=full"};
+    static const char first[] = "it fits with train.recompute=full";
+    tr_device *device;
+    assert_int_equal(tr_device_open("cpu", &one_thread, &device), TR_OK);
+    const size_t fastest = most_bytes(6, overrides, device);
+    for (int less = 0; less < 2; less++) {
+        char advice[ADVICE];
+        tr_config config;
+        tr_run_plan *plan;
+        read_config(&config, 6, overrides);
+        config.device.memory = (int64_t)fastest - less;
+        assert_int_equal(tr_run_plan_make(&config, device, &plan), TR_OK);
+        assert_true(tr_run_plan_fits(plan) && (plan->room != NULL) == (less > 0));
+        tr_run_plan_destroy(plan);
+        (void)strcpy(config.model.recompute, "none");
+        (void)strcpy(config.device.name, "guarded");
+        make_advice(&config, device, advice);
+        if (strncmp(advice, first, strlen(first)) != 0 || !strchr(",", advice[strlen(first)]) ||
+            strstr(advice + strlen(first), "train.recompute=full"))
+            fail_msg("%d: %s", less, advice);
+    }
+    tr_device_close(device);
+}
+
 /* What ranks keep in the memory of a host: no host may have more than the limit. */
 static void test_host_memory(void **state) {
     (void)state;
@@ -594,6 +624,7 @@ int main(void) {
         cmocka_unit_test(test_advice_of_several_keys),
         cmocka_unit_test(test_cuts_that_fit),
         cmocka_unit_test(test_which_stages_to_offload),
+        cmocka_unit_test(test_advice_of_recompute),
         cmocka_unit_test(test_host_memory),
         cmocka_unit_test(test_advice_leaves_the_host_its_memory),
         cmocka_unit_test(test_auto_takes_the_cheapest_that_fits),
