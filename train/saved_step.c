@@ -1,8 +1,12 @@
 #include "train/saved_step.h"
 
 #include "base/memory.h"
+#include "config/schema.h"
 
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
 
 /* A restart continues the run that its job has begun, however the job was started. */
 static tr_resume resume_of(const tr_session *s) {
@@ -10,7 +14,29 @@ static tr_resume resume_of(const tr_session *s) {
     return given == TR_RESUME_NO && s->dir.begun ? TR_RESUME_AUTO : given;
 }
 
+/* Writes the folder of the config's file to folder[] when the file names log.dir, and the folder is
+ * another one that has checkpoints: a run's directory was copied or moved, or log.dir is relative
+ * to another working directory. Else "". */
+static tr_status find_other_run(const tr_config *c, char folder[sizeof c->source]) {
+    const char *slash = strrchr(c->source, '/');
+    char root[sizeof c->source + 8];
+    struct stat here, dir;
+    bool any = false;
+    folder[0] = '\0';
+    if (c->place[tr_schema_find("log.dir")].line <= 0 || strlen(c->source) + 1 == sizeof c->source)
+        return TR_OK;
+    (void)snprintf(folder, sizeof c->source, "%.*s", slash ? (int)(slash - c->source) : 1,
+                   slash ? c->source : ".");
+    (void)snprintf(root, sizeof root, "%s/ckpt", folder);
+    const bool same = stat(c->log.dir, &dir) == 0 && stat(folder, &here) == 0 &&
+                      dir.st_dev == here.st_dev && dir.st_ino == here.st_ino;
+    const tr_status status = same ? TR_OK : tr_ckpt_any(root, &any);
+    if (!any) folder[0] = '\0';
+    return status;
+}
+
 tr_status tr_saved_step_find(tr_session *s) {
+    char other[sizeof s->config->source];
     const tr_resume resume = resume_of(s);
     if (resume == TR_RESUME_NO) {
         if (!tr_rundir_has_checkpoints(&s->dir)) return TR_OK;
@@ -20,7 +46,13 @@ tr_status tr_saved_step_find(tr_session *s) {
                        s->config->log.dir);
     }
     bool any = false;
+    TR_TRY(find_other_run(s->config, other));
     if (s->dir.fd >= 0) TR_TRY(tr_ckpt_any(s->root, &any));
+    if (other[0] && !s->unloaded_count && (any || resume == TR_RESUME_AUTO))
+        tr_recorder_warn(&s->recorder,
+                         "log.dir is '%.200s', as the config says, and not '%s', which has the "
+                         "config and checkpoints, too: log.dir=%s continues these",
+                         s->config->log.dir, other, other);
     if (any) {
         const size_t tried = s->unloaded_count;
         const int64_t below = tried ? s->unloaded[tried - 1].step : INT64_MAX;
@@ -31,6 +63,11 @@ tr_status tr_saved_step_find(tr_session *s) {
         return TR_OK;
     }
     if (resume == TR_RESUME_AUTO) return TR_OK;
+    if (other[0])
+        return TR_FAIL(TR_ERR_NOFILE,
+                       "there is no checkpoint under '%s' to resume from: log.dir=%s continues the "
+                       "run that has this config",
+                       s->root, other);
     return TR_FAIL(TR_ERR_NOFILE,
                    "there is no checkpoint under '%s' to resume from: start the run without "
                    "--resume, or with --resume=auto",

@@ -281,4 +281,24 @@ says locked "'.*/locked/lock' is a directory: remove it, or choose another direc
 train 66 1 nothing data.path=missing.txt
 [[ ! -e nothing ]] || fail "nothing: $(ls -A nothing)"
 
+# The config of a run names its log.dir: where its folder is a copy, or has another name, a job says so.
+train 0 1 original train.steps=2 optim.warmup=1 checkpoint.every=0
+sed -i 's|^  dir: .*|  dir: original|' original/config.yaml # as when log.dir is a relative path
+cp -r original duplicate
+copied() {
+    local code=0 want=$1 run=$2
+    shift 2
+    "$trireme" train "$run/config.yaml" "$@" >copied.out 2>copied.err || code=$?
+    [[ $code == "$want" ]] || fail "$run: exit code $code, not $want"
+}
+copied 0 duplicate --resume train.steps=3 optim.horizon=3
+says copied "warning: log.dir is 'original', as the config says, and not 'duplicate', which has the config and checkpoints, too: log.dir=duplicate continues these"
+copied 0 duplicate --resume train.steps=3 optim.horizon=3 log.dir=duplicate
+[[ ! -s copied.err ]] || fail "duplicate: $(<copied.err)"
+copied 0 original --resume train.steps=4 optim.horizon=4
+[[ ! -s copied.err ]] || fail "original: $(<copied.err)"
+mv original moved
+copied 66 moved --resume
+says copied "there is no checkpoint under 'original/ckpt' to resume from: log.dir=moved continues the run that has this config"
+
 finish
