@@ -53,6 +53,18 @@ paste <(grep -o '[0-9.]* kB in' out) <(cat two/*.safetensors | wc -c) | awk '{ e
     train.threads=1 train.validate_batches=1 >out 2>err || fail "an imported run is not resumed: $(<err)"
 diff <(field from-pp=1 loss) <(field imported loss) >/dev/null || fail "imported and init_from: other losses"
 "$trireme" plan from.yaml >out || fail "plan with init_from"
+# Values beyond the range of FP16, here 70000 and -100000, become infinite in an export, which says so; in FP32 they stay.
+cp -r folder large
+printf '\0\270\210\107\0\120\303\307' | dd of=large/model.safetensors bs=1 conv=notrunc status=none \
+    seek=$(($(stat -c %s large/model.safetensors) - 8))
+"$trireme" ckpt import large beyond >out
+"$trireme" run -n 2 ckpt export beyond fp16 --dtype fp16 >out
+grep -q '^rank [01]: 2 values are beyond the range of their type and became infinite; --dtype fp32 keeps them$' out ||
+    fail "an export of values beyond FP16: $(<out)"
+[[ $(tail -c 4 fp16/model.safetensors | od -An -tx1) == " 00 7c 00 fc" ]] || fail "values beyond FP16 are not infinite"
+"$trireme" ckpt export beyond fp32 >out
+cmp large/model.safetensors fp32/model.safetensors || fail "an export of large values has other bits"
+! grep beyond out || fail "an export in FP32 says that values are lost"
 mv folder gone
 "$trireme" train from-pp=1/config.yaml --resume train.steps=3 >out 2>err || fail "resume without the folder: $(<err)"
 ! grep "model.init_from" err || fail "resume without the folder warns of it"
