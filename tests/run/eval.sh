@@ -240,6 +240,11 @@ refuses 78 'but there are 2 ranks' 2 run parallel.pp=3
 refuses 78 'trained with 32' 1 run model.context=64
 refuses 78 "model.norm_eps is 0.1, but the run 'run' says 1e-05: leave the key out" 1 run model.norm_eps=0.1
 refuses 78 'has only 4 layers' 8 run parallel.pp=8
+refuses 78 'parallel.transport=nccl connects GPUs, but device.name=cpu is not a GPU: set parallel.transport=auto' 2 run parallel.transport=nccl
+printf a >one_byte
+refuses 65 "'one_byte' has one token: a loss needs two" 1 run --data one_byte
+printf '\n\n\n' >ends
+refuses 65 'no token counts: every label is behind the end of a document' 1 run --data ends data.documents=packed data.document_end=10
 echo '{"context":"a","choices":["b","c"],"label":2}' >bad.jsonl
 refuses 65 'bad.jsonl:1: the label is 2' 2 run --data bad.jsonl
 echo '{"context":"a","choices":["b",' >bad.jsonl
