@@ -379,9 +379,10 @@ static tr_status export_all(export *e, FILE *out) {
     TR_TRY(status);
     if (e->lost > 0)
         (void)fprintf(out,
-                      "rank %d: %" PRId64 " values are beyond the range of their type and became "
-                      "infinite; --dtype fp32 keeps them\n",
-                      tr_world_rank(e->world), e->lost);
+                      "rank %d: %" PRId64 " value%s beyond the range of the file's type became "
+                      "infinite; --dtype fp32 keeps %s\n",
+                      tr_world_rank(e->world), e->lost, e->lost == 1 ? "" : "s",
+                      e->lost == 1 ? "it" : "them");
     return TR_OK;
 }
 

@@ -439,7 +439,10 @@ static void write_note(const tr_report *r, int drawn, FILE *out) {
                     "times of the links between ranks (device.link, device.network). For measured "
                     "times use train --trace N.",
                     out);
-    if (drawn < first->steps)
+    if (drawn == 1 && first->steps > 1)
+        (void)fprintf(out, " The first of %d steps is drawn; the numbers are of all.",
+                      first->steps);
+    else if (drawn < first->steps)
         (void)fprintf(out, " The first %d of %d steps are drawn; the numbers are of all.", drawn,
                       first->steps);
     (void)fputs(" Rest the pointer on an action for its name.</p>\n", out);

@@ -59,7 +59,7 @@ printf '\0\270\210\107\0\120\303\307' | dd of=large/model.safetensors bs=1 conv=
     seek=$(($(stat -c %s large/model.safetensors) - 8))
 "$trireme" ckpt import large beyond >out
 "$trireme" run -n 2 ckpt export beyond fp16 --dtype fp16 >out
-grep -q '^rank [01]: 2 values are beyond the range of their type and became infinite; --dtype fp32 keeps them$' out ||
+grep -q '^rank [01]: 2 values beyond the range of the file.s type became infinite; --dtype fp32 keeps them$' out ||
     fail "an export of values beyond FP16: $(<out)"
 [[ $(tail -c 4 fp16/model.safetensors | od -An -tx1) == " 00 7c 00 fc" ]] || fail "values beyond FP16 are not infinite"
 "$trireme" ckpt export beyond fp32 >out

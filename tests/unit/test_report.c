@@ -356,6 +356,36 @@ static void a_long_timeline_is_a_table(void **state) {
     tr_timeline_destroy(t);
 }
 
+/* Of a timeline with more actions than the page has room for, the first steps are drawn, and the
+ * page says how many. */
+static void the_first_steps_are_drawn(void **state) {
+    (void)state;
+    const struct {
+        int actions;
+        const char *note;
+    } cases[] = {{1000, " The first of 6 steps is drawn; the numbers are of all."},
+                 {60, " The first 2 of 6 steps are drawn; the numbers are of all."},
+                 {1, NULL}};
+    use_directory("steps");
+    for (int i = 0; i < 3; i++) {
+        const int actions = cases[i].actions;
+        tr_timeline *t;
+        assert_int_equal(tr_timeline_create("steps", 1, 1, 6, 1, &t), TR_OK);
+        for (int k = 0; k < 6 * actions; k++)
+            assert_int_equal(
+                tr_timeline_add(t, (tr_bar){.step = k / actions, .start = k, .end = k + 1}), TR_OK);
+        assert_int_equal(tr_timeline_finish(t, 6 * actions), TR_OK);
+        const tr_timeline *const timelines[] = {t};
+        const tr_report report = {.config = &config, .timelines = timelines, .timelines_count = 1};
+        assert_int_equal(tr_report_write(&report), TR_OK);
+        char *text = read_page();
+        if (cases[i].note) has(text, cases[i].note);
+        else assert_null(strstr(text, "drawn; the numbers"));
+        free(text);
+        tr_timeline_destroy(t);
+    }
+}
+
 static void a_hundred_thousand_steps_take_no_time(void **state) {
     (void)state;
     use_directory("many");
@@ -471,6 +501,7 @@ int main(void) {
         cmocka_unit_test(bars_have_the_snapshot),
         cmocka_unit_test(little_is_enough),
         cmocka_unit_test(a_long_timeline_is_a_table),
+        cmocka_unit_test(the_first_steps_are_drawn),
         cmocka_unit_test(a_hundred_thousand_steps_take_no_time),
         cmocka_unit_test(it_is_written_whole_or_not_at_all),
         cmocka_unit_test(the_plan_is_the_simulated_step),
