@@ -17,22 +17,21 @@ static tr_resume resume_of(const tr_session *s) {
 /* Writes the folder of the config's file to folder[] when the file names log.dir, and the folder is
  * another one that has checkpoints: a run's directory was copied or moved, or log.dir is relative
  * to another working directory. Else "". */
-static tr_status find_other_run(const tr_config *c, char folder[sizeof c->source]) {
+static void find_other_run(const tr_config *c, char folder[sizeof c->source]) {
     const char *slash = strrchr(c->source, '/');
     char root[sizeof c->source + 8];
     struct stat here, dir;
     bool any = false;
     folder[0] = '\0';
     if (c->place[tr_schema_find("log.dir")].line <= 0 || strlen(c->source) + 1 == sizeof c->source)
-        return TR_OK;
+        return;
     (void)snprintf(folder, sizeof c->source, "%.*s", slash ? (int)(slash - c->source) : 1,
                    slash ? c->source : ".");
     (void)snprintf(root, sizeof root, "%s/ckpt", folder);
     const bool same = stat(c->log.dir, &dir) == 0 && stat(folder, &here) == 0 &&
                       dir.st_dev == here.st_dev && dir.st_ino == here.st_ino;
-    const tr_status status = same ? TR_OK : tr_ckpt_any(root, &any);
+    if (!same && tr_ckpt_any(root, &any) != TR_OK) tr_error_clear(); /* the run does not need it */
     if (!any) folder[0] = '\0';
-    return status;
 }
 
 tr_status tr_saved_step_find(tr_session *s) {
@@ -46,7 +45,7 @@ tr_status tr_saved_step_find(tr_session *s) {
                        s->config->log.dir);
     }
     bool any = false;
-    TR_TRY(find_other_run(s->config, other));
+    find_other_run(s->config, other);
     if (s->dir.fd >= 0) TR_TRY(tr_ckpt_any(s->root, &any));
     if (other[0] && !s->unloaded_count && (any || resume == TR_RESUME_AUTO))
         tr_recorder_warn(&s->recorder,

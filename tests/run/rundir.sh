@@ -300,5 +300,9 @@ copied 0 original --resume train.steps=4 optim.horizon=4
 mv original moved
 copied 66 moved --resume
 says copied "there is no checkpoint under 'original/ckpt' to resume from: log.dir=moved continues the run that has this config"
+# Only to say so is the folder read: one that cannot be read is none.
+rm -r moved/ckpt
+ln -s ckpt moved/ckpt
+copied 0 moved --resume=auto
 
 finish
