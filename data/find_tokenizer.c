@@ -57,6 +57,13 @@ tr_status tr_data_find_tokenizer(const char *named, const char *data_path, const
     tr_tokenizer_close(*out);
     *out = NULL;
     if (found == origin && !needed) return TR_OK; /* it is not that of the files */
+    if (*origin)                                  /* nobody can set model.vocab */
+        return TR_FAIL(
+            TR_ERR_CONFIG,
+            "the weights have model.vocab %" PRId64 ", but the tokenizer '%s' has %" PRId32
+            " tokens: use %s%s%sone with at most %" PRId64 " tokens",
+            vocab, found, size, found == origin ? "" : "theirs, '", found == origin ? "" : origin,
+            found == origin ? "" : "', or another ", vocab);
     return TR_FAIL(TR_ERR_CONFIG,
                    "model.vocab %" PRId64 " is too small: the tokenizer '%s' has %" PRId32
                    " tokens: set model.vocab to %" PRId32 " or more",

@@ -277,8 +277,11 @@ static void a_found_tokenizer_may_be_unreadable(void **state) {
     assert_int_equal(system(command), 0);
     must(tr_data_find_tokenizer("", data, origin, 30, false, note, &tokenizer));
     assert_null(tokenizer);
-    assert_int_equal(tr_data_find_tokenizer("", data, origin, 30, true, note, &tokenizer),
-                     TR_ERR_CONFIG);
+    refused(tr_data_find_tokenizer("", data, origin, 30, true, note, &tokenizer), TR_ERR_CONFIG,
+            "tokens: use one with at most 30 tokens");
+    refused(
+        tr_data_find_tokenizer(path_of("tokenizer.json"), data, origin, 30, true, note, &tokenizer),
+        TR_ERR_CONFIG, "/origin', or another one with at most 30 tokens");
     must(tr_data_find_tokenizer("", data, origin, 31, false, note, &tokenizer));
     assert_non_null(tokenizer);
     assert_string_equal(note, "");
