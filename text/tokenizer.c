@@ -153,9 +153,9 @@ tr_status tr_tokenizer_open(const char *path, tr_tokenizer **out) {
 tr_status tr_tokenizer_save(const tr_tokenizer *t, const char *path) {
     char *partial;
     FILE *file;
-    size_t bytes = strlen(path) + 32;
+    const size_t bytes = strlen(path) + sizeof ".tmp";
     TR_TRY(tr_calloc(bytes, 1, &partial));
-    (void)snprintf(partial, bytes, "%s.partial-%ld", path, (long)getpid());
+    (void)snprintf(partial, bytes, "%s.tmp", path);
     tr_status status = tr_output_open_for(path, partial, &file);
     if (status == TR_OK) {
         (void)fwrite(t->file, 1, t->file_length, file);

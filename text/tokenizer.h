@@ -49,8 +49,9 @@ bool tr_tokenizer_in(const char *folder);
 void tr_tokenizer_close(tr_tokenizer *tokenizer);
 
 /* Writes the tokenizer as a tokenizer.json: byte for byte the file that was opened, or one of the
- * same ids when that was a rank file or vocab.json and merges.txt. Writes a file next to `path` and
- * renames it. Fails with TR_ERR_IO. */
+ * same ids when that was a rank file or vocab.json and merges.txt. Writes PATH.tmp, also over that
+ * of a process that was killed, and renames it: only one process may write `path`. Fails with
+ * TR_ERR_IO. */
 tr_status tr_tokenizer_save(const tr_tokenizer *tokenizer, const char *path);
 
 /* Returns the largest id + 1: a model needs at least this vocabulary. */

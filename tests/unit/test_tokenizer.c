@@ -3,9 +3,14 @@
 #include "support/scratch.h"
 #include "text/tokenizer.h"
 
+#include <dirent.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 /* Writes a file and returns its path. */
 static const char *written(const char *name, const char *text, size_t length) {
@@ -195,6 +200,34 @@ static void test_llama_ranks(void **state) {
     must(tr_input_load("saved", copy, (tr_input_limit){64, TR_ERR_DATA}, &json, &length));
     assert_non_null(strstr(json, begin));
     free(json);
+}
+
+/* A process is killed while it saves; the next one leaves nothing of it. */
+static void test_save_killed(void **state) {
+    (void)state;
+    tr_tokenizer *t;
+    char copy[256];
+    int status, files = 0;
+    must(tr_tokenizer_open(written("small.json", small, sizeof small - 1), &t));
+    (void)snprintf(copy, sizeof copy, "%s/killed.json", scratch);
+    const pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) { /* SIGXFSZ ends it at its first byte */
+        (void)signal(SIGXFSZ, SIG_DFL);
+        (void)setrlimit(RLIMIT_FSIZE, &(struct rlimit){0});
+        (void)tr_tokenizer_save(t, copy);
+        _exit(0);
+    }
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGXFSZ);
+    must(tr_tokenizer_save(t, copy));
+    DIR *folder = opendir(scratch);
+    assert_non_null(folder);
+    for (struct dirent *entry; (entry = readdir(folder));)
+        files += strncmp(entry->d_name, "killed.json", strlen("killed.json")) == 0;
+    (void)closedir(folder);
+    assert_int_equal(files, 1);
+    tr_tokenizer_close(t);
 }
 
 /* vocab.json and merges.txt; the ends that the files next to them name. */
@@ -467,21 +500,14 @@ static void test_replaced(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_small),
-        cmocka_unit_test(test_ranks),
-        cmocka_unit_test(test_llama_ranks),
-        cmocka_unit_test(test_folder),
-        cmocka_unit_test(test_folder_texts),
-        cmocka_unit_test(test_first_piece),
-        cmocka_unit_test(test_cut_before_space),
-        cmocka_unit_test(test_normalized_end),
-        cmocka_unit_test(test_long_piece),
-        cmocka_unit_test(test_merged_bytes),
-        cmocka_unit_test(test_added_spaces),
-        cmocka_unit_test(test_no_byte),
-        cmocka_unit_test(test_unknown_waits),
-        cmocka_unit_test(test_pieces),
-        cmocka_unit_test(test_replaced),
+        cmocka_unit_test(test_small),          cmocka_unit_test(test_ranks),
+        cmocka_unit_test(test_llama_ranks),    cmocka_unit_test(test_save_killed),
+        cmocka_unit_test(test_folder),         cmocka_unit_test(test_folder_texts),
+        cmocka_unit_test(test_first_piece),    cmocka_unit_test(test_cut_before_space),
+        cmocka_unit_test(test_normalized_end), cmocka_unit_test(test_long_piece),
+        cmocka_unit_test(test_merged_bytes),   cmocka_unit_test(test_added_spaces),
+        cmocka_unit_test(test_no_byte),        cmocka_unit_test(test_unknown_waits),
+        cmocka_unit_test(test_pieces),         cmocka_unit_test(test_replaced),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }
