@@ -120,9 +120,12 @@ void tr_rundir_holder(const tr_rundir *dir, char text[TR_RUNDIR_HOLDER]) {
 tr_status tr_rundir_check_holder(const char *dir, const char *expected, double patience_s) {
     const double end_s = tr_now_s() + patience_s;
     char path[PATH_SIZE], here[HOST] = "", text[TEXT];
+    int cause;
     lock_path(dir, path);
     for (;;) {
+        errno = 0;
         int fd = expected[0] ? open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK) : -1;
+        cause = errno;
         text[0] = '\0';
         if (fd >= 0) {
             read_text(fd, text);
@@ -133,6 +136,9 @@ tr_status tr_rundir_check_holder(const char *dir, const char *expected, double p
         (void)nanosleep(&(struct timespec){.tv_nsec = 100 * 1000000}, NULL);
     }
     (void)gethostname(here, sizeof here - 1);
+    if (cause && cause != ENOENT && cause != ENOTDIR)
+        return TR_FAIL(TR_ERR_IO, "'%s' cannot be opened on host %s: %s (log.dir)", path, here,
+                       strerror(cause));
     return TR_FAIL(TR_ERR_CONFIG,
                    "'%s' (log.dir) on host %s is not the directory of this run: choose one in a "
                    "file system that all hosts share, and give its full path",

@@ -34,7 +34,7 @@ void tr_rundir_holder(const tr_rundir *dir, char text[TR_RUNDIR_HOLDER]);
 /* Checks on another rank that this path is the directory of the expected holder; "": does not
  * check. Otherwise the rank's host has another file system there, and the first save would fail.
  * Waits up to patience_s, because a network file system may show a new file late. Fails with
- * TR_ERR_CONFIG. */
+ * TR_ERR_CONFIG, or with TR_ERR_IO when the lock file is there and cannot be opened. */
 tr_status tr_rundir_check_holder(const char *path, const char *expected, double patience_s);
 
 /* Returns false when the directory was removed, moved or replaced since it was locked. */

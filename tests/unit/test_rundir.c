@@ -116,7 +116,7 @@ static void a_second_run_names_the_holder(void **state) {
 static void another_directory_is_not_taken_for_the_holders(void **state) {
     (void)state;
     tr_rundir a, b;
-    char holder[TR_RUNDIR_HOLDER], other[sizeof path];
+    char holder[TR_RUNDIR_HOLDER], other[sizeof path], lock[sizeof path + 8];
     (void)in_root("theirs");
     (void)strcpy(other, path);
     assert_int_equal(take(&b), TR_OK);
@@ -132,6 +132,14 @@ static void another_directory_is_not_taken_for_the_holders(void **state) {
     tr_rundir_release(&b); /* which removes it */
     assert_int_equal(tr_rundir_check_holder(other, holder, 0), TR_ERR_CONFIG);
     assert_int_equal(tr_rundir_check_holder(other, "", 0), TR_OK);
+    /* A lock that this rank cannot open is another matter. */
+    assert_int_equal(mkdir(other, 0700), 0);
+    (void)snprintf(lock, sizeof lock, "%s/lock", other);
+    assert_int_equal(symlink("lock", lock), 0);
+    assert_int_equal(tr_rundir_check_holder(other, holder, 0), TR_ERR_IO);
+    assert_non_null(strstr(tr_error_message(), strerror(ELOOP)));
+    assert_int_equal(unlink(lock), 0);
+    assert_int_equal(rmdir(other), 0);
     tr_rundir_release(&a);
     tr_rundir_holder(&a, holder);
     assert_string_equal(holder, "");
