@@ -201,7 +201,8 @@ tr_status tr_job_files_make(tr_job_files *files, const char *board) {
     if (!is_any_set(session_variables) && !is_any_set(common_variables))
         error = make_folder(temporary_folder(), board, &files->session);
     /* A TMPDIR that does not exist is not among these: mpirun makes it. */
-    if (error == EACCES || error == EPERM || error == EROFS || error == ENOSPC || error == EDQUOT)
+    if (error == EACCES || error == EPERM || error == EROFS || error == ENOSPC || error == EDQUOT ||
+        error == ENOTDIR)
         return TR_FAIL(TR_ERR_DEVICE,
                        "mpirun cannot keep its files in '%s': %s; set TMPDIR to a folder that you "
                        "can write",

@@ -60,6 +60,8 @@ mkdir sealed
 mount_empty sealed ro
 TMPDIR=$scratch/sealed train 69 2 unwritten parallel.pp=2
 says unwritten "mpirun cannot keep its files in '$scratch/sealed': Read-only file system; set TMPDIR to a folder that you can write$"
+TMPDIR=$scratch/base.yaml train 69 2 no-folder parallel.pp=2
+says no-folder "mpirun cannot keep its files in '$scratch/base.yaml': Not a directory; set TMPDIR to a folder that you can write$"
 
 # A user without an entry in /etc/passwd and without HOME, TMPDIR in /dev/shm, and a limit of open files that the
 # launcher may raise.
