@@ -85,6 +85,7 @@ static sigset_t stop_signals(void) {
     (void)sigaddset(&set, SIGINT);
     (void)sigaddset(&set, SIGTERM);
     (void)sigaddset(&set, SIGHUP);
+    (void)sigaddset(&set, SIGUSR1); /* a batch system's, as in a run */
     return set;
 }
 

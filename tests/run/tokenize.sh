@@ -111,14 +111,17 @@ fi
 same_files killed whole
 
 # Stopped by a signal (one that is pending when the process starts): what was done is kept.
-code=0
-env --block-signal=TERM sh -c 'kill -TERM $$; exec "$@"' sh "$trireme" data tokenize --tokenizer tokenizer.json -o stopped long.jsonl long.txt lines.jsonl \
-    --threads 1 >stopped.out 2>stopped.err || code=$?
-[[ $code == 75 && -s stopped.part && ! -e stopped.bin ]] || fail "stopped: exit code $code, not 75: $(ls stopped*)"
-grep -q '^trireme: stopped by a signal: the same command goes on from here$' stopped.err || fail "stopped: $(<stopped.err)"
-tokenize 0 stopped long.jsonl long.txt lines.jsonl
-grep -q '^continuing where an earlier process was stopped$' stopped.err || fail "stopped: $(<stopped.err)"
-same_files stopped whole
+for signal in TERM USR1; do
+    code=0
+    env --block-signal=$signal sh -c 'kill -$0 $$; exec "$@"' $signal "$trireme" data tokenize --tokenizer tokenizer.json -o stopped long.jsonl long.txt lines.jsonl \
+        --threads 1 >stopped.out 2>stopped.err || code=$?
+    [[ $code == 75 && -s stopped.part && ! -e stopped.bin ]] || fail "stopped: exit code $code, not 75: $(ls stopped*)"
+    grep -q '^trireme: stopped by a signal: the same command goes on from here$' stopped.err || fail "stopped: $(<stopped.err)"
+    tokenize 0 stopped long.jsonl long.txt lines.jsonl
+    grep -q '^continuing where an earlier process was stopped$' stopped.err || fail "stopped: $(<stopped.err)"
+    same_files stopped whole
+    rm stopped.*
+done
 env --block-signal=TERM sh -c 'kill -TERM $$; exec "$@"' sh "$trireme" data tokenize --tokenizer "$digits" -o parted digits.txt --threads 1 >parted.out 2>&1 && fail "parted: not stopped"
 tokenize 0 parted digits.txt --tokenizer "$digits"
 same_files parted digits
