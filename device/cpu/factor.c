@@ -1,4 +1,5 @@
 /* FACTOR_SUMS and FACTOR. */
+#include "device/cpu/columns.h"
 #include "device/cpu/cpu_impl.h"
 #include "device/elementwise.h"
 
@@ -30,6 +31,15 @@ static int64_t blocks_of(const tr_factor_desc *d) {
     return (d->rows + block - 1) / block;
 }
 
+/* Adds the blocks' sums of n columns, in ascending order. A column's sums lie apart, so columns are
+ * added side by side. */
+static void add_blocks(const tr_factor_desc *d, const double *partial, int64_t n, double *cols) {
+    const int64_t blocks = blocks_of(d);
+    for (int64_t j = 0; j < n; j++) cols[j] = 0;
+    for (int64_t k = 0; k < blocks; k++)
+        for (int64_t j = 0; j < n; j++) cols[j] += partial[k * d->cols + j];
+}
+
 static tr_status run_factor_sums(tr_op *op, const tr_op_args *args) {
     const tr_factor_desc d = op->desc.factor;
     const int64_t block = tr_factor_block(d.rows), blocks = blocks_of(&d);
@@ -42,10 +52,8 @@ static tr_status run_factor_sums(tr_op *op, const tr_op_args *args) {
         sum_block(op, scale, tr_min_i64(block, d.rows - k * block),
                   element(&d, x, k * block * d.cols), rows + k * block, partial + k * d.cols);
 #pragma omp parallel for schedule(static) num_threads(tr_cpu_threads(op, blocks *d.cols))
-    for (int64_t j = 0; j < d.cols; j++) {
-        cols[j] = 0;
-        for (int64_t k = 0; k < blocks; k++) cols[j] += partial[k * d.cols + j];
-    }
+    for (int64_t j = 0; j < d.cols; j += TR_COLUMNS)
+        add_blocks(&d, partial + j, tr_min_i64(TR_COLUMNS, d.cols - j), cols + j);
     return TR_OK;
 }
 

@@ -89,7 +89,8 @@ load_strip(squares_of of, bool bf16, const squares_args *s, int64_t from, int64_
 
 /* Adds the sums of squares of rows of n <= TR_SUMSQ_BLOCK elements to s->sums[rows]. `of`, `bf16`
  * and `rows` are constants after inlining. A group of neighbouring lanes stays in registers over
- * the whole block; hardware does not prefetch in this order. */
+ * the whole block. Hardware does not prefetch in this order, so the next block is prefetched, to
+ * the second cache: a first one of 32 KiB does not hold two blocks of FP32. */
 static inline __attribute__((always_inline)) void sum_squares(squares_of of, bool bf16, int rows,
                                                               int64_t n, const squares_args *s) {
     enum { GROUP = SQUARES * LANES };
@@ -102,9 +103,9 @@ static inline __attribute__((always_inline)) void sum_squares(squares_of of, boo
         for (int64_t i = g; i < whole; i += TR_SUMSQ_LANES) {
             for (int r = 0; r < rows; r++)
                 for (int j = 0; j < group; j += LINE / size)
-                    __builtin_prefetch((const char *)s->x + (r * s->ld + next + j) * size, 0, 3);
+                    __builtin_prefetch((const char *)s->x + (r * s->ld + next + j) * size, 0, 2);
             for (int j = 0; of == OF_FACTORED && bf16 && j < group; j += LINE / 4)
-                __builtin_prefetch(s->u + next + j, 1, 3);
+                __builtin_prefetch(s->u + next + j, 0, 2);
             next += group;
 #pragma GCC unroll 4
             for (int v = 0; v < group / LANES; v += HALVES) {
