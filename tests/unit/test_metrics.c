@@ -1,6 +1,7 @@
 /* Tests the metrics of a run directory: TensorBoard bytes, JSONL numbers bit for bit, resuming. */
 #include "base/philox.h"
 #include "support/same_config.h"
+#include "support/scratch.h"
 #include "train/metrics.h"
 #include "train/tensorboard.h"
 
@@ -19,20 +20,7 @@
 
 #include <cmocka.h>
 
-static char root[] = "metrics-XXXXXX";
 static tr_config config;
-
-static int make_root(void **state) {
-    (void)state;
-    return mkdtemp(root) ? 0 : -1;
-}
-
-static int remove_root(void **state) {
-    (void)state;
-    char command[64];
-    (void)snprintf(command, sizeof command, "rm -r '%s'", root);
-    return system(command);
-}
 
 static void same_bytes(const unsigned char *got, size_t bytes, const char *hex) {
     assert_int_equal(2 * bytes, strlen(hex));
@@ -62,12 +50,12 @@ static void tensorboard_bytes_are_exact(void **state) {
     assert_true(tr_tb_scalar_record(1.0, INT64_MAX, longest, 1, record) <= TR_TB_RECORD);
 }
 
-/* Makes a new config with the run directory <root>/<name>, which exists. */
+/* Makes a new config with the run directory <scratch>/<name>, which exists. */
 static void use_directory(const char *name) {
     char text[256];
-    (void)snprintf(text, sizeof text, "%s/%s", root, name);
+    (void)snprintf(text, sizeof text, "%s/%s", scratch, name);
     assert_int_equal(mkdir(text, 0755), 0);
-    (void)snprintf(text, sizeof text, "{data.path: a, log.dir: %s/%s}", root, name);
+    (void)snprintf(text, sizeof text, "{data.path: a, log.dir: %s/%s}", scratch, name);
     assert_int_equal(tr_config_parse(text, strlen(text), "x.yaml", NULL, 0, &config), TR_OK);
 }
 
@@ -263,12 +251,10 @@ static void lines_keep_bits_and_resume_cuts(void **state) {
     assert_true(same_config(&config, &saved));
 }
 
-static void write_file(const char *name, const char *text) {
+static void write_text(const char *name, const char *text) {
     char path[1200];
     (void)snprintf(path, sizeof path, "%s/%s", config.log.dir, name);
-    FILE *f = fopen(path, "w");
-    assert_non_null(f);
-    assert_true(fputs(text, f) >= 0 && fclose(f) == 0);
+    write_file(path, text, strlen(text));
 }
 
 static ino_t inode_of(const char *name) {
@@ -338,7 +324,7 @@ static void a_sync_reaches_each_file(void **state) {
     use_directory("synced");
     for (int i = 0; i < 3; i++) {
         tr_metrics *m;
-        write_file(names[i], "");
+        write_text(names[i], "");
         assert_int_equal(tr_metrics_open(&config, 3, &m), TR_OK);
         assert_int_equal(tr_metrics_sync(m), TR_OK);
         assert_int_equal(synced, inode_of(names[i])); /* the last one that is open */
@@ -406,7 +392,7 @@ static void metrics_of_a_run_that_saved_nothing_are_kept(void **state) {
         if (i == 1) write_steps(m, 1, 7);
         tr_metrics_close(m);
     }
-    write_file("eval.jsonl", "{\"step\":2}\n");
+    write_text("eval.jsonl", "{\"step\":2}\n");
     assert_int_equal(tr_metrics_set_aside(config.log.dir, &moved), TR_OK);
     assert_true(moved);
     assert_int_equal(tr_metrics_open(&config, -1, &m), TR_OK);
@@ -475,5 +461,5 @@ int main(void) {
         cmocka_unit_test(what_cannot_be_written_is_named),
         cmocka_unit_test(what_is_not_finite_is_null),
     };
-    return cmocka_run_group_tests(tests, make_root, remove_root);
+    return cmocka_run_group_tests(tests, set_up, tear_down);
 }

@@ -2,6 +2,7 @@
  * not at all; also its charts. */
 #include "pipeline/orders/make.h"
 #include "support/pipeline_cases.h"
+#include "support/scratch.h"
 #include "support/xml_check.h"
 #include "train/plot.h"
 #include "train/report.h"
@@ -17,25 +18,12 @@
 
 #include <cmocka.h>
 
-static char root[] = "report-XXXXXX";
 static tr_config config;
 
-static int make_root(void **state) {
-    (void)state;
-    return mkdtemp(root) ? 0 : -1;
-}
-
-static int remove_root(void **state) {
-    (void)state;
-    char command[64];
-    (void)snprintf(command, sizeof command, "rm -r '%s'", root);
-    return system(command);
-}
-
-/* Makes a new config with the run directory <root>/<name>, and the directory. */
+/* Makes a new config with the run directory <scratch>/<name>, and the directory. */
 static void use_directory(const char *name) {
     char text[256];
-    (void)snprintf(text, sizeof text, "{data.path: a, log.dir: \"%s/%s\"}", root, name);
+    (void)snprintf(text, sizeof text, "{data.path: a, log.dir: \"%s/%s\"}", scratch, name);
     assert_int_equal(tr_config_parse(text, strlen(text), "x.yaml", NULL, 0, &config), TR_OK);
     assert_int_equal(mkdir(config.log.dir, 0755), 0);
 }
@@ -507,5 +495,5 @@ int main(void) {
         cmocka_unit_test(the_plan_is_the_simulated_step),
         cmocka_unit_test(the_plan_has_the_times_of_copies),
     };
-    return cmocka_run_group_tests(tests, make_root, remove_root);
+    return cmocka_run_group_tests(tests, set_up, tear_down);
 }

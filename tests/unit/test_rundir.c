@@ -1,5 +1,6 @@
 /* Tests the lock of a run directory: one process holds it, its death frees it, and a directory that
  * cannot be locked gives a warning. */
+#include "support/scratch.h"
 #include "train/rundir.h"
 
 #include <errno.h>
@@ -17,7 +18,7 @@
 
 #include <cmocka.h>
 
-static char root[] = "rundir-XXXXXX", path[128], note[TR_RUNDIR_NOTE];
+static char path[128], note[TR_RUNDIR_NOTE];
 static int lock_error; /* errno that a lock fails with; 0: it succeeds */
 static int vanishing;  /* how often mkdir() finds a directory that is removed at once */
 
@@ -57,20 +58,8 @@ int __wrap_fsync(int fd) {
     return __real_fsync(fd);
 }
 
-static int make_root(void **state) {
-    (void)state;
-    return mkdtemp(root) ? 0 : -1;
-}
-
-static int remove_root(void **state) {
-    (void)state;
-    char command[64];
-    (void)snprintf(command, sizeof command, "rm -r '%s'", root);
-    return system(command);
-}
-
-static const char *in_root(const char *name) {
-    (void)snprintf(path, sizeof path, "%s/%s", root, name);
+static const char *in_scratch(const char *name) {
+    (void)snprintf(path, sizeof path, "%s/%s", scratch, name);
     return path;
 }
 
@@ -97,7 +86,7 @@ static void a_second_run_names_the_holder(void **state) {
     (void)state;
     tr_rundir a, b;
     char host[65] = "", name[128];
-    (void)in_root("deep/er");
+    (void)in_scratch("deep/er");
     assert_int_equal(take(&a), TR_OK);
     assert_string_equal(note, "");
     assert_int_equal(take(&b), TR_ERR_CONFIG);
@@ -117,11 +106,11 @@ static void another_directory_is_not_taken_for_the_holders(void **state) {
     (void)state;
     tr_rundir a, b;
     char holder[TR_RUNDIR_HOLDER], other[sizeof path], lock[sizeof path + 8];
-    (void)in_root("theirs");
+    (void)in_scratch("theirs");
     (void)strcpy(other, path);
     assert_int_equal(take(&b), TR_OK);
     tr_rundir_begin(&b);
-    (void)in_root("ours");
+    (void)in_scratch("ours");
     assert_int_equal(tr_rundir_take(path, true, false, "/job", &a, note), TR_OK);
     tr_rundir_begin(&a);
     tr_rundir_holder(&a, holder);
@@ -154,7 +143,7 @@ static void a_restart_knows_its_run(void **state) {
     } turn[] = {{"/one", false, false}, {"/one", false, true}, {"/one", true, false},
                 {"/one", true, false},  {"/on", false, false}, {"/one", false, true},
                 {NULL, false, true},    {"/one", false, true}, {"/one", true, true}};
-    (void)in_root("begun");
+    (void)in_scratch("begun");
     for (size_t i = 0; i < sizeof turn / sizeof *turn; i++) {
         tr_rundir dir;
         assert_int_equal(tr_rundir_take(path, true, false, turn[i].job, &dir, note), TR_OK);
@@ -190,7 +179,7 @@ static void the_death_of_the_holder_frees_it(void **state) {
     pid_t child;
     tr_rundir dir;
     char name[64];
-    (void)in_root("killed");
+    (void)in_scratch("killed");
     assert_int_equal(hold_in_child(&child), 0);
     (void)snprintf(name, sizeof name, "process %ld ", (long)child);
     assert_int_equal(take(&dir), TR_ERR_CONFIG);
@@ -207,7 +196,7 @@ static void a_dead_holder_is_not_named(void **state) {
     pid_t child;
     tr_rundir dir;
     char host[65] = "", lock[160];
-    (void)in_root("renamed");
+    (void)in_scratch("renamed");
     assert_int_equal(hold_in_child(&child), 0);
     pid_t dead = fork();
     if (dead == 0) _exit(0);
@@ -239,7 +228,7 @@ static void what_cannot_be_locked_is_said(void **state) {
     (void)state;
     static const int errors[] = {ENOLCK, ENOSYS, EOPNOTSUPP};
     tr_rundir dir;
-    (void)in_root("unlocked");
+    (void)in_scratch("unlocked");
     for (size_t i = 0; i < sizeof errors / sizeof *errors; i++) {
         lock_error = errors[i];
         assert_int_equal(take(&dir), TR_OK);
@@ -280,7 +269,7 @@ static void local_locks_are_known_by_the_mount(void **state) {
 static void only_an_untouched_directory_goes(void **state) {
     (void)state;
     tr_rundir dir;
-    (void)in_root("fresh");
+    (void)in_scratch("fresh");
     assert_int_equal(take(&dir), TR_OK);
     assert_true(exists("/lock"));
     tr_rundir_release(&dir);
@@ -301,7 +290,7 @@ static void only_an_untouched_directory_goes(void **state) {
 static void a_missing_directory_is_not_made_to_resume(void **state) {
     (void)state;
     tr_rundir dir;
-    (void)in_root("missing");
+    (void)in_scratch("missing");
     assert_int_equal(tr_rundir_take(path, false, false, NULL, &dir, note), TR_ERR_NOFILE);
     assert_false(exists(""));
     tr_rundir_release(&dir);
@@ -311,7 +300,7 @@ static void a_removed_directory_is_noticed(void **state) {
     (void)state;
     tr_rundir dir, other;
     char moved[160];
-    (void)in_root("removed");
+    (void)in_scratch("removed");
     assert_int_equal(take(&dir), TR_OK);
     assert_true(tr_rundir_in_place(&dir));
     (void)snprintf(moved, sizeof moved, "%s.moved", path);
@@ -332,13 +321,13 @@ static void new_directories_are_synced_in_their_parents(void **state) {
     tr_rundir dir;
     struct stat outer, inner;
     char name[160];
-    (void)in_root("stays/here");
+    (void)in_scratch("stays/here");
     syncs = 0;
     assert_int_equal(take(&dir), TR_OK);
     assert_in_range(syncs, 2, SYNCS);
     syncs = SYNCS;
-    (void)snprintf(name, sizeof name, "%s/stays", root);
-    assert_int_equal(stat(root, &outer) + stat(name, &inner), 0);
+    (void)snprintf(name, sizeof name, "%s/stays", scratch);
+    assert_int_equal(stat(scratch, &outer) + stat(name, &inner), 0);
     assert_int_equal(synced[0], outer.st_ino);
     assert_int_equal(synced[1], inner.st_ino);
     tr_rundir_release(&dir);
@@ -347,7 +336,7 @@ static void new_directories_are_synced_in_their_parents(void **state) {
 static void a_directory_that_vanishes_is_made_again(void **state) {
     (void)state;
     tr_rundir dir;
-    (void)in_root("vanishing");
+    (void)in_scratch("vanishing");
     vanishing = 3;
     assert_int_equal(take(&dir), TR_OK);
     assert_int_equal(vanishing, 0);
@@ -365,7 +354,7 @@ static void a_file_is_not_taken_for_a_directory(void **state) {
     (void)state;
     char below[192], words[192];
     tr_rundir dir;
-    (void)in_root("file");
+    (void)in_scratch("file");
     touch("");
     (void)snprintf(below, sizeof below, "%s//below", path);
     (void)snprintf(words, sizeof words, "'%s' (log.dir) is not a directory", path);
@@ -393,7 +382,7 @@ static void directories_that_vanish_are_held_by_one(void **state) {
     (void)state;
     enum { CHILDREN = 4, ROUNDS = 3000 };
     pid_t child[CHILDREN];
-    (void)in_root("busy");
+    (void)in_scratch("busy");
     char owner[160];
     (void)snprintf(owner, sizeof owner, "%s.owner", path);
     for (int c = 0; c < CHILDREN; c++) {
@@ -452,5 +441,5 @@ int main(void) {
         cmocka_unit_test(a_directory_that_vanishes_is_made_again),
         cmocka_unit_test(directories_that_vanish_are_held_by_one),
     };
-    return cmocka_run_group_tests(tests, make_root, remove_root);
+    return cmocka_run_group_tests(tests, set_up, tear_down);
 }
