@@ -35,6 +35,8 @@ static tr_status unknown_key(const char *name) {
         return TR_FAIL(TR_ERR_CONFIG, "%s is a section: write its keys below it, or as %s.KEY",
                        name, name);
     const char *dot = strrchr(name, '.');
+    const char *remark = tr_remark_elsewhere(dot ? dot + 1 : name, "key");
+    if (remark) return TR_FAIL(TR_ERR_CONFIG, "unknown key '%s': %s", name, remark);
     for (int i = 0; dot && i < tr_schema_count; i++)
         if (!strncmp(tr_schema[i].name, name, (size_t)(dot - name)) &&
             !tr_schema[i].name[dot - name])

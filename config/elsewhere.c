@@ -7,13 +7,23 @@
 /* What Megatron-LM, torchtitan, transformers, PEFT and nanoGPT call a key, and what they, PyTorch
  * and others call a command (in backticks here), an option (as in our usage), an operand that they
  * have an option for (likewise, in capital letters) and a value (after '='). A remark is for
- * options and commands without such a name here; it begins in brackets with the commands that have
- * not the option. Their names are in small letters here, and '-' is written as '_'. */
+ * options, commands and keys without such a name here; it begins in brackets with the commands that
+ * have not the option, "trireme" for a command, and "key" for a key. Their names are in small
+ * letters here, and '-' is written as '_'. */
 static const struct {
     const char *ours, *names; /* with one space between them */
 } elsewhere[] = {
     {"(trireme) every run writes report.html to its log.dir", "report plot tensorboard dashboard"},
     {"(ckpt) nothing is overwritten: name a new folder", "force overwrite yes"},
+    {"(key plan train) FP8 is not supported: set train.precision to bf16",
+     "fp8 fp8_format fp8_recipe float8"},
+    {"(key plan train) mixtures of experts are not supported: every layer has one MLP",
+     "moe experts num_experts num_local_experts n_routed_experts num_experts_per_tok "
+     "num_experts_per_token moe_router_topk ep expert_parallel expert_parallel_size "
+     "expert_parallel_degree expert_model_parallel_size"},
+    {"(key plan train) ranks do not divide the attention over a sequence: parallel.tp with "
+     "parallel.sequence, or train.recompute, saves memory for long ones",
+     "cp context_parallel context_parallel_size context_parallel_degree"},
     {"(plan ckpt schedule) only eval and simulate write JSON", "json"},
     {"(sample) with --prompts FILE every text is a line of JSON", "json jsonl"},
     {"(train) every run writes metrics.jsonl and TensorBoard events to log.dir",

@@ -10,7 +10,8 @@ const char *tr_key_elsewhere(const char *name);
  * with its arguments, or NULL. */
 const char *tr_command_elsewhere(const char *name);
 /* Returns what to say of other programs' option of this name (without its dashes), which the
- * command has under no name, or of their command, for "trireme"; or NULL. */
+ * command has under no name, of their command, for "trireme", or of their key, for "key"; or
+ * NULL. */
 const char *tr_remark_elsewhere(const char *name, const char *command);
 /* Returns the option, as in `usage` and with its value, that other programs' option of this name
  * (without its dashes) is there, or the operand, which is in capital letters; or NULL. */

@@ -123,6 +123,30 @@ static void a_name_of_another_program_has_its_key(void **state) {
     assert_null(tr_key_elsewhere(""));
 }
 
+/* Nothing here does what these do elsewhere. */
+static void a_name_without_a_key_has_a_remark(void **state) {
+    (void)state;
+    static const char experts[] = "mixtures of experts are not supported: every layer has one MLP";
+    static const char ring[] =
+        "ranks do not divide the attention over a sequence: parallel.tp with parallel.sequence, or "
+        "train.recompute, saves memory for long ones";
+    static const char *const cases[][3] = {
+        {"parallel.cp: 2\n", "1:1: unknown key 'parallel.cp'", ring},
+        {"context-parallel-size: 2\n", "1:1: unknown key 'context-parallel-size'", ring},
+        {"parallel: {ep: 2}\n", "1:12: unknown key 'parallel.ep'", experts},
+        {"model: {moe: {experts: 8}}\n", "1:15: unknown key 'model.moe.experts'", experts},
+        {"model.num_experts: 8\n", "1:1: unknown key 'model.num_experts'", experts},
+        {"train.fp8: hybrid\n", "1:1: unknown key 'train.fp8'",
+         "FP8 is not supported: set train.precision to bf16"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char want[320];
+        (void)snprintf(want, sizeof want, "x.yaml:%s: %s", cases[i][1], cases[i][2]);
+        refused(cases[i][0], want);
+    }
+    assert_string_equal(tr_remark_elsewhere("cp", "train"), ring);
+    assert_null(tr_remark_elsewhere("cp", "sample"));
+}
+
 static void values_of_other_programs_are_recognised(void **state) {
     (void)state;
     static const char *const known[][3] = {
@@ -321,6 +345,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(an_unknown_key_has_its_place),
         cmocka_unit_test(a_name_of_another_program_has_its_key),
+        cmocka_unit_test(a_name_without_a_key_has_a_remark),
         cmocka_unit_test(values_of_other_programs_are_recognised),
         cmocka_unit_test(a_wrong_value_has_its_place),
         cmocka_unit_test(an_unknown_choice_has_its_place),
