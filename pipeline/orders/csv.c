@@ -280,11 +280,8 @@ static tr_status check_order(reader *in, span text) {
 tr_status tr_schedule_read(const char *text, size_t length, const char *source, tr_schedule **out) {
     tr_status status = TR_OK;
     reader in = {.source = source};
-    span whole = {text, text + length};
+    span whole = {text + tr_utf8_mark(text, length), text + length};
     const char *slash = strrchr(source, '/');
-    if (tr_utf8_mark(text, length) > 0)
-        return fail_at(source, 0, 1,
-                       "the file begins with a byte order mark: save it as plain text");
     TR_TRY_OUT(measure_file(&in, whole));
     TR_TRY_OUT(tr_schedule_create(slash ? slash + 1 : source, in.row, in.stages, in.micro_batches,
                                   in.rank_of, &in.schedule));

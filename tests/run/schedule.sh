@@ -123,8 +123,6 @@ printf '0F0,0F2,0B0,0B2\n1F0,1F2,1B0,1B2\n' >hole.csv
 refused 78 "hole.csv:1:1: the schedule has no F of stage 0, micro-batch 1 (they are 0 to 2)" simulate --schedule hole.csv
 printf '(0F0;0B0)OVERLAP_F_B\n' >pair.csv
 refused 78 "pair.csv:1:2: rank 0: 0F0 cannot overlap with 0B0" schedule show pair.csv
-printf '\xef\xbb\xbf0F0,0B0\n' >mark.csv
-refused 78 "mark.csv:1:1: the file begins with a byte order mark" schedule check mark.csv
 printf '0F0,0B0\n1F0,1X0\n' >bad.csv
 refused 78 "bad.csv:2:6: " schedule show bad.csv
 

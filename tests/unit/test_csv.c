@@ -94,9 +94,10 @@ static void test_files_are_written_as_they_were_read(void **state) {
     }
 }
 
-static void test_line_ends_white_space_and_bubbles_do_not_count(void **state) {
+static void test_what_is_around_actions_does_not_count(void **state) {
     (void)state;
-    tr_schedule *s = read_text(" 0F0\t, ( 0F1 ; 0B0 )OVERLAP_F_B ,\"0B1\",   \r\n1F0,,1B0,1F1,1B1");
+    tr_schedule *s =
+        read_text("\xef\xbb\xbf 0F0\t, ( 0F1 ; 0B0 )OVERLAP_F_B ,\"0B1\",   \r\n1F0,,1B0,1F1,1B1");
     expect_text(s, "0F0,(0F1;0B0)OVERLAP_F_B,0B1\n1F0,1B0,1F1,1B1\n");
     tr_schedule_destroy(s);
 }
@@ -390,8 +391,8 @@ static void test_errors_have_a_place(void **state) {
         {"0F99999999999999999999\n", "x.csv:1:3: '0F99999999999999999999' has a micro-batch of"},
         {"-1F0\n", "x.csv:1:1: '-1F0' lacks the number of its stage"},
         {"\xef\xbb\xbf"
-         "0F0\n",
-         "x.csv:1:1: the file begins with a byte order mark"},
+         "0F0,0X0\n",
+         "x.csv:1:6: '0X0' is not an action"},
         {"0F0,(0F1;0B0)\n", "x.csv:1:5: '(0F1;0B0)' is not a pair"},
         {"0F0,(0F1)OVERLAP_F_B\n", "x.csv:1:5: '(0F1)OVERLAP_F_B' has one action"},
         {"(0F1;0B0;0W0)OVERLAP_F_B\n", "x.csv:1:9: '(0F1;0B0;0W0)OVERLAP_F_B' has more than two"},
@@ -566,7 +567,7 @@ static void test_fuzz(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_files_are_written_as_they_were_read),
-        cmocka_unit_test(test_line_ends_white_space_and_bubbles_do_not_count),
+        cmocka_unit_test(test_what_is_around_actions_does_not_count),
         cmocka_unit_test(test_schedules_come_back),
         cmocka_unit_test(test_samples_are_orders_that_run),
         cmocka_unit_test(test_transfers_of_the_zero_bubble_sample),
