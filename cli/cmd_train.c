@@ -59,7 +59,10 @@ static tr_status parse(int argc, char **argv, request *r) {
         if (strcmp(argv[i], "--resume") == 0) r->resume = TR_RESUME_YES;
         else if (strcmp(argv[i], "--resume=auto") == 0) r->resume = TR_RESUME_AUTO;
         else if (strncmp(argv[i], "--resume=", 9) == 0)
-            return cli_usage("train", "--resume takes =auto or nothing, not '%s'", argv[i] + 8);
+            return cli_usage("train",
+                             "--resume takes =auto or nothing, not '%s': it continues the run in "
+                             "log.dir",
+                             argv[i] + 8);
         else if (strcmp(argv[i], "--debug-nan") == 0) r->debug_nan = true;
         else if (strcmp(argv[i], "--trace") == 0) TR_TRY(parse_trace(argc, argv, &i, &r->trace));
         else if (strcmp(argv[i], "--time-limit") == 0) TR_TRY(parse_time_limit(argc, argv, &i, r));

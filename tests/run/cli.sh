@@ -194,7 +194,7 @@ expect 64 "trireme: --seed takes a whole number from 0 to 9223372036854775807, n
 expect 66 "trireme: the config file 'none.yaml' cannot be opened: No such file or directory" plan none.yaml --search=4 --rate=3 --train.steps=5
 expect 66 "trireme: the config file 'none.yaml' cannot be opened: No such file or directory" run -np 2 train none.yaml --time-limit=5s
 expect 66 "trireme: there is no checkpoint under none/ckpt: name the log.dir of a run that has saved one" sample none -p --seed=x
-expect 64 "trireme: --resume takes =auto or nothing, not '=yes'; usage: $("$trireme" help train | sed -n 1p)" train x.yaml --resume=yes
+expect 64 "trireme: --resume takes =auto or nothing, not '=yes': it continues the run in log.dir; usage: $("$trireme" help train | sed -n 1p)" train x.yaml --resume=yes
 for command in plan "data $text" "schedule 1f1b -p 2 -m 2" "ckpt verify none"; do
     # shellcheck disable=SC2086 # words
     expect 64 "trireme: every rank would do all of \`trireme ${command%% *}\`: call it without \`run -n 2\`" run -n 2 $command

@@ -93,7 +93,7 @@ same_curve auto whole
 grep -q "^resumed  after step 40 of 40: no step is left; to continue, set train.steps above 40$" auto.out || fail "auto: $(grep ^resumed auto.out)"
 ! grep '^saved' auto.out || fail "auto: a step was saved without one that was taken"
 train 64 1 auto --resume=yes
-says auto "--resume takes =auto or nothing, not '=yes'; usage: "
+says auto "--resume takes =auto or nothing, not '=yes': it continues the run in log.dir; usage: "
 # Where every checkpoint is damaged, --resume=auto does not start the run again.
 cp -r auto broken
 for step in broken/ckpt/step-*; do rm "$step/COMMIT"; done
