@@ -1,5 +1,6 @@
 #include "data/source.h"
 
+#include "base/digits.h"
 #include "base/input.h"
 #include "base/memory.h"
 #include "base/minmax.h"
@@ -42,9 +43,14 @@ tr_status tr_format_open_file(const char *path, tr_source *source) {
     tr_status status = tr_input_open("the data file", path, &file->fd, &file->bytes);
     if (status != TR_OK) {
         file->fd = -1;
-        const bool joined = status == TR_ERR_NOFILE && strchr(path, ',');
-        return TR_FAIL(status, "%s (%s)%s", tr_error_message(), source->key,
-                       joined ? "; put blanks between files, not commas" : "");
+        double number;
+        const bool none = status == TR_ERR_NOFILE;
+        return TR_FAIL(
+            status, "%s (%s)%s", tr_error_message(), source->key,
+            none && tr_number_is(path, &number)
+                ? "; a weight is above 0 and before its files, like '0.7 a.bin 0.3 b.bin'"
+            : none && strchr(path, ',') ? "; put blanks between files, not commas"
+                                        : "");
     }
     if (file->bytes == 0)
         return TR_FAIL(TR_ERR_DATA, "the data file '%s' is empty: name another one (%s)", path,

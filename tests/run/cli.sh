@@ -259,6 +259,8 @@ shows '^bigram    2\.[0-9]+ nats' data good.yaml
 expect 66 "trireme: the config file 'no.yaml' cannot be opened: No such file or directory" data no.yaml
 expect 66 "trireme: the data file 'no.txt' cannot be opened: No such file or directory (data.path)" data no.txt
 expect 66 "trireme: the data file 'a,b' cannot be opened: No such file or directory (data.path); put blanks between files, not commas" data a,b
+expect 66 "trireme: the data file '0.7' cannot be opened: No such file or directory (data.path); a weight is above 0 and before its files, like '0.7 a.bin 0.3 b.bin'" \
+    data good.yaml "data.path=$text 0.7 $text 0.3"
 # Numbers outside of their option's limits are refused, not clamped.
 for option in "-n 9223372036854775808" "-n -1" "--top-k 4294967297" "--seed -1" "--step -1" "--temperature inf" "--temperature 1e7" "-n 0x10"; do
     # shellcheck disable=SC2086 # words
