@@ -62,7 +62,7 @@ static tr_status parse(int argc, char **argv, const char *command, schedule_args
 /* A file for a drawing or an order. */
 typedef struct output {
     const char *path;
-    char opened[4200]; /* where it is written: in place, or next to a regular or a new file */
+    char opened[4200]; /* where it is written: in place, or PATH.tmp for a regular or a new file */
     FILE *file;
 } output;
 
@@ -84,7 +84,7 @@ static void open_path(const char *path, output *out) {
     const bool exists = lstat(path, &info) == 0, is_new = !exists && errno == ENOENT;
     bool in_place = !is_new;
     if (is_new || (exists && S_ISREG(info.st_mode))) {
-        (void)snprintf(out->opened, sizeof out->opened, "%s.partial-%ld", path, (long)getpid());
+        (void)snprintf(out->opened, sizeof out->opened, "%s.tmp", path);
         out->file = fopen(out->opened, "w");
         in_place = exists && (errno == EACCES || errno == EPERM || errno == ENAMETOOLONG);
     }

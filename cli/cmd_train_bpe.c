@@ -125,14 +125,14 @@ static tr_status name_file(const char *out, char *path, size_t size) {
     return TR_FAIL(TR_ERR_USAGE, "'%s' exists: remove it, or choose another -o", path);
 }
 
-/* Writes the file whole: next to its place first. */
+/* Writes the file whole: PATH.tmp first, also over that of a process that was killed. */
 static tr_status write_tokenizer(const char *out, const tr_byte_list *json, const char *path) {
     struct stat info;
     char partial[4200];
     FILE *file;
     if (out[strlen(out) - 1] == '/' && stat(out, &info) != 0 && mkdir(out, 0777) != 0)
         return TR_FAIL(TR_ERR_IO, "the folder '%s' cannot be made: %s", out, strerror(errno));
-    (void)snprintf(partial, sizeof partial, "%s.partial-%ld", path, (long)getpid());
+    (void)snprintf(partial, sizeof partial, "%s.tmp", path);
     TR_TRY(tr_output_open_for(path, partial, &file));
     (void)fwrite(json->byte, 1, json->count, file);
     return tr_output_replace(partial, path, file, TR_OK);

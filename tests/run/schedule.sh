@@ -16,7 +16,9 @@ prints() {
 }
 
 prints $'0F0,0F1,0B0,0F2,0B1,0B2\n1F0,1B0,1F1,1B1,1F2,1B2' schedule 1f1b -p 2 -m 3
+: >1f1b.csv.tmp # as a process that is killed while it writes leaves it
 prints '' schedule 1f1b -p 2 -m 3 -o 1f1b.csv
+[[ ! -e 1f1b.csv.tmp ]] || fail "1f1b.csv.tmp is left"
 prints '1f1b.csv: 2 ranks, 2 stages, 3 micro-batches; every action occurs once, and the order runs to its end' \
     schedule check 1f1b.csv
 "$trireme" schedule check "$data/pytorch_csv/dualpipev_4rank_10mb.csv" >out

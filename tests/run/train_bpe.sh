@@ -15,7 +15,9 @@ learn() {
     [[ $code == "$want" ]] || fail "train-bpe $*: exit code $code, not $want: $(<err)"
 }
 
+: >a.json.tmp # as a process that is killed while it writes leaves it
 learn 0 "$text" --vocab 600 -o a.json
+[[ ! -e a.json.tmp ]] || fail "a.json.tmp is left"
 grep -q '^trained  600 tokens' out && grep -q '^text     60.8 kB, ' out || fail "the output: $(<out)"
 mkdir folder
 learn 0 "$text" -o folder --vocab 600
@@ -98,7 +100,7 @@ for name in - /dev/stdout; do # stdout is a file
 done
 learn 64 "$text" --vocab 600 -o /dev/null
 grep -q "'/dev/null' is not a regular file: choose another -o" err || fail "-o /dev/null: $(<err)"
-[[ ! -e b.json && -z $(find . -name '*.partial*') ]] || fail "bad input left a file: $(ls)"
+[[ ! -e b.json && -z $(find . -name '*.tmp') ]] || fail "bad input left a file: $(ls)"
 
 python=${TRIREME_PYTHON:-python3}
 if "$python" -c 'import tokenizers' 2>err; then
