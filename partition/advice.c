@@ -420,8 +420,9 @@ tr_status tr_advice_make(const tr_config *config, const tr_run_plan *plan, tr_de
         (void)snprintf(most, sizeof most, " up to %lld", (long long)tr_run_plan_most_ranks(config));
     (void)snprintf(text, size,
                    "no train.recompute, no larger parallel.pp%s or parallel.tp and no smaller "
-                   "train.micro_batch makes it fit: give each rank more memory, or make the "
-                   "model smaller",
+                   "train.micro_batch makes it fit: give each rank more memory, make the model "
+                   "smaller, or let `trireme plan CONFIG --search RANKS` combine all keys on more "
+                   "ranks",
                    most);
     return TR_OK;
 }

@@ -135,7 +135,7 @@ plan 0 smaller model.width=96 parallel.pp=2 device.memory=6MiB "$change"
 train 0 2 smaller model.width=96 parallel.pp=2 device.memory=6MiB "$change" train.steps=1
 train 76 2 refused model.width=96 parallel.pp=2 train.micro_batch=4 device.memory=6MiB train.steps=1
 plan 76 hopeless device.memory=10KiB
-says hopeless '.* MiB more than the 10\.0 KiB that a rank may use \(device\.memory\); no train.recompute, no larger parallel.pp or parallel.tp and no smaller train.micro_batch makes it fit: '
+says hopeless '.* MiB more than the 10\.0 KiB that a rank may use \(device\.memory\); no train.recompute, no larger parallel.pp or parallel.tp and no smaller train.micro_batch makes it fit: .* --search RANKS` combine all keys on more ranks$'
 
 # A plan refuses what training refuses.
 plan 78 unknown trian.steps=5
