@@ -58,17 +58,18 @@ static bool fits(const tr_hf_family *f, const tr_model_config *m) {
            (m->window == 0 || f->windowed);
 }
 
-static bool is_known(const char *family) {
+/* Returns the class that a family's models come from, or NULL. */
+static const tr_hf_family *class_of(const char *family) {
     for (int i = 0; i < tr_hf_family_count; i++)
-        if (!strcmp(tr_hf_families[i].name, family)) return true;
-    return false;
+        if (!strcmp(tr_hf_families[i].name, family)) return &tr_hf_families[i];
+    return NULL;
 }
 
 /* Finds a class with the model's biases, norms and window: the family's own if it has them, else
  * another one with the same names of tensors. */
 static tr_status find_class(const tr_model_config *m, const tr_hf_family **out) {
     *out = NULL;
-    if (!is_known(m->family))
+    if (!class_of(m->family))
         return TR_FAIL(
             TR_ERR_DATA,
             "no class of transformers is known for model.family %s, so its models cannot "
@@ -194,7 +195,8 @@ static void set_llama(cJSON *root, const tr_hf_family *f, const tr_model_config 
     const cJSON *published = tr_json_get(root, "max_position_embeddings");
     double positions = scaled_context(m);
     if (cJSON_IsNumber(published)) positions = published->valuedouble;
-    else if (imported) positions = (double)f->positions; /* what transformers took it for */
+    else if (imported) /* what transformers took it for, also where `f` is another class */
+        positions = (double)class_of(m->family)->positions;
     if (!(positions >= (double)m->context)) positions = (double)m->context;
     set_number(root, "num_hidden_layers", (double)m->layers, good);
     set_number(root, "hidden_size", (double)m->width, good);

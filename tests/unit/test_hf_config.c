@@ -206,6 +206,18 @@ static void names_of_code_stay_behind(void **state) {
     free(printed);
 }
 
+/* Heads that do not divide the width make it a mistral. That class has a default of 131072. */
+static void a_llama_that_goes_out_as_a_mistral_has_its_own_positions(void **state) {
+    (void)state;
+    tr_hf hf;
+    char *printed = exported("{\"model_type\":\"llama\",\"hidden_size\":64,\"head_dim\":16,"
+                             "\"num_attention_heads\":3}",
+                             &hf);
+    assert_non_null(strstr(printed, "\"model_type\":\t\"mistral\""));
+    assert_non_null(strstr(printed, "\"max_position_embeddings\":\t2048"));
+    free(printed);
+}
+
 /* transformers' Ministral, a mistral with layer_types, cannot do without a window. */
 static void a_mistral_without_windows_goes_out_as_such(void **state) {
     (void)state;
@@ -452,6 +464,7 @@ int main(void) {
         cmocka_unit_test(rotary_keys_are_read_as_transformers_reads_them),
         cmocka_unit_test(gpt2_has_other_names_of_sizes),
         cmocka_unit_test(names_of_code_stay_behind),
+        cmocka_unit_test(a_llama_that_goes_out_as_a_mistral_has_its_own_positions),
         cmocka_unit_test(a_mistral_without_windows_goes_out_as_such),
         cmocka_unit_test(a_window_has_a_default),
         cmocka_unit_test(exports_are_taken_by_version_5),
