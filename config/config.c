@@ -81,16 +81,25 @@ static bool has_keys(const tr_yaml *yaml, int at) {
     return !strncmp(next, yaml->entry[at].key, length) && next[length] == '.';
 }
 
+/* Returns true when the value of a section is a key with its value, without a colon and a blank
+ * between them: "layers:2", "layers = 2". */
+static bool lacks_colon(const tr_yaml_entry *section) {
+    char key[128];
+    const char *value = section->value, *colon = strchr(value, ':');
+    const int length = (int)strcspn(value, " =");
+    (void)snprintf(key, sizeof key, "%s.%.*s", section->key, length, value);
+    return (colon && colon[1] && colon[1] != ' ') || (value[length] && tr_schema_find(key) >= 0);
+}
+
 static tr_status set_entry(const tr_yaml *yaml, int at, const char *source, tr_config *config) {
     const tr_yaml_entry *e = &yaml->entry[at];
     int index = tr_schema_find(e->key);
     if (index < 0 && !e->value && tr_schema_is_section(e->key))
         return check_section(yaml, at, source);
-    const char *colon = e->value ? strchr(e->value, ':') : NULL;
-    if (index < 0 && colon && colon[1] && colon[1] != ' ' && tr_schema_is_section(e->key)) {
+    if (index < 0 && tr_schema_is_section(e->key) && lacks_colon(e)) {
         (void)TR_FAIL(TR_ERR_CONFIG,
-                      "%s is a section, and '%.40s' is not a key with a value: write a blank after "
-                      "the colon",
+                      "%s is a section, and '%.40s' is not a key with a value: write a colon and a "
+                      "blank after the key",
                       e->key, e->value);
         return at_place(source, e->line, e->column);
     }

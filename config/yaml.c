@@ -50,6 +50,16 @@ static tr_status no_alias(const reader *r, yaml_mark_t mark) {
     return FAIL_AT(r, mark, sentence);
 }
 
+/* Returns the rule that is usually broken where libyaml has this problem, or "". */
+static const char *rule_for(const char *problem) {
+    static const char *const misplaced[] = {"mapping values are not allowed in this context",
+                                            "did not find expected <document start>"};
+    for (size_t i = 0; problem && i < sizeof misplaced / sizeof *misplaced; i++)
+        if (strcmp(problem, misplaced[i]) == 0)
+            return "; every key has a line of its own, with the indent of its section's other keys";
+    return "";
+}
+
 static tr_status parser_error(const reader *r) {
     const yaml_parser_t *p = &r->parser;
     yaml_mark_t mark = p->problem_mark;
@@ -67,10 +77,10 @@ static tr_status parser_error(const reader *r) {
         return FAIL_AT(r, mark, "this is not valid YAML: indent with blanks instead of a tab");
     if (p->context && strcmp(p->context, "while scanning an alias") == 0)
         return FAIL_AT(r, p->context_mark, quote_star);
-    return TR_FAIL(TR_ERR_CONFIG, "%s:%d:%d: this is not valid YAML: %s%s%s", r->source,
+    return TR_FAIL(TR_ERR_CONFIG, "%s:%d:%d: this is not valid YAML: %s%s%s%s", r->source,
                    (int)mark.line + 1, (int)mark.column + 1,
                    p->problem ? p->problem : "unreadable text", p->context ? ", " : "",
-                   p->context ? p->context : "");
+                   p->context ? p->context : "", rule_for(p->problem));
 }
 
 static tr_status next_event(reader *r, yaml_event_t *event) {

@@ -284,10 +284,16 @@ static void a_wrong_form_has_its_place(void **state) {
     refused("train:\n  - steps: 4\n",
             "x.yaml:2:5: only keys of a section have lists: write the section's keys below it "
             "without dashes");
-    refused(
-        "train:\n  steps:4\n",
-        "x.yaml:2:3: train is a section, and 'steps:4' is not a key with a value: write a blank "
-        "after the colon");
+    static const char *const colons[] = {"steps:4", "stpes:4", "steps = 4", "steps 4"};
+    for (size_t i = 0; i < sizeof colons / sizeof *colons; i++) {
+        char text[40], want[160];
+        (void)snprintf(text, sizeof text, "train:\n  %s\n", colons[i]);
+        (void)snprintf(want, sizeof want,
+                       "x.yaml:2:3: train is a section, and '%s' is not a key with a value: write "
+                       "a colon and a blank after the key",
+                       colons[i]);
+        refused(text, want);
+    }
     refused("train: 'steps: 4'\n",
             "x.yaml:1:1: train is a section: write its keys below it, or as train.KEY");
     refused("- 5\n", "x.yaml:1:1: expected a key and a value, like train.steps: 100");
@@ -326,6 +332,12 @@ static void broken_yaml_has_its_place(void **state) {
     refused("a:\n\tb: 1\n",
             "x.yaml:2:1: this is not valid YAML: indent with blanks instead of a tab");
     assert_ptr_equal(strstr(tr_error_message(), "x.yaml:2:1: "), tr_error_message());
+    static const char *const misplaced[] = {"model:\n  layers: 2\n    width: 3\n",
+                                            " model:\n  layers: 2\ndata.path: a\n",
+                                            "model: layers: 2\n"};
+    for (size_t i = 0; i < sizeof misplaced / sizeof *misplaced; i++)
+        refused_ending(misplaced[i], "; every key has a line of its own, with the indent of its "
+                                     "section's other keys");
 }
 
 static void near_words_are_found(void **state) {
