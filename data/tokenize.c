@@ -293,8 +293,9 @@ static tr_status process_all(work *w) {
     if (w->file < w->options->count) TR_TRY(process(w));
     const tr_token_place at = tr_token_output_place(w->output);
     if (at.tokens == (w->document_end >= 0 ? at.documents : 0)) /* ends of empty documents */
-        return TR_FAIL(TR_ERR_DATA, "the files have no text: '%s' would be empty",
-                       w->options->prefix);
+        return TR_FAIL(TR_ERR_DATA, "there is no text in '%s'%s: name another file",
+                       w->options->files[0],
+                       w->options->count > 1 ? " and the files after it" : "");
     return TR_OK;
 }
 

@@ -139,6 +139,10 @@ tr_status tr_tokenizer_open(const char *path, tr_tokenizer **out) {
     } else {
         status = tr_strdup(path, &t->path);
         if (status == TR_OK) status = open_file(t);
+        if (status == TR_ERR_NOFILE)
+            status =
+                TR_FAIL(status, "%s; name a tokenizer.json, a tiktoken file, or a folder with one",
+                        tr_error_message());
     }
     if (status == TR_OK) status = tr_tokenizer_find_ends(t);
     if (status != TR_OK) {

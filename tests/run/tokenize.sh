@@ -255,12 +255,18 @@ for path in hollow fifo; do
 done
 says_of hollow "the folder 'hollow' has no tokenizer: "
 says_of fifo "the tokenizer 'fifo' is a pipe: name a regular file"
+code=0
+"$trireme" data tokenize short.txt --tokenizer gpt2 -o gpt2 >/dev/null 2>gpt2.err || code=$?
+[[ $code == 66 ]] || fail "--tokenizer gpt2: exit $code, not 66"
+says_of gpt2 "the tokenizer 'gpt2' cannot be opened: No such file or directory; name a tokenizer.json, a tiktoken file, or a folder with one"
 : >empty.jsonl
 tokenize 65 empty empty.jsonl
-says_of empty "the files have no text: 'empty' would be empty"
+says_of empty "there is no text in 'empty.jsonl': name another file"
 : >nothing.txt
 tokenize 65 nothing nothing.txt
-says_of nothing "the files have no text: 'nothing' would be empty"
+says_of nothing "there is no text in 'nothing.txt': name another file"
+tokenize 65 nothing nothing.txt nothing.txt
+says_of nothing "there is no text in 'nothing.txt' and the files after it: name another file"
 [[ ! -e nothing.bin.part && ! -e nothing.idx.part ]] || fail "nothing: parts were left"
 mkdir nowhere && tokenize 74 nowhere/none/at short.txt
 says_of nowhere_none_at "'nowhere/none/at.bin' cannot be written: No such file or directory: make its folder first"
