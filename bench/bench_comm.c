@@ -1,5 +1,5 @@
 /* Compares comm/ with plain MPI, in one run of two or more ranks:
- *   mpirun -q --bind-to none -n 2 build/release/bench/bench_comm
+ *   mpirun --bind-to none -n 2 build/release/bench/bench_comm
  * Exchange: each of ranks 0 and 1 sends and receives one message (channels; MPI_Sendrecv);
  * bandwidth counts one direction. All-reduce over all ranks (FP32 sum; MPI_Allreduce); bus
  * bandwidth is 2 (n - 1) / n * bytes / seconds. The last line is the CPU time of the progress

@@ -4,7 +4,7 @@
  * end of a send) until its duration is over. The latency of a transfer is measured first, by the
  * same ranks between sleeps. Edges carry tensors that their readers check.
  *
- *   mpirun -q --bind-to none -n P build/release/bench/bench_sleep [key=value ...] [SCHEDULE ...]
+ *   mpirun --bind-to none -n P build/release/bench/bench_sleep [key=value ...] [SCHEDULE ...]
  * keys: m=MICRO_BATCHES (4 P), f= i= w=MILLISECONDS of an action (10), steps=N (3); without a
  * schedule all, those with a choice with two stages a rank. Prints the latency and one row of a
  * table for each: simulated and median measured makespan, their ratio, that of the worst step. */

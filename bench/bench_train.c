@@ -22,7 +22,7 @@
  * default; the sizes above hold without a preset. `optim.gradients=bf16`, and other keys of
  * optimizer and sums, are written whole. context: tokens of a sequence; batch: sequences
  * of a step; micro_batch: of one micro-batch on one data rank; threads=0: the rank's share of the
- * host's cores. Ranks: mpirun -q --bind-to none -n PP*DP*TP bench_train ...; device=cuda gives each
+ * host's cores. Ranks: mpirun --bind-to none -n PP*DP*TP bench_train ...; device=cuda gives each
  * rank of a host a GPU of its own, and NCCL carries the messages. */
 #include "base/memory.h"
 #include "bench/measure.h"

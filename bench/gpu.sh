@@ -186,7 +186,7 @@ train() {
     local what=$1 file=$2 time=$3 ranks=$4 code=0 slow command=(bench_train "${@:5}")
     local full=("$programs/bench/${command[0]}" "${command[@]:1}")
     over 15 "$what" && return 1
-    ((ranks == 1)) || full=(mpirun -q --bind-to none -n "$ranks" "${full[@]}")
+    ((ranks == 1)) || full=(mpirun --bind-to none -n "$ranks" "${full[@]}")
     limited "$time" "${full[@]}" >"$file" 2>&1 </dev/null || code=$?
     cat "$file"
     if ((code == 0)) && [[ -n $(rate_of "$file") ]]; then

@@ -98,7 +98,7 @@ check_fits() { bash tests/run/fits.sh "$build/trireme" "$programs/gpu-fits"; }
 
 # Messages and collectives of device memory between ranks that share the device.
 check_comm() {
-    mpirun -q --bind-to none -n 3 "$programs/comm" "$TRIREME_TEST_DEVICE" && echo "3 ranks, one device"
+    mpirun --bind-to none -n 3 "$programs/comm" "$TRIREME_TEST_DEVICE" && echo "3 ranks, one device"
 }
 
 # Samples text from a checkpoint that the device saved, on the device and on the CPU.
@@ -106,10 +106,10 @@ check_sample() { bash tests/run/sampled.sh "$build/trireme" "$programs/gpu-sampl
 
 # NCCL with one rank; then with two on one GPU, each under its own host name, so that NCCL assumes two
 # machines (an experiment: the result is printed, not judged).
-check_nccl_one() { mpirun -q --bind-to none -n 1 "$programs/gpu_nccl" "$TRIREME_TEST_DEVICE"; }
+check_nccl_one() { mpirun --bind-to none -n 1 "$programs/gpu_nccl" "$TRIREME_TEST_DEVICE"; }
 check_nccl_two() {
     # shellcheck disable=SC2016 # the ranks' own shells expand it
-    NCCL_SOCKET_IFNAME=lo NCCL_IB_DISABLE=1 NCCL_MAX_CTAS=4 timeout --kill-after=5 40 mpirun -q --bind-to none -n 2 bash -c \
+    NCCL_SOCKET_IFNAME=lo NCCL_IB_DISABLE=1 NCCL_MAX_CTAS=4 timeout --kill-after=5 40 mpirun --bind-to none -n 2 bash -c \
         'NCCL_HOSTID=rank$OMPI_COMM_WORLD_RANK exec "$@"' sh "$programs/gpu_nccl" "$TRIREME_TEST_DEVICE" ||
         missing "experiment: two ranks on one GPU did not come together (code $?)"
 }
@@ -123,7 +123,7 @@ between() { # COMMAND...: where there are two GPUs, with $ranks
 }
 one_each() {
     # shellcheck disable=SC2016 # the ranks' own shells expand it
-    mpirun -q --bind-to none -n "$ranks" bash -c 'exec "$0" "$1:$OMPI_COMM_WORLD_RANK"' "$programs/gpu_nccl" "$TRIREME_TEST_DEVICE"
+    mpirun --bind-to none -n "$ranks" bash -c 'exec "$0" "$1:$OMPI_COMM_WORLD_RANK"' "$programs/gpu_nccl" "$TRIREME_TEST_DEVICE"
 }
 nccl_suite() { TRIREME_TEST_TRANSPORT=nccl TRIREME_TEST_RANKS=$ranks suite nccl "$1"; }
 check_nccl_comm() { between one_each; }

@@ -2,6 +2,8 @@
 # Functions that tests/gpu.sh and bench/gpu.sh share; sourced from the root of the repository or of the
 # bundle.
 
+export OMPI_MCA_orte_execute_quiet=1 # mpirun -q, an option that version 5 has not
+
 # ask_gpu FIELD,...: prints nvidia-smi's fields of the first GPU; nothing where it is missing or does not
 # answer.
 ask_gpu() {

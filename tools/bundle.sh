@@ -23,6 +23,7 @@ case $out in
 esac
 [[ -x $build/trireme ]] || die "there is no $build/trireme: build first (cmake --build --preset release)"
 command -v ompi_info >/dev/null || die "ompi_info is missing: apt-get install openmpi-bin"
+command -v orted >/dev/null || die "there is no orted: a bundle holds Open MPI 4, as on Debian 12, and this is a later version"
 
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT

@@ -93,6 +93,16 @@ plain_mpirun() (
     exit "${PIPESTATUS[0]}"
 )
 
+# apart COMMAND... : COMMAND...: plain mpirun of one rank for each command. A shell chooses a rank's own, since mpirun of
+# Open MPI 5.0.7 crashes when it is given several programs.
+apart() {
+    local word rank=0 choice='case $OMPI_COMM_WORLD_RANK in 0) exec'
+    for word; do
+        if [[ $word == : ]]; then choice+=" ;; $((++rank))) exec"; else choice+=" $(printf %q "$word")"; fi
+    done
+    plain_mpirun -n $((rank + 1)) bash -c "$choice ;; esac"
+}
+
 # field RUN KEY: prints its value at each step that has one, as text.
 field() { sed -n "s/.*\"$2\": *\([^,}]*\).*/\1/p" "$scratch/$1/metrics.jsonl"; }
 

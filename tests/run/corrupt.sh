@@ -142,8 +142,8 @@ for other in nothing another; do
     if [[ $other == nothing ]]; then mkdir elsewhere/apart; else train 0 2 elsewhere/apart "${options[@]}" optim.lr=0.001; fi
     ln -sf ../../apart/lock elsewhere/apart/lock
     code=0
-    plain_mpirun -n 1 -wdir "$scratch" "$trireme" train "$scratch/base.yaml" log.dir=apart "${options[@]}" --resume train.steps=30 : \
-        -n 1 -wdir "$scratch/elsewhere" "$trireme" train "$scratch/base.yaml" log.dir=apart "${options[@]}" --resume train.steps=30 \
+    apart "$trireme" train "$scratch/base.yaml" log.dir=apart "${options[@]}" --resume train.steps=30 : \
+        env -C "$scratch/elsewhere" "$trireme" train "$scratch/base.yaml" log.dir=apart "${options[@]}" --resume train.steps=30 \
         >apart.out 2>apart.err </dev/null || code=$?
     [[ $code == 74 ]] || fail "apart ($other): exit code $code, not 74: $(<apart.err)"
     grep -q "shard-00000-of-00002.h5.*; rank 0 has found other files there: the run must be on one file system" apart.err ||

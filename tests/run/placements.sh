@@ -84,9 +84,9 @@ done
 two() {
   local run=$1 code=$2 sentence=$3 ended=0
   shift 3
-  local ranks=(-n 1 "$trireme" train "$scratch/base.yaml" log.dir="$scratch/$run") first=()
+  local command=("$trireme" train "$scratch/base.yaml" log.dir="$scratch/$run") first=()
   while [ "$1" != : ]; do first+=("$1"); shift; done
-  plain_mpirun "${ranks[@]}" "${first[@]}" : "${ranks[@]}" "${@:2}" >"$scratch/$run.out" 2>"$scratch/$run.err" || ended=$?
+  apart "${command[@]}" "${first[@]}" : "${command[@]}" "${@:2}" >"$scratch/$run.out" 2>"$scratch/$run.err" || ended=$?
   [ $ended = "$code" ] && [ "$(cat "$scratch/$run.err")" = "$sentence" ] || fail "$run ended with $ended: $(<"$scratch/$run.err")"
 }
 # Ranks that were given different orders, keys or options report that instead of waiting for each other.

@@ -173,8 +173,8 @@ train 65 1 broken-behind guard.action=skip guard.skips=3 optim.lr=1000 optim.cli
 # Copies of parameters that differ, because a rank's device rounds otherwise, are noticed at a save, of which nothing
 # stays.
 code=0
-ranks=(-n 1 "$trireme" train "$scratch/base.yaml" log.dir="$scratch/apart" parallel.dp=2 train.steps=6 checkpoint.every=3)
-plain_mpirun "${ranks[@]}" : "${ranks[@]}" device.name=ref >"$scratch/apart.out" 2>"$scratch/apart.err" || code=$?
+command=("$trireme" train "$scratch/base.yaml" log.dir="$scratch/apart" parallel.dp=2 train.steps=6 checkpoint.every=3)
+apart "${command[@]}" : "${command[@]}" device.name=ref >"$scratch/apart.out" 2>"$scratch/apart.err" || code=$?
 [[ $code == 65 && ! -e $(step_dir apart 3) ]] || fail "apart: exit code $code, or step 3 is saved"
 says apart 'the copies of parameter transformer[.a-z0-9_]* on rank 0 and rank 1 differ after step 3, .*\(no step is saved\)$'
 
