@@ -27,7 +27,7 @@ jobs=$((cores / 4 > 0 ? cores / 4 : 1)) # checks that run at one time
 work=$build/gpu-tests${1:+-$1}
 unset OMPI_COMM_WORLD_RANK PMIX_RANK
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1 \
-    OMPI_MCA_mpi_yield_when_idle=1 OMP_NUM_THREADS=1
+    PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe OMPI_MCA_mpi_yield_when_idle=1 OMP_NUM_THREADS=1
 
 # --- the checks: each prints what it did; its last line goes to the table; 77: skipped --------------
 

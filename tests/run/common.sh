@@ -83,13 +83,14 @@ train() {
 }
 
 # plain_mpirun ARGUMENTS...: mpirun without `trireme run`, also as root and with more ranks than cores. What version 5
-# says of ranks that end early, which it cannot be told to leave out, is removed: blocks between two rows of dashes.
+# says of ranks that end early, which it cannot be told to leave out, is removed: blocks between two rows of dashes, and
+# lines of PMIx.
 plain_mpirun() (
     set +e -a
     source "$tests_root/mpi.env"
     exec 3>&1
     timeout 300 mpirun --bind-to none "$@" 2>&1 >&3 3>&- |
-        sed -u '/^-\{74\}$/ { N; /\nprterun /! { P; D }; :more; N; /\n-\{74\}$/! b more; d }' >&2
+        sed -u '/^\[.*\] PMIX ERROR: /d; /^-\{74\}$/ { N; /\nprterun /! { P; D }; :more; N; /\n-\{74\}$/! b more; d }' >&2
     exit "${PIPESTATUS[0]}"
 )
 
